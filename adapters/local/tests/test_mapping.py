@@ -105,19 +105,36 @@ def test_what_the_system_refuses_is_pool_exhausted(monkeypatch):
         MmapMemory().allocate(PAGE)
 
 
-def machine(root: Path, available_kib: int, groups: dict[str, tuple[str, int, int]], inside: str):
+V2 = ("0::", "", "memory.max", "memory.current", "inactive_file")
+V1 = (
+    "3:hugetlb,memory:",
+    "memory",
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "total_inactive_file",
+)
+
+
+def machine(
+    root: Path,
+    available_kib: int,
+    groups: dict[str, tuple[str, int, int]],
+    inside: str,
+    version: tuple[str, str, str, str, str] = V2,
+):
     """A fake /proc and /sys: each group has a limit, its use, and inactive page cache."""
+    line, mount, most, now, idle = version
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/meminfo").write_text(
         f"MemTotal:  99999999 kB\nMemAvailable:   {available_kib} kB\n"
     )
-    (root / "proc/self/cgroup").write_text(f"0::{inside}\n")
+    (root / "proc/self/cgroup").write_text(f"9:cpu:/\n{line}{inside}\n")
     for name, (limit, used, inactive) in groups.items():
-        folder = root / "sys/fs/cgroup" / name
+        folder = root / "sys/fs/cgroup" / mount / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "memory.max").write_text(f"{limit}\n")
-        (folder / "memory.current").write_text(f"{used}\n")
-        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {inactive}\n")
+        (folder / most).write_text(f"{limit}\n")
+        (folder / now).write_text(f"{used}\n")
+        (folder / "memory.stat").write_text(f"anon 1\n{idle} {inactive}\n")
     return root
 
 
@@ -125,13 +142,16 @@ def test_without_a_limit_the_machine_decides(tmp_path):
     assert available_bytes(machine(tmp_path, 7, {"a": ("max", 5, 0)}, "/a")) == 7 * 1024
 
 
-def test_the_tightest_group_around_the_process_decides(tmp_path):
+@pytest.mark.parametrize("version", [V1, V2], ids=["cgroup 1", "cgroup 2"])
+def test_the_tightest_group_around_the_process_decides(tmp_path, version):
     groups = {"a": ("1000", 300, 100), "a/b": ("5000", 0, 0), "other": ("1", 0, 0)}
-    assert available_bytes(machine(tmp_path, 7, groups, "/a/b")) == 800
+    assert available_bytes(machine(tmp_path, 7, groups, "/a/b", version)) == 800
 
 
-def test_a_container_sees_its_limit_at_the_top(tmp_path):
-    assert available_bytes(machine(tmp_path, 7, {"": ("1000", 300, 0)}, "/")) == 700
+@pytest.mark.parametrize("version", [V1, V2], ids=["cgroup 1", "cgroup 2"])
+@pytest.mark.parametrize("inside", ["/", "/host/path/of/the/container"])
+def test_a_container_sees_its_limit_at_the_top(tmp_path, inside, version):
+    assert available_bytes(machine(tmp_path, 7, {"": ("1000", 300, 0)}, inside, version)) == 700
 
 
 def test_a_group_over_its_limit_has_nothing_to_give(tmp_path):

@@ -7,6 +7,7 @@ from hexkv.contracts.chunk_cache._base import TOKENS, soon
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.prefix_cache import Damaged, PrefixCacheContract, Stuck
 from hexkv.contracts.segments import MINIMUM, SEPARATOR, SegmentCacheContract
+from hexkv.ports import PoolExhausted
 from nodes import FRAME, Node, NodeProcess, OverANode
 
 RULES = {"separator": [*SEPARATOR], "minimum": MINIMUM}
@@ -124,3 +125,9 @@ class TestSegments(SegmentCacheContract):
             with node.engine(deadlines=quick, segments=RULES) as engine:
                 yield Stuck(engine, node.freeze)
                 node.thaw()
+
+
+def test_too_few_huge_pages_are_said_to_be_those():
+    memory = SharedMemory(huge_pages=True)
+    with pytest.raises(PoolExhausted, match=r"available in free huge pages .*vm\.nr_hugepages"):
+        memory.allocate(1 << 50)

@@ -32,24 +32,43 @@ def _meminfo(path: Path) -> int | None:
     return None
 
 
+_FILES = (
+    # Of version 2, and of version 1, whose files are below a folder of each controller.
+    ("", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    (
+        "memory",
+        "sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
+
+
 def _cgroups(root: Path) -> Iterator[int]:
-    """What each cgroup (version 2) around this process has left, where it has a limit."""
+    """Bytes that each cgroup around this process has left, where it has a limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
-    top = root / "sys/fs/cgroup"
-    inside = next((line[3:] for line in lines if line.startswith("0::")), "/")
-    group = top / inside.lstrip("/")
-    for folder in (group, *group.parents):
-        if not folder.is_relative_to(top):
-            return
-        try:
-            limit = (folder / "memory.max").read_text().strip()
-            used = int((folder / "memory.current").read_text())
-            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        except OSError:
-            continue  # the root of all cgroups has no limit; nor has one without the controller
-        if limit != "max":
-            # Page cache counts as used, but gives way: a disk tier fills it by its nature.
-            yield int(limit) - used + int(stat.get("inactive_file", 0))
+    # Of each controller: none of version 2, several in one line where version 1 mounts them so.
+    inside = {
+        name: path
+        for _, names, path in (line.split(":", 2) for line in lines)
+        for name in names.split(",")
+    }
+    for controller, mount, limit, used, idle in _FILES:
+        top = root / mount
+        group = top / inside.get(controller, "/").lstrip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(top):
+                break
+            try:
+                most = (folder / limit).read_text().strip()
+                now = int((folder / used).read_text())
+                rows = (folder / "memory.stat").read_text().splitlines()
+            except OSError:
+                continue  # the root of all cgroups has no limit; nor has one without the controller
+            if most != "max":
+                # Page cache counts as used, but gives way: a disk tier fills it by its nature.
+                yield int(most) - now + int(dict(row.split() for row in rows).get(idle, 0))

@@ -15,10 +15,15 @@ _POPULATE_WRITE = 23
 _STEP = 2 << 20
 
 
-def whole_pages(size: int, available: int) -> int:
+def whole_pages(size: int, available: int, what: str = "") -> int:
     """*size* in whole pages, if so many bytes are *available*.
 
     Checked beforehand, for the system grants any mapping and kills whoever uses it.
+
+    Args:
+        size: in bytes.
+        available: bytes.
+        what: how a message about too few of them goes on, where they are not any memory.
 
     Raises:
         InvalidRequest: the size means nothing.
@@ -29,7 +34,7 @@ def whole_pages(size: int, available: int) -> int:
     size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     if size > available:
         raise PoolExhausted(
-            f"a memory region of {size:,} bytes is wanted, and {available:,} are available"
+            f"a memory region of {size:,} bytes is wanted, and {available:,} are available{what}"
         )
     return size
 

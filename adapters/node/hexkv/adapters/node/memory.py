@@ -25,6 +25,7 @@ from hexkv.ports import (
 )
 
 _HUGE = 2 << 20
+_OF_HUGE = " in free huge pages of 2 MiB (vm.nr_hugepages says how many are reserved)"
 
 
 class SharedRegion:
@@ -104,13 +105,13 @@ class SharedMemory:
         self._available = reserved_bytes if huge_pages else available
 
     def allocate(self, size: int) -> SharedRegion:
-        available = self._available()
-        size = whole_pages(region_bytes(size, huge_pages=self._huge_pages), available)
+        available, huge = self._available(), _OF_HUGE if self._huge_pages else ""
+        size = whole_pages(region_bytes(size, huge_pages=self._huge_pages), available, huge)
         try:
             return SharedRegion(size, huge_pages=self._huge_pages)
         except OSError as error:
             raise PoolExhausted(
-                f"a shared region of {size:,} bytes of the {available:,} that are available"
+                f"a shared region of {size:,} bytes of the {available:,} that are available{huge}"
                 f" was refused: {error.strerror}"
             ) from error
 
