@@ -6,6 +6,8 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from errno import ENOSPC
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -14,6 +16,7 @@ from typer.main import get_command
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.sizes import human_size as human_size  # for all commands
+from hexkv.plugins.values import at_home
 from hexkv.ports import ConfigError, InvalidRequest
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -33,13 +36,46 @@ def new_app(summary: str) -> typer.Typer:
 def run_app(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
     """Run *app* with *arguments*; gives the exit code.
 
-    0: all is well; 1: something is wrong; 2: it was called wrongly.
+    0: all is well; 1: something is wrong; 2: it was called wrongly. What the screen cannot show of
+    the output is replaced.
     """
     try:
-        get_command(app).main(args=list(arguments), prog_name=name)
+        words = list(map(_at_home, arguments))
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        return 2
+    try:
+        with _any_sign():
+            get_command(app).main(args=words, prog_name=name)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except OSError as error:
+        if error.errno != ENOSPC:
+            raise
+        typer.echo(f"error: the output cannot be written: {error.strerror}", err=True)
+        return 1
     return 0
+
+
+def _at_home(word: str) -> str:
+    """An argument; shells leave the ``~`` of ``--option=~/file`` to the command."""
+    option, equals, path = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{option}{equals}{at_home(path)}" if path.startswith("~/") else word
+
+
+@contextmanager
+def _any_sign() -> Iterator[None]:
+    """Have the standard output replace signs that its encoding lacks: not all screens are UTF-8."""
+    out = sys.stdout
+    if not isinstance(out, TextIOWrapper):
+        yield
+        return
+    errors = out.errors
+    out.reconfigure(errors="replace")
+    try:
+        yield
+    finally:
+        out.reconfigure(errors=errors)
 
 
 class CalledWrongly(ConfigError):
