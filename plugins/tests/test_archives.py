@@ -237,9 +237,10 @@ def test_a_namespace_of_which_nothing_can_be_read_is_told_of(tmp_path, here, hex
     assert (code, told["frames"], told["lost"]) == (1, 8, 3)
 
 
-def sealed(key, identity, size=5000):
+def sealed(key, identity, size=5000, *, tokens=4, serde="raw", raw=None):
     frame = memoryview(bytearray(frame_bytes(size)))
-    FrameCodec(CRC32).seal(frame, FrameHeader(key, identity, 4, "raw", size, size, 1.0))
+    raw = size if raw is None else raw
+    FrameCodec(CRC32).seal(frame, FrameHeader(key, identity, tokens, serde, raw, size, 1.0))
     return bytes(frame)
 
 
@@ -260,7 +261,7 @@ ODD = '{"algorithm":"sha256","format":2,"scheme":"prefix/4"}'
         (bytes(48), ODD, "none of the namespace"),
         (bytes(48), '{"algorithm":"md5"}', "which is not known"),
         (bytes(48), "no JSON", "which is not known"),
-        (prefix_of(ODD) + bytes(32), ODD, "corrupt"),  # without a layout
+        (prefix_of(ODD) + bytes(32), ODD, "its sizes are not"),  # without a layout
     ],
 )
 def test_a_frame_that_is_not_what_it_says_is_refused(tmp_path, there, hexkv, key, identity, why):
@@ -269,6 +270,31 @@ def test_a_frame_that_is_not_what_it_says_is_refused(tmp_path, there, hexkv, key
     assert (code, told["frames"]) == (1, 0)
     assert why in told["first_refused"][0][1]
     assert not there.frames()
+
+
+CHUNK_BYTES = LAYOUT.chunk_bytes(CHUNK)
+
+
+@each(
+    ("said", "why"),
+    [
+        *((wrong, "sizes") for wrong in ({"tokens": 1 << 60}, {"raw": 1 << 60})),
+        *((wrong, "sizes") for wrong in ({"size": CHUNK_BYTES - 1}, {"tokens": CHUNK - 1})),
+        ({"tokens": CHUNK << 30, "raw": CHUNK_BYTES << 30, "size": 99, "serde": "zstd"}, "sizes"),
+        ({"size": 99, "serde": "../x"}, "serde '../x' is not installed"),
+        ({}, ""),
+    ],
+)
+def test_a_header_is_compared_with_its_identity(tmp_path, archive, there, hexkv, said, why):
+    page = memoryview(archive.read_bytes())[PAGE : 2 * PAGE]
+    identity = frame_codec(discover(), "crc32").peek(page).identity
+    whole = {"tokens": CHUNK, "raw": CHUNK_BYTES, "size": CHUNK_BYTES}
+    frame = sealed(ChunkKey(prefix_of(identity) + bytes(32)), identity, **whole | said)
+    path = written(tmp_path / "odd.hexkv", frame)
+    code, told, _ = hexkv("import", path, there)
+    assert (code, told["frames"]) == ((1, 0) if why else (0, 1))
+    assert why in str(told["first_refused"])
+    assert len(there.frames()) == told["frames"]
 
 
 def test_no_memory_is_taken_for_a_frame_that_is_too_large(archive, there, hexkv):

@@ -21,6 +21,9 @@ from hexkv.plugins.sizes import parse_size as parse_size
 from hexkv.plugins.spec import SettingError
 from hexkv.plugins.values import FilePath
 
+LONGEST_CHUNK = 65_536
+"""Tokens."""
+
 IN_MEMORY = frozenset({"memory", "heap"})
 """Stores of which nobody else, and no later process, meets what they hold."""
 
@@ -48,7 +51,7 @@ class Model(Section):
 class Chunk(Section):
     """How a prompt is cut."""
 
-    size: int = Field(default=256, ge=1, le=65_536)
+    size: int = Field(default=256, ge=1, le=LONGEST_CHUNK)
     """Tokens of a chunk."""
 
     tail: int = Field(default=0, ge=0)

@@ -336,12 +336,22 @@ def label(lease: BlockLease | None, header: FrameHeader) -> Reason | None:
     """Say on the block of a verified frame what it is. Why it is not to be used."""
     if lease is None:
         return Reason.REFUSED
-    try:
-        layout = KVLayout.parse(json.loads(header.identity)["layout"])
-    except (ValueError, KeyError, TypeError):
+    spec = spec_of(header)
+    if spec is None:
         return Reason.CORRUPT
     lease.shrink(header.payload_bytes)
-    lease.spec = ChunkSpec(
+    lease.spec = spec
+    return None
+
+
+def spec_of(header: FrameHeader) -> ChunkSpec | None:
+    """Return the chunk of a frame; None if its sizes are not those of the layout it names."""
+    try:
+        layout = KVLayout.parse(json.loads(header.identity)["layout"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    spec = ChunkSpec(
         header.key, header.identity, layout, header.tokens, header.serde, header.position
     )
-    return None
+    raw = header.serde != RAW or header.payload_bytes == header.raw_bytes
+    return spec if raw and 0 < spec.raw_bytes == header.raw_bytes else None

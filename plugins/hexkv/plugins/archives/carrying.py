@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol
 
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.plugins.archives.format import ArchiveReader, Totals, end_page, head_page
-from hexkv.plugins.archives.selection import Selection, misnamed, prefix_of
+from hexkv.plugins.archives.selection import Selection, prefix_of, unfit
 from hexkv.ports import (
     PAGE,
     AdapterUnavailable,
@@ -62,6 +62,11 @@ class Place(Protocol):
     @property
     def evicted(self) -> int:
         """Chunks that gave way to others."""
+        ...
+
+    @property
+    def serdes(self) -> Collection[str]:
+        """Names of the serdes that are installed."""
         ...
 
     def namespaces(self) -> Mapping[bytes, str]:
@@ -243,7 +248,7 @@ def bring_in(
         if not wanted(header):
             report.passed += 1
             continue
-        taken = misnamed(header) or place.take(header, page, archive.fill)
+        taken = unfit(header, place.serdes) or place.take(header, page, archive.fill)
         if taken is None:
             report.present += 1
         elif isinstance(taken, str):

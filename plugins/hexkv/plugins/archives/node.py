@@ -7,13 +7,13 @@ own configuration.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
 from hexkv.core.frames.codec import layer_parts
+from hexkv.core.tiers.moving import spec_of
 from hexkv.plugins.algorithms import frame_codec
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import open_serdes
@@ -29,7 +29,6 @@ from hexkv.ports import (
     Deadline,
     FrameHeader,
     InvalidRequest,
-    KVLayout,
     Lease,
     Publishing,
     Reason,
@@ -90,6 +89,11 @@ class NodePlace:
                 raise StoreUnreachable(f"the node at {settings.node} does not answer")
             opened.pop_all()
 
+    @property
+    def serdes(self) -> Collection[str]:
+        """Names of those that are installed."""
+        return self._serdes
+
     def namespaces(self) -> Mapping[bytes, str]:
         """What the node has in memory, of which namespaces: by prefix, the identity.
 
@@ -136,9 +140,10 @@ class NodePlace:
         """Publish the chunk of a frame; see :class:`~hexkv.plugins.archives.carrying.Place`."""
         if self._service.match([header.key], self._deadline())[0] is not None:
             return None
-        spec = _spec(header)
-        if spec is None:
+        encoded = spec_of(header)
+        if encoded is None:
             return Reason.CORRUPT
+        spec = encoded._replace(serde=RAW)
         # Before memory is taken: neither is larger than the node has room for.
         if not self._service.fits(max(spec.raw_bytes, header.payload_bytes)):
             return Reason.REFUSED
@@ -210,14 +215,3 @@ class NodePlace:
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self._clock, self._seconds)
-
-
-def _spec(header: FrameHeader) -> ChunkSpec | None:
-    """The raw chunk of a frame; ``None`` if its sizes do not agree."""
-    try:
-        layout = KVLayout.parse(json.loads(header.identity)["layout"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    spec = ChunkSpec(header.key, header.identity, layout, header.tokens, position=header.position)
-    raw = header.serde != RAW or header.payload_bytes == header.raw_bytes
-    return spec if raw and 0 < spec.raw_bytes == header.raw_bytes else None

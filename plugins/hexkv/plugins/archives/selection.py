@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
 from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.keys.tokens import pack
+from hexkv.core.tiers.moving import spec_of
 from hexkv.plugins.config import Loaded
 from hexkv.plugins.described import algorithm_called, fields_of, hasher_of
 from hexkv.plugins.places import suggestion
+from hexkv.plugins.schema import LONGEST_CHUNK
 from hexkv.ports import (
     NAMESPACE_BYTES,
+    RAW,
     AdapterUnavailable,
     ChunkKey,
     ConfigError,
@@ -111,11 +114,30 @@ def prefix_of(identity: str) -> bytes:
     return algorithm_called(str(named)).digest(identity.encode())[:NAMESPACE_BYTES]
 
 
-def misnamed(header: FrameHeader) -> str:
-    """Why a frame's key is none of its identity's; empty if it is one."""
+def unfit(header: FrameHeader, serdes: Collection[str]) -> str:
+    """Return why a frame is no chunk of its identity, by its header alone; empty if it may be.
+
+    Args:
+        header: what it says.
+        serdes: names of those that are installed.
+    """
     try:
         prefix = prefix_of(header.identity)
     except (ConfigError, AdapterUnavailable) as error:
         return str(error)
-    ours = prefix == namespace_of(header.key)
-    return "" if ours else "its key is none of the namespace that it names"
+    if prefix != namespace_of(header.key):
+        return "its key is none of the namespace that it names"
+    if spec_of(header) is None or header.tokens > _most_tokens(header):
+        return "its sizes are not those of its identity"
+    if header.serde not in (RAW, *serdes):
+        return f"its serde {header.serde!r} is not installed"
+    return ""
+
+
+def _most_tokens(header: FrameHeader) -> int:
+    """Tokens of a whole chunk of a frame's namespace."""
+    try:
+        return hasher_of(header.identity)[1].size
+    except (ConfigError, AdapterUnavailable):  # cut in another way
+        # A raw frame brings all bytes that it says; of an encoded one they are to be made.
+        return header.tokens if header.serde == RAW else LONGEST_CHUNK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -121,6 +121,11 @@ class TieredPlace:
     def evicted(self) -> int:
         """Chunks that gave way to others."""
         return int(self._served.telemetry.total(CounterName.EVICTED))
+
+    @property
+    def serdes(self) -> Collection[str]:
+        """Names of those that are installed."""
+        return self._served.stack.runtime.serdes
 
     def namespaces(self) -> Mapping[bytes, str]:
         """What the tiers hold chunks of: by prefix, the identity; empty where none can be read."""
