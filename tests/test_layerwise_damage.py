@@ -6,6 +6,9 @@ import pytest
 
 from depth import covering
 from dict_store import ScanningStore
+from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.local.fs import SharedFileStore
+from hexkv.plugins.clock import SystemClock
 from hexkv.ports import PAGE, CounterName, Failed, Hit, Miss, StoreUnreachable, TimedOut
 from layered import (
     FULL,
@@ -122,6 +125,21 @@ def test_a_damaged_layer_on_disk_is_refused(rig, tmp_path):
     target = empty()
     assert layerwise(r, target).hit_tokens == 3 * CHUNK
     assert target.agrees(computed(), 3 * CHUNK)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["disk", "fs"])
+def test_bytes_behind_a_frame_are_refused_as_by_a_whole_read(rig, tmp_path, shared):
+    store = SharedFileStore(tmp_path, SystemClock(), ttl=None) if shared else DiskStore(tmp_path)
+    r = rig([tier("files", store)])
+    r.engine.store(PROMPT, computed())
+    name = keys_of(r)[3].hex()
+    (path,) = [f for f in tmp_path.rglob("*") if name[-32:] in f.name or name in f.name]
+    with path.open("ab") as file:
+        file.write(bytes(PAGE))
+    target = empty()
+    assert layerwise(r, target).hit_tokens == 3 * CHUNK
+    assert r.telemetry.total(CounterName.CORRUPT) == 1
+    assert settled(r)
 
 
 def test_a_frame_of_another_chunk_is_refused_at_the_first_layer(rig):

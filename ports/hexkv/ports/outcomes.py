@@ -7,7 +7,7 @@ these very classes, or has a field of another type, the core takes for a failure
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hexkv.ports.reasons import Reason
 
@@ -21,6 +21,9 @@ class Hit:
 
     size: int
     """Bytes of the frame."""
+
+    whole: int | None = field(default=None, compare=False)
+    """Of a part of a frame: bytes of the whole one, if the store knows."""
 
 
 @dataclass(frozen=True, slots=True)

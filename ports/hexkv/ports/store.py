@@ -138,5 +138,8 @@ class SupportsRangeRead(Protocol):
     def read_range(
         self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
     ) -> ReadOutcome:
-        """Fill *into* with the frame's bytes from *start* on. ``Hit(len(into))`` if whole."""
+        """Fill *into* with the frame's bytes from *start* on. ``Hit(len(into))`` if whole.
+
+        A store that knows how long the frame is says so (``Hit.whole``): more is damage.
+        """
         ...

@@ -145,12 +145,12 @@ def range_outcome(answer: object, size: int) -> ReadOutcome:
         StoreError: it is none.
     """
     if isinstance(answer, Hit) and type(answer) is Hit:
-        if type(answer.size) is not int or answer.size != size:
+        if {type(answer.size), type(answer.whole)} - {int, type(None)} or answer.size != size:
             raise StoreError(f"answered with a hit of {_size(answer.size)} in {size} bytes")
         return answer
-    if not _is_read(answer):
-        raise _foreign("answered with", answer)
-    return answer  # type: ignore[return-value] # the line above has told
+    if _is_read(answer):
+        return answer  # type: ignore[return-value] # the line above has told
+    raise _foreign("answered with", answer)
 
 
 def flags(answer: object, count: int) -> list[bool]:

@@ -159,13 +159,14 @@ class FileIO:
         if file is None:
             return Miss()
         try:
-            into = room(os.fstat(file).st_size)
+            size = os.fstat(file).st_size
+            into = room(size)
             if into is None:
                 return Miss(Reason.REFUSED)
             got = self._move(os.preadv, file, into, start, filled)
             if got < into.nbytes:
                 return Corrupt(f"the file ended after {start + got} of {start + into.nbytes} bytes")
-            return Hit(got)
+            return Hit(got, size)
         finally:
             os.close(file)
 

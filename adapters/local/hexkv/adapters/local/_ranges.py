@@ -90,7 +90,7 @@ class RangeFiles:
             self._give(place, file, keep=keep)
         if start + got < end:
             return Corrupt(f"the file ended after {start + got} of {end} bytes")
-        return Hit(got)
+        return Hit(got, size)
 
     def drop(self, path: str) -> None:
         """Let go of a file whose name stands for another one now, or for none."""

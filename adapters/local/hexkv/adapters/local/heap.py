@@ -8,6 +8,7 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple
 
@@ -150,7 +151,8 @@ class HeapStore:
             return TimedOut()
         if memory is None or start + len(into) > len(memory):
             return Miss()
-        return _read(memory, start, into)
+        outcome = _read(memory, start, into)
+        return replace(outcome, whole=len(memory)) if isinstance(outcome, Hit) else outcome
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
         return [self._write(key, frame, deadline) for key, frame in items]

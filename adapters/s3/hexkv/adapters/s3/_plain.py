@@ -65,7 +65,8 @@ class PlainBodies:
                 return Corrupt("the object ends before that range")
             if head.status == 206 and _first_byte(head) == start:
                 wire.fill(into, deadline)
-                return Hit(len(into))
+                whole = head.headers.get("content-range", "").rpartition("/")[2]
+                return Hit(len(into), int(whole) if _is_number(whole) else None)
             raise _wrong(head, wire, deadline)
 
     def close(self) -> None:
@@ -174,7 +175,7 @@ def _sizes(head: Head, wire: Wire, deadline: Deadline) -> tuple[int, int]:
     if head.status == 200:  # a server that knows no ranges gives all of it
         return here, here
     size = head.headers.get("content-range", "").rpartition("/")[2]
-    if not (size.isascii() and size.isdigit()) or _first_byte(head) != 0 or int(size) < here:
+    if not _is_number(size) or _first_byte(head) != 0 or int(size) < here:
         wire.stream.abort()
         raise StoreUnreachable("a part of an object that does not say which")
     return int(size), here
@@ -183,4 +184,8 @@ def _sizes(head: Head, wire: Wire, deadline: Deadline) -> tuple[int, int]:
 def _first_byte(head: Head) -> int | None:
     """Where the range in this reply begins; ``None`` if it does not say."""
     said = head.headers.get("content-range", "").removeprefix("bytes ").partition("-")[0]
-    return int(said) if said.isascii() and said.isdigit() else None
+    return int(said) if _is_number(said) else None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -304,9 +304,10 @@ class RangeReader:
         data = block.frame
         if isinstance(outcome, Hit):
             data, outcome = self._fetch(strip, number, parts, block, deadline)
-        size = outcome.size if isinstance(outcome, Hit) else 0
-        link.arrived(clock.now(), size)
-        if size and not (self._open(number, parts, block, data) and self._ends(strip, number)):
+        hit = outcome if isinstance(outcome, Hit) else Hit(0)
+        link.arrived(clock.now(), hit.size)
+        ends = self._ends(strip, number, hit)
+        if hit.size and not (ends and self._open(number, parts, block, data)):
             outcome = Miss()
         tokens = self._prompt.tokens(number) * len(parts) / len(self._parts_of(number))
         link.ended(clock.now(), tokens if isinstance(outcome, Hit) else 0)
@@ -341,12 +342,11 @@ class RangeReader:
         if head is not None and not parts[0]:  # its beginning is here already
             known = min(len(head.data), end)
             data[:known] = head.data[:known]
-        rest = end - start - known
         key = self._prompt.keys[number]
         outcome: ReadOutcome = Hit(0)
-        if rest:
+        if end - start > known:
             outcome = strip.tier.calls.read_range(key, start + known, data[known:], deadline)
-        return data, Hit(end - start) if isinstance(outcome, Hit) else outcome
+        return data, Hit(end - start, outcome.whole) if isinstance(outcome, Hit) else outcome
 
     def _open(self, number: int, parts: range, block: BlockLease, data: memoryview) -> bool:
         """Verify what was read part by part, and decode it if need be."""
@@ -370,12 +370,10 @@ class RangeReader:
             return False
         return True
 
-    def _ends(self, strip: _Strip, number: int) -> bool:
+    def _ends(self, strip: _Strip, number: int, hit: Hit) -> bool:
         """True unless the tier knows the frame to be longer, or shorter, than its header says."""
-        key, head = self._prompt.keys[number], self._heads.get(number)
-        size = strip.tier.index.size(key)
-        parts = self._parts_of(number) if head is None else head.parts
-        return size is None or size == frame_bytes(parts[-1])
+        size = strip.tier.index.size(self._prompt.keys[number])
+        return {size, hit.whole} <= {None, frame_bytes(self._parts_of(number)[-1])}
 
     def _is_whole(self, number: int, parts: range, block: BlockLease) -> bool:
         ends, codec, frame = self._parts_of(number), self._runtime.codec, block.frame

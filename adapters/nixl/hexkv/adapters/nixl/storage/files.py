@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.nixl.storage.mover import Fetch, Mover, Place
@@ -160,8 +161,9 @@ class NixlFileStore(OverFiles):
         return Miss() if file is None else file
 
     def _fill(self, file: int, start: int, into: memoryview, deadline: Deadline) -> ReadOutcome:
-        coming = _Coming(0, file, start, into)
-        return self._start(coming, None, deadline) or self._copied(coming, deadline)
+        coming, whole = _Coming(0, file, start, into), os.fstat(file).st_size
+        outcome = self._start(coming, None, deadline) or self._copied(coming, deadline)
+        return replace(outcome, whole=whole) if isinstance(outcome, Hit) else outcome
 
     def _start(self, it: _Coming, spare: Slot | None, deadline: Deadline) -> ReadOutcome | None:
         """Have *it* moved; what it came to, if that is over already."""
