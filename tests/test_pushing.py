@@ -1,11 +1,14 @@
 """Chunks that are computed at one node and waited for at another."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from threading import Event
+from threading import Event, Semaphore
 
 import pytest
 
+from hexkv.adapters.node import announced
 from hexkv.contracts.chunk_cache._base import now, put, soon
+from hexkv.plugins.pushing import WANT
 from hexkv.ports import SHARED_OWNER, CounterName
 from nodes import FRAME, NodeProcess
 from peering import eventually
@@ -107,6 +110,53 @@ def test_a_decoder_waits_for_what_its_node_was_told_of_and_asks_for_yet(pair, mo
         asks.set()
     waited(decode, keys)
     assert holds(decode, some) == 3
+
+
+def test_what_comes_before_its_search_ends_is_found(pair, monkeypatch):
+    """A decoder that heard of nothing would compute what is there."""
+    _, node, prefill, decode = pair
+    some = chunks(3)
+    keys = [chunk.key for chunk in some]
+    followed = node.served.pushing._followed
+    want = followed._want
+
+    def until_here(*said):
+        flags = want(*said)
+        eventually(lambda: all(followed._have(keys)))
+        return flags
+
+    monkeypatch.setattr(followed, "_want", until_here)
+    put(prefill, some)
+    assert list(decode.seek(keys, "decode", PREFILL, soon())) == [True] * 3
+    waited(decode, keys)
+    assert holds(decode, some) == 3
+
+
+def test_a_peer_that_answers_late_is_waited_for_until_the_askers_deadline(pair, monkeypatch):
+    """A node has not all the time that its client has: it is asked again."""
+    pusher, _, prefill, decode = pair
+    some, asked, answers = chunks(3), Semaphore(0), Event()
+    keys = [chunk.key for chunk in some]
+    monkeypatch.setattr(announced, "_LONGEST_SEARCH", 0.05)
+    questions = pusher.served.pushing._peers._answers
+    want = questions[WANT]
+
+    def late(*said):
+        asked.release()
+        assert answers.wait(60.0)
+        return want(*said)
+
+    monkeypatch.setitem(questions, WANT, late)
+    prefill.announce("request", "prefill", keys, 60.0, soon())
+    with ThreadPoolExecutor(1) as waits:
+        found = waits.submit(decode.seek, keys, "decode", PREFILL, soon())
+        try:
+            assert all(asked.acquire(timeout=60.0) for _ in range(2)), "it is asked once more"
+        finally:
+            answers.set()
+        assert list(found.result()) == [True] * 3
+    prefill.withdraw("request", soon())
+    waited(decode, keys)
 
 
 def test_two_nodes_do_not_wait_for_each_other(pair):

@@ -19,7 +19,7 @@ from struct import Struct, error
 from threading import Lock
 
 from hexkv.core.engine.announced import Announced
-from hexkv.core.engine.followed import Followed
+from hexkv.core.engine.followed import Followed, Found
 from hexkv.core.engine.pushes import Pushes
 from hexkv.plugins.peering import PeerService
 from hexkv.plugins.questions import keys_in, pack_member, unpack_member
@@ -122,14 +122,15 @@ class Pushing:
 
             self._followed.run(tell)
 
-    def seek(self, keys: Sequence[ChunkKey], name: str, deadline: Deadline) -> None:
+    def seek(self, keys: Sequence[ChunkKey], name: str, deadline: Deadline) -> Found:
         """Expect what the peer *name*, or any of some peers, pushes of chunks.
 
         Returns when those have answered, or at *deadline*.
         """
         peers = self._named(name, deadline)
-        if peers and keys:
-            self._followed.seek(peers, keys, deadline, here=bool(name))
+        if not peers or not keys:
+            return Found(complete=bool(peers) or not deadline.expired)
+        return self._followed.seek(peers, keys, deadline, here=bool(name))
 
     def published(self, keys: Sequence[ChunkKey]) -> None:
         """Chunks are here: those are pushed that peers wait for."""

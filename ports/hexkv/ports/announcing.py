@@ -84,7 +84,8 @@ class SupportsPushing(Protocol):
     ) -> Sequence[bool]:
         """As :meth:`Announcing.expect` without waiting for any chunk, of peers, too.
 
-        What peers say that they will push is expected from then on.
+        What peers say that they will push is expected from then on; what of it has come before
+        this returns is True, too.
 
         Args:
             keys: the chunks.

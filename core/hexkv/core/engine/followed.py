@@ -7,10 +7,11 @@ that somebody waits. What it says no more, or not in time, is waited for no more
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import compress
 from threading import Condition
+from typing import NamedTuple
 
 from hexkv.core.engine.announced import PEERS, Announced
 from hexkv.ports import ChunkKey, Clock, Deadline, Executor, Peer
@@ -25,11 +26,18 @@ _LOOKING = "following peers"
 _AGAIN = 0.25
 """Seconds between two questions to a peer."""
 
-_ANSWER = 1.0
-"""Seconds for its answer."""
-
 _LASTS = 5.0
-"""Seconds for which a peer is believed that says nothing more."""
+"""Seconds for which a peer is believed that says nothing more: it has as long to answer."""
+
+
+class Found(NamedTuple):
+    """What peers answered about chunks."""
+
+    coming: Collection[ChunkKey] = ()
+    """Those that a peer pushes. Some may be here by now."""
+
+    complete: bool = True
+    """False if an answer is missing, which may come to a later question."""
 
 
 class Followed:
@@ -60,25 +68,27 @@ class Followed:
 
     def seek(
         self, peers: Sequence[Peer], keys: Sequence[ChunkKey], deadline: Deadline, *, here: bool
-    ) -> None:
+    ) -> Found:
         """Ask peers for chunks, and follow those that say that some come.
 
         Returns once all of them have answered, or at *deadline*.
         """
-        answered = 0
+        answers: list[Sequence[ChunkKey] | None] = []
 
         def ask(peer: Peer) -> None:
-            nonlocal answered
-            self._ask(peer, keys, deadline, here=here)
+            said = self._ask(peer, keys, deadline, here=here)
             with self._changed:
-                answered += 1
+                answers.append(said)
                 self._changed.notify_all()
 
         self.run(*(partial(ask, peer) for peer in peers))
         with self._changed:
             self._executor.wait(
-                self._changed, lambda: self._closed or answered == len(peers), deadline
+                self._changed, lambda: self._closed or len(answers) == len(peers), deadline
             )
+            coming = frozenset(key for said in answers for key in said or ())
+            complete = len(answers) == len(peers) and None not in answers
+            return Found(coming, self._closed or complete)
 
     def run(self, *work: Callable[[], None]) -> None:
         """Have work done that may wait for a peer."""
@@ -103,13 +113,16 @@ class Followed:
         self._executor.close(_ASKING)
         self._executor.close(_LOOKING)
 
-    def _ask(self, peer: Peer, keys: Sequence[ChunkKey], until: Deadline, *, here: bool) -> None:
+    def _ask(
+        self, peer: Peer, keys: Sequence[ChunkKey], until: Deadline, *, here: bool
+    ) -> Sequence[ChunkKey] | None:
+        """The chunks that a peer pushes; None if it did not answer in time."""
         try:
             flags = self._want(peer, keys, here, until)
         except Exception:  # noqa: BLE001 - a channel may be anybody's; the worker goes on
             # A machine that is only busy may answer next time.
             if until.expired:
-                return
+                return None
             flags = [False] * len(keys)
         client = _client(peer)
         coming = [key for key, comes in zip(keys, flags, strict=True) if comes]
@@ -121,6 +134,7 @@ class Followed:
             here_by_now = self._have(coming)
             self._announced.end(client, list(compress(coming, here_by_now)))
             self._follow(peer)
+        return coming
 
     def _follow(self, peer: Peer) -> None:
         with self._changed:
@@ -152,7 +166,7 @@ class Followed:
 
     def _again(self, peer: Peer, keys: Sequence[ChunkKey]) -> None:
         try:
-            self._ask(peer, keys, Deadline.after(self._clock, _ANSWER), here=True)
+            self._ask(peer, keys, Deadline.after(self._clock, _LASTS), here=True)
         finally:
             with self._changed:
                 if peer in self._peers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from struct import pack, unpack
 
+from hexkv.adapters.node.announcing import LATER
 from hexkv.adapters.node.asked import Client, Request
 from hexkv.adapters.node.wire import Reader, Status, text
 from hexkv.ports import KEY_BYTES, SHARED_OWNER, Deadline, InvalidRequest
@@ -12,7 +13,7 @@ _LONGEST = 3_600.0
 """Seconds that an announcement may last."""
 
 _LONGEST_SEARCH = 5.0
-"""Seconds that peers have to say what they compute."""
+"""Seconds that peers have to answer one request; clients with more time ask again."""
 
 _LONGEST_WAIT = 1.0
 """Seconds, not more: a process that takes the node over waits for what is under way."""
@@ -83,6 +84,10 @@ def seek(session: Client, asked: Request) -> None:
     flags = announced.expect(keys, group, now)
     unknown = [key for key, is_coming in zip(keys, flags, strict=True) if not is_coming]
     if unknown and pushing is not None:
-        pushing.seek(unknown, peer, Deadline.after(session.clock, min(seconds, _LONGEST_SEARCH)))
-        flags = announced.expect(keys, group, now)
+        until = Deadline.after(session.clock, min(seconds, _LONGEST_SEARCH))
+        found = pushing.seek(unknown, peer, until)
+        no = 0 if found.complete else LATER
+        # What has come meanwhile is expected no more: the client is to look again, not to compute.
+        expected = zip(keys, announced.expect(keys, group, now), strict=True)
+        flags = [1 if comes or key in found.coming else no for key, comes in expected]
     session.send(asked.head, Status.DONE, bytes(flags))

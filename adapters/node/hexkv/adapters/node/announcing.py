@@ -16,6 +16,9 @@ _ANSWER = 5.0
 """Seconds for the node's word beside those for which it waits. Who gets none does not wait for
 chunks under way, and computes them."""
 
+LATER = 2
+"""In a node's answer, of a chunk that is not expected so far: not all peers have answered yet."""
+
 _MOST = 1 << 15
 """Chunks that one request names."""
 
@@ -79,12 +82,14 @@ class Announces(ABC):
     ) -> Sequence[bool]:
         self._check()
         count = min(len(keys), _MOST)
-        wait = deadline.remaining()
-        body = pack_keys(keys[:count], pack("<d", wait) + text(group) + text(peer))
-        until = Deadline.after(deadline.clock, wait + _ANSWER)
-        found = self._told(Verb.SEEK, body, until, lambda reader: reader.data(count))
-        flags = [byte == 1 for byte in found or ()]
-        return flags + [False] * (len(keys) - len(flags))
+        while True:
+            wait = deadline.remaining()
+            body = pack_keys(keys[:count], pack("<d", wait) + text(group) + text(peer))
+            until = Deadline.after(deadline.clock, wait + _ANSWER)
+            found = self._told(Verb.SEEK, body, until, lambda reader: reader.data(count)) or b""
+            if LATER not in bytes(found) or deadline.expired:
+                break
+        return [byte == 1 for byte in found] + [False] * (len(keys) - len(found))
 
     def _told(
         self, verb: Verb, body: bytes, deadline: Deadline, read: Callable[[Reader], T]
