@@ -51,6 +51,7 @@ def test_a_file_the_environment_and_sglangs_own_configuration_come_together(read
     ("extra", "message"),
     [
         ({"namespaces": "own"}, "namespaces"),
+        ({"nmaespace": "own"}, r"nmaespace .*did you mean 'namespace'\? known: .*hold_bytes"),
         ({"namespace": "shared"}, "namespace"),
         ({"tiers": [{"store": "dsik"}], "poool": 1}, r"poool \(from SGLang's extra_config\)"),
         ({"read": "yes"}, r"read \(from SGLang's extra_config\)"),

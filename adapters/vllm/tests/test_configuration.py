@@ -2,7 +2,7 @@
 
 import pytest
 
-from hexkv.adapters.vllm.configuration import configure, verify
+from hexkv.adapters.vllm.configuration import configure, configure_offloading, verify
 from hexkv.adapters.vllm.plugin import hexkv_adapters
 from hexkv.contracts.cases import each
 from hexkv.plugins.discovery import discover
@@ -78,6 +78,9 @@ def test_nobody_is_held_up_by_a_tier_elsewhere_unless_that_is_asked_for(
     ("extra", "says"),
     [
         ({"tierz": []}, r"tierz \(from kv_connector_extra_config\)"),
+        ({"hold_secnds": 1}, r"hold_secnds .*did you mean 'hold_seconds'\? known: .*hold_seconds"),
+        ({"confg": "x"}, r"confg .*did you mean 'config'"),
+        ({"shards": {"haeds": 2}}, r"shards\.haeds .*did you mean 'heads'\? known: heads, layers$"),
         ({"loading": "lazy"}, r"loading \(from kv_connector_extra_config\)"),
         ({"loaders": 0}, r"\(from kv_connector_extra_config\): must be 1 to 64"),
         ({"lookup_seconds": -1.0}, "lookup_seconds"),
@@ -95,6 +98,11 @@ def test_mistakes_are_named_and_where_they_stand(registry, extra, says):
         chosen(registry, extra)
     with pytest.raises(ConfigError, match=r"pool\.bytez \(from env HEXKV_POOL__BYTEZ\)"):
         chosen(registry, {}, {"HEXKV_POOL__BYTEZ": "1"})
+
+
+def test_behind_vllms_offloading_a_misspelt_key_is_named(registry):
+    with pytest.raises(ConfigError, match=r"hekxv \(from kv_connector_extra_config\).*'hexkv'"):
+        configure_offloading({"block_size": 64, "hekxv": {}}, registry)
 
 
 def test_the_adapter_is_vllms_to_build():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path as FilePath
@@ -60,6 +60,7 @@ def load(
     *,
     source: str = CODE,
     defaults: Mapping[str, object] | None = None,
+    beside: Collection[str] = (),
 ) -> Loaded:
     """The configuration that all layers together give.
 
@@ -69,6 +70,7 @@ def load(
         overrides: what the program itself wants, as a nested mapping; the strongest layer.
         source: what messages call *overrides*, where a user wrote them somewhere.
         defaults: what holds in the program where no layer says anything.
+        beside: keys that the program takes out of *overrides*, for messages about unknown ones.
 
     Raises:
         ConfigError: an unknown key, a bad value, a file that cannot be read. The message
@@ -96,7 +98,9 @@ def load(
             settings = EngineSettings.model_validate_json(json.dumps(layers.values))
             _keep_unread(settings, layers.values)
         except ValidationError as error:
-            problems = explain(error, locate, known_keys)
+            problems = explain(
+                error, locate, lambda at: known_keys(at) if at else [*known_keys(at), *beside]
+            )
     if problems:  # outside of pydantic's error, which holds the values
         raise ConfigError("; ".join(problems))
     return Loaded(settings, layers.origins)

@@ -28,7 +28,7 @@ def explain(
         if any(len(place) > len(path) and place[: len(path)] == path for place in places):
             continue  # only says that something inside is wrong, and that is told already
         kind = item["type"]
-        if kind == "extra_forbidden":
+        if kind in ("extra_forbidden", "unexpected_keyword_argument"):
             messages.append(unknown(path, known(path[:-1]), locate))
         elif kind == "value_error":
             wrong = item["ctx"]["error"]

@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from hexkv.plugins.places import Locate, Path, unknown
 from hexkv.plugins.problems import explain
-from hexkv.plugins.sources import Schema, Unread, parse_yaml
+from hexkv.plugins.sources import Schema, Unread, keys_at, parse_yaml
 from hexkv.plugins.spec import AdapterSpec
 from hexkv.plugins.values import faults
 from hexkv.ports import ConfigError
@@ -46,7 +46,8 @@ def parse_settings(
         try:
             return _reader(spec.settings).validate_json(json.dumps(settings), strict=True)
         except ValidationError as error:
-            problems = explain(error, place, lambda _: names)
+            schema = json_schema(spec.settings)
+            problems = explain(error, place, lambda at: keys_at(schema, [*map(str, at)]))
     raise ConfigError("; ".join(problems))
 
 

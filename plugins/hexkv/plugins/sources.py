@@ -69,8 +69,18 @@ Schema = Mapping[str, Any]
 _ANYTHING = "anything"
 
 
+def keys_at(schema: Schema, words: Sequence[str]) -> list[str]:
+    """The keys of the section that *words* lead to in *schema*."""
+    return [key for option in _at(schema, words) for key in option.get("properties", ())]
+
+
 def _kinds(schema: Schema, words: Sequence[str]) -> set[str]:
     """The JSON types of what a schema allows at the place that *words* lead to."""
+    return {str(option.get("type", _ANYTHING)) for option in _at(schema, words)}
+
+
+def _at(schema: Schema, words: Sequence[str]) -> list[Schema]:
+    """What a schema allows at the place that *words* lead to, by alternatives."""
     options = _options(schema, schema)
     for word in words:
         options = [
@@ -79,7 +89,7 @@ def _kinds(schema: Schema, words: Sequence[str]) -> set[str]:
             if inner is not None
             for option in _options(schema, inner)
         ]
-    return {str(option.get("type", _ANYTHING)) for option in options}
+    return options
 
 
 def _options(schema: Schema, part: Schema) -> list[Schema]:

@@ -84,7 +84,7 @@ class RawConfig:
         self.ours = ours
         self._file, self._environ = file, environ
         self._rest = {name: value for name, value in extra.items() if name not in known}
-        self._loaded = load(file, environ, self._rest, source=SOURCE)
+        self._loaded = load(file, environ, self._rest, source=SOURCE, beside=sorted(known))
 
     def with_pages(self, tokens: int) -> Configuration:
         """The configuration for pages of *tokens* tokens, which chunks are then.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 
 from hexkv.adapters.vllm.settings import ConnectorSettings
 from hexkv.plugins.checking import check
@@ -26,6 +27,9 @@ SOURCE = "kv_connector_extra_config"
 
 # A step of vLLM waits for these calls, and vLLM gives a process five seconds to end.
 _DEADLINES = {"lookup": 1.0, "retrieve": 5.0, "store": 1.0, "close": 4.0}
+
+KEY = "hexkv"
+"""The key of this configuration in that of vLLM's offloading."""
 
 BLOCK_TOKENS = 1
 """Tokens of a block's chunk behind vLLM's offloading. What vLLM counts is inside of a block."""
@@ -61,7 +65,7 @@ def configure(
         ConfigError: an unknown key, a bad value, a tier that there is not, or chunks or tails that
             are not whole blocks.
     """
-    own = {field.name for field in fields(ConnectorSettings)}
+    own = [field.name for field in fields(ConnectorSettings)]
     mine = {name: value for name, value in extra.items() if name in own}
     rest = {name: value for name, value in extra.items() if name not in own and name != FILE}
     file = extra.get(FILE)
@@ -71,8 +75,9 @@ def configure(
     if not isinstance(connector, ConnectorSettings):
         raise ConfigError("another adapter is called 'vllm'")
 
+    known = [*own, FILE]
     defaults: dict[str, object] = {"deadlines": _DEADLINES}
-    said = load(file, environ, rest, source=SOURCE, defaults=defaults)
+    said = load(file, environ, rest, source=SOURCE, defaults=defaults, beside=known)
     chunk = said.settings.chunk.size
     if chunk % block_tokens:
         if said.origin(("chunk", "size")) != DEFAULT:
@@ -91,7 +96,7 @@ def configure(
         )
     if (chunk, tail) != (said.settings.chunk.size, said.settings.chunk.tail):
         defaults["chunk"] = {"size": chunk, "tail": tail}
-        said = load(file, environ, rest, source=SOURCE, defaults=defaults)
+        said = load(file, environ, rest, source=SOURCE, defaults=defaults, beside=known)
     tiers = [tier.name for tier in said.settings.tiers]
     strange = [name for name in connector.reset_clears if name not in tiers]
     if strange and not said.settings.node:  # whose tiers are configured with it
@@ -109,7 +114,10 @@ def configure_offloading(extra: Mapping[str, object], registry: Registry) -> Con
     Raises:
         ConfigError: as above, or the size of a chunk: vLLM says what a block is.
     """
-    wanted = extra.get("hexkv", {})
+    wanted = extra.get(KEY, {})
+    # The other keys are vLLM's, which ignores what it does not know.
+    if KEY not in extra and (near := get_close_matches(KEY, extra, n=1)):
+        raise ConfigError(f"{near[0]} (from {SOURCE}): unknown key, did you mean {KEY!r}?")
     if not isinstance(wanted, Mapping) or "chunk" in wanted:
         raise ConfigError("hexkv: a configuration without chunk: vLLM says what a block is")
     chunk = {"chunk": {"size": BLOCK_TOKENS}}
