@@ -29,6 +29,7 @@ from hexkv.ports import (
     StoreUnreachable,
     frame_bytes,
 )
+from processes import until
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=32)
 NAMESPACE = Namespace("toy", LAYOUT)
@@ -58,6 +59,13 @@ class Shelf:
 
     def close(self):
         self.closed = True
+
+
+class Absent(Shelf):
+    """A store whose server is not there."""
+
+    def contains(self, keys, deadline):
+        raise StoreUnreachable("connection refused")
 
 
 class PlainSerde:
@@ -97,6 +105,9 @@ def registry():
             AdapterSpec("store", "shelf", "", shelf, contract=CONTRACT),
             AdapterSpec("store", "locked", "", fail, contract=CONTRACT),
             AdapterSpec(
+                "store", "absent", "", lambda settings, context: Absent(), contract=CONTRACT
+            ),
+            AdapterSpec(
                 "store",
                 "far",
                 "",
@@ -134,6 +145,14 @@ def test_an_engine_built_from_a_configuration_survives_a_restart(tmp_path, regis
         empty = HeapKV(LAYOUT, len(tokens))
         assert engine.retrieve(tokens, empty).hit_tokens == len(tokens)
         assert empty.agrees(device, len(tokens))
+
+
+def test_the_log_tells_of_a_store_that_is_not_there_at_the_start(registry, caplog):
+    tiers = [{"store": "memory"}, {"store": "absent"}, {"store": "shelf"}]
+    with build(configured(tiers=tiers), NAMESPACE, registry=registry):
+        until(lambda: "tier absent: " in caplog.text)
+    (line,) = [line for line in caplog.messages if line.startswith("tier ")]
+    assert "connection refused" in line
 
 
 def test_the_default_configuration_builds_something(registry):

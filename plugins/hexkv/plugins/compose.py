@@ -18,6 +18,7 @@ from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.lending import LendingRules
+from hexkv.core.tiers.matching import find_tiers_soon
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tenants import Tenant
 from hexkv.core.tiers.tier import TierPlan
@@ -45,9 +46,12 @@ from hexkv.plugins.telemetry import EngineInfo, Totals
 from hexkv.plugins.threads import Threads, step_aside
 from hexkv.plugins.tiers import TierOpener, in_memory, naming
 from hexkv.ports import (
+    KEY_BYTES,
     PAGE,
+    ChunkKey,
     Clock,
     ConfigError,
+    Deadline,
     EventSink,
     FrameFile,
     MemoryRegion,
@@ -62,6 +66,8 @@ from hexkv.ports import (
 )
 
 log = logging.getLogger("hexkv")
+
+_ANY_CHUNK = ChunkKey(bytes(KEY_BYTES))
 
 
 def build(
@@ -311,6 +317,11 @@ def open_stack(
         if (feed := observation.follow(kinds)) is not None:
             runtime = replace(runtime, events=(*runtime.events, feed))
     stack = TierStack(tiers, runtime)
+    until = Deadline.after(clock, settings.deadlines.lookup)
+    for tier in stack.tiers:
+        if tier.remote and not tier.indexing:
+            # Of a store that is not there the log tells now, not once a request is slower.
+            find_tiers_soon([tier], [_ANY_CHUNK], until, lambda _: None)
     if peers is not None:
         rules = _lending(loaded, blocks, block)
         peers.begin(stack, own, rules, directory, meet, paused=inherited)
