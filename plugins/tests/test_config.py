@@ -28,7 +28,7 @@ def write(tmp_path):
 
 
 def test_without_any_layer_the_defaults_hold():
-    loaded = load(environ={})
+    loaded = load(environ={}, defaults={})
     assert loaded.settings == EngineSettings()
     assert loaded.settings.tiers[0].name == "memory"
     assert loaded.origin(("chunk", "size")) == "default"
