@@ -6,6 +6,8 @@ release; both are told so, and neither waits for what cannot come.
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from contextlib import suppress
@@ -31,7 +33,14 @@ from dict_store import ScanningStore
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
-from hexkv.ports import ChunkSpec, Deadline, EngineBusy, EngineClosed, InvalidRequest
+from hexkv.ports import (
+    ChunkSpec,
+    Deadline,
+    EngineBusy,
+    EngineClosed,
+    InvalidRequest,
+    StoreUnreachable,
+)
 from layered import Ranged, memory
 from peering import eventually
 from rigging import CHUNK, LAYOUT, PATIENCE, tier
@@ -268,6 +277,69 @@ def test_an_engine_that_is_dropped_says_so_and_leaves_no_threads(tmp_path):
         assert not thread.is_alive()
     with build(loaded, NAMESPACE) as again:
         assert again.lookup(PROMPT).hit_tokens > 0
+
+
+def _on_disk(root):
+    return load(
+        None,
+        {},
+        {
+            "chunk": {"size": CONFIGURED_CHUNK},
+            "pool": {"bytes": 64 * FRAME},
+            "tiers": [{"store": "memory"}, {"store": "disk", "settings": {"root": str(root)}}],
+        },
+    )
+
+
+def test_an_engine_closes_its_stores_where_no_thread_can_start(tmp_path, monkeypatch):
+    engine = build(_on_disk(tmp_path), NAMESPACE)
+    engine.store(PROMPT, computed())
+
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(StoreUnreachable, match="can't start new thread"):
+            build(_on_disk(tmp_path / "other"), NAMESPACE)
+        engine.close()
+    assert (engine.health().state, engine.health().leases) == ("closed", {})
+    with build(_on_disk(tmp_path), NAMESPACE) as again:  # the folder's lock is free
+        assert again.lookup(PROMPT).hit_tokens > 0
+
+
+AT_EXIT = """
+import atexit, sys
+from hexkv.plugins.compose import build
+sys.path[:0] = {lib!r}
+from configured import NAMESPACE, PROMPT, computed
+from hexkv.plugins.config import load
+
+class Late:
+    def __init__(self, root):
+        settings = dict(chunk=dict(size={chunk}), pool=dict(bytes={pool}), tiers=[
+            dict(store="memory"), dict(store="disk", settings=dict(root=root))])
+        self.engine = build(load(None, {{}}, settings), NAMESPACE)
+        self.engine.store(PROMPT, computed())
+    def end(self, when):
+        self.engine.close()
+        print(when, self.engine.health().state, dict(self.engine.health().leases), flush=True)
+    def __del__(self):
+        self.end("finalizing")
+
+first, second = Late({root!r} + "/1"), Late({root!r} + "/2")
+atexit.register(first.end, "at exit")
+"""
+
+
+def test_an_engine_closes_at_the_exit_and_the_finalization_of_the_interpreter(tmp_path):
+    lib = [path for path in sys.path if path]
+    code = AT_EXIT.format(lib=lib, root=str(tmp_path), chunk=CONFIGURED_CHUNK, pool=64 * FRAME)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    closed = ["at exit closed {}", "finalizing closed {}", "finalizing closed {}"]
+    assert (ended.stdout.splitlines(), ended.stderr) == (closed, "")
 
 
 def test_a_call_that_comes_while_an_engine_closes_is_refused_and_not_waited_for():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread, local
 
-from hexkv.ports import Deadline, Step
+from hexkv.ports import Deadline, Step, StoreUnreachable
 
 
 class _Here(local):
@@ -45,8 +45,13 @@ class Threads:
                 return
             queue: SimpleQueue[Step | None] = SimpleQueue()
             self._lanes[lane] = queue, workers
-        for number in range(workers):
-            Thread(target=_work, args=(queue,), name=f"hexkv {lane} {number}", daemon=True).start()
+        try:
+            for number in range(workers):
+                name = f"hexkv {lane} {number}"
+                Thread(target=_work, args=(queue,), name=name, daemon=True).start()
+        except RuntimeError as error:
+            self.close(lane)
+            raise StoreUnreachable(f"no worker of {lane} can be started: {error}") from error
 
     def run(self, lane: str, step: Step) -> None:
         with self._lock:

@@ -23,7 +23,11 @@ class Executor(Protocol):
     """
 
     def open(self, lane: str, workers: int) -> None:
-        """Make a lane. Opening one that is open does nothing."""
+        """Make a lane. Opening one that is open does nothing.
+
+        Raises:
+            StoreUnreachable: the workers cannot be started; there is no such lane.
+        """
         ...
 
     def run(self, lane: str, step: Step) -> None:

@@ -46,9 +46,13 @@ class Ending:
         """
         if self.home.left:
             return
-        start_new_thread(self.run, ())
+        advice = "close it, or use it as a context manager"
+        try:
+            start_new_thread(self.run, ())
+        except RuntimeError:  # the machine, or the interpreter at its end, starts no more
+            advice += "; no thread starts that could do it, so its stores stay open"
         warn(
-            "an engine was dropped without close(): close it, or use it as a context manager",
+            f"an engine was dropped without close(): {advice}",
             ResourceWarning,
             stacklevel=2,
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Condition, RLock
 
-from hexkv.ports import Deadline, DeviceKV, Executor, InvalidRequest, Transfer
+from hexkv.ports import Deadline, DeviceKV, Executor, InvalidRequest, StoreUnreachable, Transfer
 
 log = logging.getLogger("hexkv")
 
@@ -21,6 +22,12 @@ def in_background(device: DeviceKV) -> bool:
     except Exception:
         log.exception("a window does not say whether it copies in the background")
         return False
+
+
+def open_lane(executor: Executor) -> None:
+    """Have a worker for copies. Where none starts, whoever needs a copy makes it."""
+    with suppress(StoreUnreachable):
+        executor.open(LANE, 1)
 
 
 class BackgroundCopy:

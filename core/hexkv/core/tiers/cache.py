@@ -14,8 +14,7 @@ from functools import partial
 from itertools import pairwise
 from threading import Lock
 
-from hexkv.core.io.rules import LaneRules, Priority, Refused
-from hexkv.core.io.ticket import Ticket
+from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.clearing import Gone, clear, forget, part_with
 from hexkv.core.tiers.evicting import background_deadline
@@ -111,7 +110,7 @@ class TierStack:
             (tier,) = self.named([name])
             self._arrange([other for other in self.tiers if other is not tier])
         drained = tier.drain(deadline)
-        closed = self._close_soon(tier).wait(deadline)
+        closed = tier.close_soon().wait(deadline)
         return drained and closed
 
     def assign(self, prefix: bytes, tenant: str) -> None:
@@ -359,22 +358,10 @@ class TierStack:
 
     def close(self, deadline: Deadline) -> None:
         """Close every tier; a store that does not let itself be closed in time is left behind."""
-        closing = [self._close_soon(tier) for tier in self.tiers]
+        closing = [tier.close_soon() for tier in self.tiers]
         for ticket in closing:
             ticket.wait(deadline)
         self.runtime.closing()
-
-    def _close_soon(self, tier: Tier) -> Ticket[None]:
-        lane = self.runtime.lane(f"{tier.name}/close", LaneRules(workers=1))
-
-        def work(_: bool) -> tuple[None, bool | None]:
-            tier.close()
-            return None, None
-
-        ticket = lane.submit(Priority.DELETE, 0, work)
-        # The worker ends after this. To close the lane itself might have the caller do the work.
-        self.runtime.executor.close(lane.name)
-        return ticket
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = self.pins.tiers = tuple(tiers)

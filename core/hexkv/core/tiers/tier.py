@@ -6,6 +6,7 @@ There are two kinds. What a :class:`LendingTier` holds is in memory, and leased 
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from threading import Lock
 from typing import ClassVar, TypeVar
 
 from hexkv.core.io.room import Room
-from hexkv.core.io.rules import Priority
+from hexkv.core.io.rules import LaneRules, Priority
 from hexkv.core.io.scheduler import Lane
 from hexkv.core.io.ticket import Ticket
 from hexkv.core.memory.pool import per_task
@@ -108,8 +109,8 @@ class Tier(ABC):
         """That for reading and that for writing; none if it does no I/O."""
 
         self.deleting = Deleting(self.index, runtime.executor.wait)
-
         self._runtime = runtime
+        self._closing: Lane | None = None
         self._replaced: set[ChunkKey] = set()
         self._lock = Lock()
 
@@ -278,6 +279,19 @@ class Tier(ABC):
         """Wait until nothing is left to read or write. Whether that came in time."""
         return all(lane.drain(deadline) for lane in self.lanes)
 
+    def close_soon(self) -> Ticket[None]:
+        """Close it, by a worker if the store does I/O. Starts no thread."""
+        if self._closing is None or sys.is_finalizing():  # when no worker runs any more
+            self.close()
+            return Ticket.of(None)
+        ticket = self._closing.submit(Priority.DELETE, 0, self._closed)
+        self._runtime.executor.close(self._closing.name)  # not the lane: that might work here
+        return ticket
+
+    def _closed(self, _: bool) -> tuple[None, bool | None]:
+        self.close()
+        return None, None
+
     def close(self) -> None:
         """Let the workers go and close the store, whatever it says to that."""
         for lane in self.lanes:
@@ -340,6 +354,8 @@ class LaneTier(Tier):
         self.reading = runtime.lane(f"{self.name}/read", self.rules.lane)
         self.writing = runtime.lane(f"{self.name}/write", self.rules.lane)
         self.lanes = (self.reading, self.writing)
+        # With a worker from the start: at the end there may be no thread to be had.
+        self._closing = runtime.lane(f"{self.name}/close", LaneRules(workers=1))
         self.step = per_task(runtime.pool)
 
     @property

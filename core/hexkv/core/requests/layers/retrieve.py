@@ -8,7 +8,7 @@ from functools import partial
 from typing import Self
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.memory.background import LANE, in_background
+from hexkv.core.memory.background import in_background, open_lane
 from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
@@ -130,7 +130,7 @@ class LayeredRetrieve:
             self._reader.read_ahead(0, deadline)
             self._beside = self._hit > 0 and in_background(self._device)
             if self._beside:
-                self._stack.runtime.executor.open(LANE, 1)
+                open_lane(self._stack.runtime.executor)
 
     def __iter__(self) -> Self:
         return self

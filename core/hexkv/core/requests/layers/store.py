@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.memory.background import LANE, in_background
+from hexkv.core.memory.background import in_background, open_lane
 from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
@@ -84,7 +84,7 @@ class LayeredStore:
             groups = layer_groups(layout, sum(self._prompt.tokens(number) for number, _ in pairs))
             # From large to small: the host waits for the last one.
             self._ends = {layout.layers - 1 - group.start for group in groups}
-            self._stack.runtime.executor.open(LANE, 1)
+            open_lane(self._stack.runtime.executor)
 
     def layer_done(self, layer: int) -> None:
         """Copy *layer*, whose KV the device holds now, while the host goes on computing.
