@@ -1,6 +1,7 @@
 """What prefetches promise: never a wait, never a leak, and nothing that a retrieve would miss."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
@@ -10,8 +11,10 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.requests.prefetch import PrefetchRules
+from hexkv.core.tiers.lending import Lending, LendingRules
 from hexkv.core.tiers.tier import TierPlan
-from hexkv.ports import CounterName
+from hexkv.ports import CounterName, Deadline, Offer, release_all
+from processes import until
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
 PROMPT = random.Random(2).choices(range(50_000), k=10 * CHUNK + 5)
@@ -135,10 +138,58 @@ def test_what_nobody_picks_up_is_given_back_after_its_time(rig):
     assert r.tiers["slow"].reading.drain(r.engine.admin._until(30))
     assert r.engine.health().leases
     r.clock.advance(6)
-    r.engine.lookup([])
-    assert r.engine.health().leases == {}
+    health = r.engine.health()
+    assert (health.prefetches, health.leases) == (0, {})
     target = empty()
     assert r.engine.retrieve(PROMPT, target, lookup_id="a").hit_tokens == FULL
+
+
+def test_a_call_that_waits_for_memory_gets_what_a_prefetch_has_let_pass(rig):
+    """Nobody releases it, and no call comes in: the one that waits takes it back itself."""
+    r = filled(rig, Gated(), slots=10, prefetch=PrefetchRules(share=1.0, seconds=5))
+    r.engine.prefetch("a", PROMPT)
+    assert r.tiers["slow"].reading.drain(r.engine.admin._until(30))
+    now = Deadline(r.clock, 0.0)
+    others = r.pool.lease_run([LAYOUT.chunk_bytes(CHUNK)] * 10, "others", now)
+    assert 0 < len(others) < 10
+    other = list(range(CHUNK))
+    with ThreadPoolExecutor(1) as pool:
+        storing = pool.submit(r.engine.store, other, computed(other))
+        until(lambda: r.pool._line.first is not None)
+        r.clock.advance(6)
+        assert storing.result(60).stored_tokens == CHUNK
+    release_all(others)
+
+
+def test_pins_past_their_time_keep_nothing_out_that_a_peer_gives(rig):
+    """What peers give comes in by no call of the engine."""
+    tiers = [tier("memory", MemoryStore(ManualClock()), budget=2 * FRAME)]
+    giver, taker = rig([tier("memory", MemoryStore(ManualClock()))]), rig(tiers)
+    mine, other = PROMPT[: 2 * CHUNK], list(range(2 * CHUNK))
+    taker.engine.store(mine, computed(mine))
+    assert taker.engine.pin(mine, "me", seconds=5) == 2 * CHUNK
+    giver.engine.store(other, computed(other))
+    keys = list(giver.engine.chunk_keys(other))
+    until_then = Deadline.after(taker.clock, 30)
+    ends = [
+        Lending(one.engine._half.stack, ["memory"], LendingRules(1 << 20)) for one in (giver, taker)
+    ]
+    frames = ends[0].lend(keys, "taker", until_then)
+
+    def given():
+        sizes = [(key, len(frame.frame)) for key, frame in zip(keys, frames, strict=True)]
+        rooms = ends[1].room(sizes, until_then)
+        for room, frame in zip(rooms, frames, strict=True):
+            room.frame[:] = frame.frame
+        offers = [Offer(key, room) for key, room in zip(keys, rooms, strict=True)]
+        kept = ends[1].keep(offers, until_then)
+        release_all(rooms)
+        return kept
+
+    assert given() == [False, False]
+    taker.clock.advance(6)
+    assert given() == [True, True]
+    release_all(frames)
 
 
 def test_a_prefetch_of_another_prompt_is_not_mistaken_for_this_one(rig):

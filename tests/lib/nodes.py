@@ -34,6 +34,15 @@ NAMESPACE = Namespace("contract", LAYOUT)
 PATIENT = {"lookup": 60.0, "retrieve": 60.0, "store": 60.0, "close": 60.0}
 
 
+class Ahead(SystemClock):
+    """The system's clock, or one that a test has put forward."""
+
+    seconds = 0.0
+
+    def now(self):
+        return super().now() + self.seconds
+
+
 class Engines:
     """What nodes have in common: engines that use them."""
 
@@ -157,6 +166,7 @@ class Node(Engines):
         # Unix sockets have short paths.
         self.folder = Path(mkdtemp(prefix="hexkv"))
         self.path = self.folder / "node.sock"
+        self.clock = Ahead()
         self._overrides = self.configured(
             root, slots=slots, memory=memory, frame=frame, disk=disk, **sections
         )
@@ -186,7 +196,7 @@ class Node(Engines):
         """What it serves, in memory of its own or in that of another node."""
         loaded = load(environ={}, overrides=self._overrides)
         return ServedChunks(
-            loaded, discover(), SystemClock(), encodes=True, region=region, stores=stores
+            loaded, discover(), self.clock, encodes=True, region=region, stores=stores
         )
 
     @contextmanager
@@ -203,7 +213,7 @@ class Node(Engines):
 
     def _serve(self, listener, **options):
         self.server = NodeServer(
-            self.served, listener, self._clock, self._limits, **self._options, **options
+            self.served, listener, self.clock, self._limits, **self._options, **options
         )
         self._thread = Thread(target=self.server.run, daemon=True)
         self._thread.start()

@@ -190,6 +190,18 @@ class ServedChunks:
         """
         self._observation.serve(self)
 
+    def take_back(self, expire: Callable[[], bool], first_end: Callable[[], float]) -> None:
+        """Have the pool take back first what holders have let pass its time.
+
+        Args:
+            expire: takes back what is past its time; true if anything was.
+            first_end: when the first of the rest will be, by the clock; infinity for never.
+        """
+        pool = self._stack.pool
+        otherwise = pool.reclaim
+        pool.reclaim = lambda size: expire() or (otherwise is not None and otherwise(size))
+        pool.first_end = first_end
+
     def headers(self) -> Iterator[FrameHeader]:
         """What lies on tiers that outlive a process, chunk by chunk. For the start.
 

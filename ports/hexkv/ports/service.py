@@ -30,6 +30,16 @@ class ServiceHold(Hold, Protocol):
         """
         ...
 
+    def keep(self, deadline: Deadline) -> bool:
+        """Have a hold that was limited in time last until its release, from now on.
+
+        Before this its leases must not be read. True at once for one without a limit.
+
+        Returns:
+            False if the service has taken it back, or does not answer: then it is released.
+        """
+        ...
+
 
 @runtime_checkable
 class ChunkService(ChunkLeases, Protocol):
@@ -49,8 +59,19 @@ class ChunkService(ChunkLeases, Protocol):
         """True if a chunk of *payload_bytes* could ever be leased; also while nobody answers."""
         ...
 
-    def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> ServiceHold:
-        """As of every keyed cache; does not wait for the other process."""
+    def hold(
+        self,
+        wanted: Sequence[ChunkSpec],
+        owner: str,
+        deadline: Deadline,
+        *,
+        seconds: float | None = None,
+    ) -> ServiceHold:
+        """As of every keyed cache; does not wait for the other process.
+
+        With *seconds* it is limited in time: the other process takes it back so many seconds after
+        it was asked, whatever this process does, unless :meth:`ServiceHold.keep` came before.
+        """
         ...
 
     def reserve(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> ServiceHold:

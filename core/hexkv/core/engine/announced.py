@@ -77,7 +77,11 @@ class Announced:
         entry = _Entry(client, owner, group, now + seconds)
         count = 0
         with self._changed:
-            room = MAX_ANNOUNCED - sum(map(len, self._keys.get(client, {}).values()))
+            room = self._room(client)
+            if room < len(keys):
+                for key in self._over(client, now):
+                    self._drop(key)
+                room = self._room(client)
             for key in keys:
                 known = self._entries.get(key)
                 if known is not None and known[:2] != entry[:2] and known.ends > now:
@@ -120,6 +124,14 @@ class Announced:
         here = [one is not None and one.group != group and one.ends > now for one in found]
         ends = [one.ends for one, is_here in zip(found, here, strict=True) if one and is_here]
         return here, min(ends, default=now) - now
+
+    def _room(self, client: str) -> int:
+        return MAX_ANNOUNCED - sum(map(len, self._keys.get(client, {}).values()))
+
+    def _over(self, client: str, now: float) -> list[ChunkKey]:
+        """What *client* has announced that is past its time."""
+        keys = [key for mine in self._keys.get(client, {}).values() for key in mine]
+        return [key for key in keys if self._entries[key].ends <= now]
 
     def _drop(self, key: ChunkKey) -> None:
         entry = self._entries.pop(key, None)

@@ -222,6 +222,8 @@ class Calls:
     def health(self, seconds: float) -> Health:
         """The state of the engine and of all below it, of which some may take *seconds* to ask."""
         with self.door.passing():
+            if self.state == "open":  # so that what is past its time is in no number
+                self._tidy()
             below = self._half.health(Deadline.after(self._clock, seconds))
             # Over a node that is gone an open engine takes calls in vain.
             state = self.state if below.state or self.state != "open" else ""

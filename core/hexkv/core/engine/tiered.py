@@ -107,6 +107,7 @@ class TieredHalf:
         self.expire = stack.pins.expire
         stack.patience = patience
         stack.pool.reclaim = partial(make_room, stack, self.prefetches)
+        stack.pool.first_end = self.prefetches.first_end
 
     @property
     def prefixes(self) -> Collection[bytes]:

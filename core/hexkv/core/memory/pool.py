@@ -19,6 +19,7 @@ has any more cost a block: it says so when it dies.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from threading import Condition
 
 from hexkv.core.memory.lease import BlockLease, Ledger
@@ -73,6 +74,9 @@ class BlockPool:
         self.slots = slots
         self.reclaim: Callable[[int], bool] | None = None
         """Asked to let go of that many bytes when nothing is free; whether it let go of any."""
+
+        self.first_end: Callable[[], float] = _never
+        """When there is next something past its time that :attr:`reclaim` lets go of."""
 
         self._region = region
         self._ahead = region if isinstance(region, SupportsPrefault) else None
@@ -131,13 +135,17 @@ class BlockPool:
                 # Outside the lock: the memory tier releases its leases in here. Each success
                 # makes the tier smaller, so this ends.
                 again = first and self.reclaim is not None and self.reclaim(size + behind)
+                ends = self.first_end() if first else inf
+                until = Deadline(deadline.clock, min(deadline.at, ends))
                 with self._lock:
                     if self._line.first is turn:
                         for lease in self._grant([payload_bytes], owner):
                             return lease
                     if again and not self._closed:
                         continue
-                    if self._closed or deadline.expired or not self._await(turn, first, deadline):
+                    if self._closed or deadline.expired:
+                        raise PoolExhausted(self._why(size))
+                    if not self._await(turn, first, until) and until.at >= deadline.at:
                         raise PoolExhausted(self._why(size))
         finally:
             with self._lock:
@@ -280,6 +288,10 @@ _TASK_BYTES = 32 << 20
 def per_task(pool: BlockPool) -> int:
     """How many chunks one worker reads or writes at a time: few large ones, many small ones."""
     return max(1, _TASK_BYTES // pool.slot_bytes)
+
+
+def _never() -> float:
+    return inf
 
 
 def _wait(condition: Condition, ready: Callable[[], bool], deadline: Deadline) -> bool:

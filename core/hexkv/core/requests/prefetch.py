@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from math import inf
 from threading import Lock
 
 from hexkv.core.io.rules import Priority
@@ -124,6 +125,10 @@ class Prefetches:
         for name in late:
             self.cancel(name)
         return bool(late)
+
+    def first_end(self) -> float:
+        """When the first of them is past its time, by the clock; infinity for never."""
+        return min((entry.expires for entry in list(self.waiting.values())), default=inf)
 
     def close(self) -> None:
         """Cancel everything."""

@@ -288,6 +288,8 @@ class TierStack:
         *on_stored* is told what is on each tier as soon as it is there. The last one is
         given the leases, where the batch is to be given.
         """
+        if self.pins.until:  # peers, too, store chunks, and come in by no call of the engine
+            self.pins.expire()
         self.writer.admissions.added(batch.keys, batch.after)
         tiers = [tier for tier in self.tiers if tier.rules.writes is Writes.ALL]
         written: dict[str, Pending] = {}

@@ -161,8 +161,15 @@ class NodeClient(Announces):
             found += self._ask(Verb.MATCH, pack_keys(part), deadline, read) or [None] * len(part)
         return found
 
-    def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> NodeHold:
-        return self._lease(Verb.HOLD, wanted, owner, deadline)
+    def hold(
+        self,
+        wanted: Sequence[ChunkSpec],
+        owner: str,
+        deadline: Deadline,
+        *,
+        seconds: float | None = None,
+    ) -> NodeHold:
+        return self._lease(Verb.HOLD, wanted, owner, deadline, lasts=seconds)
 
     def allocate(
         self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
@@ -303,6 +310,7 @@ class NodeClient(Announces):
         deadline: Deadline,
         *,
         waits: bool = True,
+        lasts: float | None = None,
     ) -> NodeHold:
         """Ask for leases. Noted before it is sent, so that it is given back whatever happens."""
         self._check()
@@ -325,11 +333,12 @@ class NodeClient(Announces):
                     [-1 if spec.position is None else spec.position for spec in named],
                 )
             )
-            answer = link.ask(verb, body, deadline, request, waits=waits)
+            answer = link.ask(verb, body, deadline, request, waits=waits, lasts=lasts)
         if answer is None:
             link.give_back(request)
             self._ledger.answered(owner, link, request)
-        return NodeHold(self._ledger, link, answer, wanted, owner, deadline)
+        limited = lasts is not None
+        return NodeHold(self._ledger, link, answer, wanted, owner, deadline, limited=limited)
 
     def _ask(
         self, verb: Verb, body: bytes, deadline: Deadline, read: Callable[[Reader], T]

@@ -147,4 +147,5 @@ def _connection(session: Session, place: Callable[..., Place | None]) -> Connect
         sorted(session.pinned),
         bytes(session.ahead),
         [(request, at, fresh, where) for request, at, fresh, where in leases if where is not None],
+        session.granted.limits(),
     )

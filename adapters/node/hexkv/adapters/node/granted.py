@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from math import inf
 from threading import Lock
 
 from hexkv.adapters.node.wire import ALL, Malformed
-from hexkv.ports import Hold, Lease, frame_bytes, release_all
+from hexkv.ports import Clock, Hold, Lease, frame_bytes, release_all
 
 
 class Grant:
@@ -31,9 +32,13 @@ class Grant:
 class Granted:
     """All leases of a connection. Safe from any thread; gives each back exactly once."""
 
-    def __init__(self, most: int) -> None:
-        """Bounded by *most* bytes."""
+    def __init__(self, most: int, clock: Clock) -> None:
+        """Bounded by *most* bytes; *clock* ends what is limited in time."""
         self._most = most
+        self._clock = clock
+        self._limited: dict[int, float] = {}
+        """By request, when its leases are taken back, if they were limited in time."""
+
         self._bytes = 0
         self._grants: dict[int, Grant] = {}
         self._closed = False
@@ -60,8 +65,39 @@ class Granted:
             grant.gone = self._closed
             return grant
 
+    def last(self, request: int, seconds: float) -> None:
+        """Limit in time what a request leases; nothing if it was given back."""
+        with self._lock:
+            if request in self._grants:
+                self._limited[request] = self._clock.now() + seconds
+
+    def keep(self, request: int) -> bool:
+        """End the limit of a request's leases. False if they are not there any more."""
+        with self._lock:
+            self._limited.pop(request, None)
+            return request in self._grants
+
+    @property
+    def first_end(self) -> float:
+        """When the first limit is over, by the clock."""
+        with self._lock:
+            return min(self._limited.values(), default=inf)
+
+    def expire(self) -> bool:
+        """Take back what is past its time: the client reads nothing of it. True if any was."""
+        if not self._limited:
+            return False
+        with self._lock:
+            now = self._clock.now()
+            late = [request for request, ends in self._limited.items() if ends <= now]
+            parts = [self._take(request) for request in late]
+        for leases, hold in parts:
+            _end(leases, hold)
+        return bool(late)
+
     def reserve(self, grant: Grant, sizes: Sequence[int]) -> int:
         """How many of blocks of *sizes* the bound has room for; they count from now on."""
+        self.expire()
         with self._lock:
             if grant.gone:
                 return 0
@@ -91,6 +127,7 @@ class Granted:
                 if not grant.sizes:
                     grant.gone = True
                     self._grants.pop(request, None)
+                    self._limited.pop(request, None)
         if late:
             release_all(late)
         return not grant.gone
@@ -114,8 +151,16 @@ class Granted:
                 if lease is not None
             ]
 
-    def restore(self, rows: Iterable[tuple[int, int, Lease, bool]]) -> None:
-        """Go on with the leases that :meth:`rows` gave in another process."""
+    def limits(self) -> dict[int, float]:
+        """By request, the seconds that are left of what is limited in time."""
+        with self._lock:
+            now = self._clock.now()
+            return {request: max(0.0, ends - now) for request, ends in self._limited.items()}
+
+    def restore(
+        self, rows: Iterable[tuple[int, int, Lease, bool]], limits: Mapping[int, float]
+    ) -> None:
+        """Go on with what :meth:`rows` and :meth:`limits` gave in another process."""
         with self._lock:
             for request, place, lease, fresh in rows:
                 grant = self._grants.setdefault(request, Grant())
@@ -127,6 +172,8 @@ class Granted:
                 self._bytes += size
                 if fresh:
                     grant.fresh.add(place)
+        for request, seconds in limits.items():
+            self.last(request, seconds)
 
     def find(
         self, requests: Sequence[int], places: Sequence[int]
@@ -146,31 +193,33 @@ class Granted:
 
     def release(self, request: int, place: int = ALL) -> None:
         """Give one back, or all of a request. What is not there was given back before."""
-        hold: Hold | None = None
-        leases: list[Lease | None] = []
         with self._lock:
-            grant = self._grants.get(request)
-            if grant is None:
-                return
-            if place == ALL:
-                self._bytes -= sum(grant.sizes.values())
-                grant.sizes.clear()
-                leases, grant.leases = grant.leases, []
-            elif place < len(grant.leases) and place in grant.sizes:
-                self._bytes -= grant.sizes.pop(place)
-                leases, grant.leases[place] = [grant.leases[place]], None
-                if grant.sizes:
-                    grant.fresh.discard(place)
-            else:
-                return
-            if not grant.sizes:
-                grant.gone = True
-                hold = grant.hold
-                del self._grants[request]
-        if held := [lease for lease in leases if lease is not None]:
-            release_all(held)
-        if hold is not None:
-            hold.release()
+            leases, hold = self._take(request, place)
+        _end(leases, hold)
+
+    def _take(self, request: int, place: int = ALL) -> tuple[list[Lease | None], Hold | None]:
+        """Take one out, or all of a request: what is to be released. Under the lock."""
+        leases: list[Lease | None] = []
+        grant = self._grants.get(request)
+        if grant is None:
+            return [], None
+        if place == ALL:
+            self._bytes -= sum(grant.sizes.values())
+            grant.sizes.clear()
+            leases, grant.leases = grant.leases, []
+        elif place < len(grant.leases) and place in grant.sizes:
+            self._bytes -= grant.sizes.pop(place)
+            leases, grant.leases[place] = [grant.leases[place]], None
+            if grant.sizes:
+                grant.fresh.discard(place)
+        else:
+            return [], None
+        if grant.sizes:
+            return leases, None
+        grant.gone = True
+        del self._grants[request]
+        self._limited.pop(request, None)
+        return leases, grant.hold
 
     def close(self) -> None:
         """Give everything back, and whatever comes later at once."""
@@ -179,3 +228,10 @@ class Granted:
             requests = list(self._grants)
         for request in requests:
             self.release(request)
+
+
+def _end(leases: Sequence[Lease | None], hold: Hold | None) -> None:
+    if held := [lease for lease in leases if lease is not None]:
+        release_all(held)
+    if hold is not None:
+        hold.release()

@@ -80,6 +80,9 @@ class Connection(NamedTuple):
     leases: Sequence[tuple[int, int, bool, Place]]
     """Request, place in it, whether it was never published, and what it is."""
 
+    limits: Mapping[int, float]
+    """By request, for how many seconds more its leases last, where that is limited."""
+
 
 class State(NamedTuple):
     """All that a node has."""
@@ -157,6 +160,7 @@ def pack(state: State) -> bytes:
                     [request, at, fresh, *table.place(place)]
                     for request, at, fresh, place in one.leases
                 ],
+                "limits": list(one.limits.items()),
             }
             for one in state.connections
         ],
@@ -210,6 +214,8 @@ def unpack(data: bytes) -> State:
                         (_int(request), _int(at), bool(fresh), placed(*row))
                         for request, at, fresh, *row in one["leases"]
                     ],
+                    # A node of before holds everything without a limit.
+                    {_int(request): float(left) for request, left in one.get("limits", ())},
                 )
                 for one in said["connections"]
             ],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from struct import pack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hexkv.adapters.node.answer import Answer
 from hexkv.adapters.node.leases import Block, Ledger, NodeLease
 from hexkv.adapters.node.link import Link
-from hexkv.adapters.node.wire import Malformed, Reader, State, Status, read_chunks
+from hexkv.adapters.node.wire import Malformed, Reader, State, Status, Verb, read_chunks
 from hexkv.ports import (
     PAGE,
     ChunkSpec,
@@ -91,7 +92,10 @@ class NodeHold:
         specs: Sequence[ChunkSpec],
         owner: str,
         deadline: Deadline,
+        *,
+        limited: bool = False,
     ) -> None:
+        """Of *specs*, by the *answer* of the node. If *limited*, the node may take it back."""
         self._ledger = ledger
         self._link = link
         self._answer = answer
@@ -102,6 +106,7 @@ class NodeHold:
         self._leases: list[NodeLease | None] = [None] * len(specs)
         self._reasons: list[Reason | None] = [None] * len(specs)
         self._origins = [""] * len(specs)
+        self._limited = limited
         self._released = False
         self._ended = False
         self._owes = True
@@ -144,6 +149,17 @@ class NodeHold:
             if state == State.MISSING:
                 self._reasons[place] = reason_of(word)
         return True
+
+    def keep(self, deadline: Deadline) -> bool:
+        link, answer = self._link, self._answer
+        if not self._limited or link is None or answer is None:
+            return True
+        kept = link.ask(Verb.KEEP, pack("<Q", answer.request), deadline)
+        if kept is not None and link.wait(kept, late(deadline)):
+            self._limited = kept.status is not Status.DONE or not any(kept.body)
+        if self._limited:
+            self.release()
+        return not self._limited
 
     @property
     def leases(self) -> Sequence[Lease | None]:

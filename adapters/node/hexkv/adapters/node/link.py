@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from itertools import count, repeat
 from pathlib import Path
+from struct import pack
 from threading import Condition
 from weakref import WeakValueDictionary, ref
 
@@ -41,9 +42,8 @@ from hexkv.ports import Clock, Deadline, StoreUnreachable
 _PATIENCE = 5.0
 """Seconds for a greeting."""
 
-_AT_ONCE = 65_536
-_TOGETHER = 1024
-"""Leases that one message gives back."""
+_AT_ONCE, _TOGETHER = 65_536, 1024
+"""Bytes that are received at a time, and leases that one message gives back."""
 
 _MUCH = 1 << 20
 """Bytes given back that the node is told of at once."""
@@ -109,10 +109,9 @@ class Link:
         """True while the keeper looks every few milliseconds for what was given back."""
 
         self._sender: ref[_Turn] | None = None
-        self._half_sent = self._half_read = False
+        self._half_sent = self._half_read = self._closed = False
         self._ahead = bytearray()
         self._changed = Condition()
-        self._closed = False
         self._reader: ref[_Turn] | None = None
         self.heard = clock.now()
         """When the node last said something."""
@@ -134,11 +133,18 @@ class Link:
         return next(self._numbers)
 
     def ask(
-        self, verb: Verb, body: bytes, deadline: Deadline, request: int = 0, *, waits: bool = True
+        self,
+        verb: Verb,
+        body: bytes,
+        deadline: Deadline,
+        request: int = 0,
+        *,
+        waits: bool = True,
+        lasts: float | None = None,
     ) -> Answer | None:
         """Send a request, to be answered up to *deadline*; ``None`` if it could not be sent.
 
-        The node waits for nothing where it is not asked to.
+        The node waits only if asked to. What it leases *lasts* so many seconds.
 
         Raises:
             Malformed: it is longer than a node takes.
@@ -149,6 +155,9 @@ class Link:
         self._answers[answer.request] = answer
         seconds = deadline.remaining() if waits else 0.0
         data = message(verb, answer.request, self.generation, body, seconds=seconds)
+        if lasts is not None:  # under no number: a node that does not know the verb answers it
+            name = pack("<Q", answer.request)
+            data += message(Verb.LASTS, 0, self.generation, name, seconds=lasts)
         return answer if self._send(data, deadline) else None
 
     def tell(self, verb: Verb, body: bytes, deadline: Deadline) -> bool:
@@ -294,8 +303,7 @@ class Link:
         ahead = self._ahead
         while len(ahead) >= HEAD.size:
             said = head(bytes(ahead[: HEAD.size]))
-            end = HEAD.size + said.length
-            if len(ahead) < end:
+            if len(ahead) < (end := HEAD.size + said.length):
                 break
             if said.generation != self.generation:
                 raise Malformed("an answer of another life")

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import count
+from math import inf
 from threading import Condition, Lock
 
 from hexkv.adapters.net.admission import Admission, TurnedAway
@@ -95,6 +96,7 @@ class NodeServer:
         self.generation = secrets.randbits(64) if inherited is None else inherited.state.generation
         self._region = region
         self._served = served
+        served.take_back(self._expire, self._first_end)
         self._listener = listener
         self._clock = clock
         self._limits = limits
@@ -151,6 +153,7 @@ class NodeServer:
                 if self._successor is not None:
                     self._give(self._successor)
                     continue
+                self._expire()  # at least once a second, for that is how often accept() looks up
                 try:
                     sock = self._listener.accept()
                 except OSError as error:
@@ -179,6 +182,18 @@ class NodeServer:
         if self._last is not None:
             self._last.close()
             self._last = None
+
+    def _expire(self) -> bool:
+        """Take back what clients have let pass its time, also of those that sleep."""
+        expired = [session.granted.expire() for session in self._all()]
+        return any(expired)
+
+    def _first_end(self) -> float:
+        return min((session.granted.first_end for session in self._all()), default=inf)
+
+    def _all(self) -> list[Session]:
+        with self._changed:
+            return list(self._sessions)
 
     def _attend(self, connection: Connection) -> None:
         """Answer a connection of which nothing is known.
@@ -243,8 +258,7 @@ class NodeServer:
 
     def _give(self, sock: socket.socket) -> None:
         """Hand over, in the thread that lets clients in: nobody comes in meanwhile."""
-        with self._changed:
-            sessions = list(self._sessions)
+        sessions = self._all()
         log.info("node: %d clients are handed over", len(sessions))
         self.given = Giving(self._served, self._barrier, self._clock).run(
             sock,
@@ -336,8 +350,7 @@ class NodeServer:
 
     def _part(self) -> None:
         """Say good-bye: clients close their ends when they have let go of what they lease."""
-        with self._changed:
-            sessions = list(self._sessions)
+        sessions = self._all()
         for session in sessions:
             session.dismiss("the node ends")
         if not self._gone(self._parting):

@@ -27,7 +27,7 @@ from hexkv.adapters.node.barrier import Barrier
 from hexkv.adapters.node.granted import Granted
 from hexkv.adapters.node.handover import Connection
 from hexkv.adapters.node.limits import Limits
-from hexkv.adapters.node.verbs import AT_ONCE, VERBS
+from hexkv.adapters.node.verbs import AT_ONCE, TOLD, VERBS
 from hexkv.adapters.node.wire import (
     HEAD,
     Head,
@@ -37,8 +37,6 @@ from hexkv.adapters.node.wire import (
     Verb,
     head,
     message,
-    read_release,
-    read_space,
 )
 from hexkv.plugins.served import ServedChunks
 from hexkv.plugins.threads import before_waiting, step_aside
@@ -96,7 +94,7 @@ class Session:
         self.name = name
         self.served = served
         self.clock = clock
-        self.granted = Granted(limits.leased_bytes)
+        self.granted = Granted(limits.leased_bytes, clock)
         self.spaces: dict[int, Space] = {}
         self.met: set[tuple[int, bytes]] = set()
         self.pinned: set[str] = set()
@@ -154,9 +152,10 @@ class Session:
         self.spaces = {number: Space(*space) for number, space in was.spaces.items()}
         self.pinned = set(was.pinned)
         self.ahead += was.ahead
+        rows = zip(was.leases, leases, strict=True)
         self.granted.restore(
-            (request, place, lease, fresh)
-            for (request, place, fresh, _), lease in zip(was.leases, leases, strict=True)
+            ((request, place, lease, fresh) for (request, place, fresh, _), lease in rows),
+            was.limits,
         )
         self._threads = 0
 
@@ -290,14 +289,8 @@ class Session:
         self._receive(end)
         body = bytes(self.ahead[HEAD.size : end])
         del self.ahead[:end]
-        if asked.verb == Verb.RELEASE:
-            for request, place in read_release(body):
-                self.granted.release(request, place)
-            return None
-        if asked.verb == Verb.SPACE:
-            number, space = read_space(body)
-            self.spaces[number] = space
-            self.met = {pair for pair in self.met if pair[0] != number}
+        if (told := TOLD.get(asked.verb)) is not None:
+            told(self, asked, body)
             return None
         with self._counting:
             busy = (

@@ -15,6 +15,7 @@ from hexkv.adapters.node.listing import MOST, pack_listing
 from hexkv.adapters.node.telling import read_named
 from hexkv.adapters.node.wire import (
     Chunks,
+    Head,
     Malformed,
     Reader,
     State,
@@ -23,6 +24,8 @@ from hexkv.adapters.node.wire import (
     Wanted,
     pack_chunks,
     pack_words,
+    read_release,
+    read_space,
     read_wanted,
 )
 from hexkv.plugins.threads import step_aside
@@ -85,10 +88,15 @@ def _hold(session: Client, asked: Request) -> None:
     if not hold.done:
         session.send(asked.head, Status.BEGUN, pack_chunks(_so_far(hold, len(specs))))
         hold.wait(until)
-    leases, places = _in_pool(session, specs, hold.leases, owner)
-    chunks = _chunks(leases, places, hold.reasons, hold.origins, len(specs))
-    if not session.granted.settle(asked.head.request, grant, leases, fresh=False) and any(leases):
-        return  # given back meanwhile, so nobody asks any more
+    arrived, reasons = hold.leases, hold.reasons
+    gone = len(arrived) < len(reasons)  # it was given back meanwhile, or is past its time
+    if not gone:
+        leases, places = _in_pool(session, specs, arrived, owner)
+        chunks = _chunks(leases, places, reasons, hold.origins, len(specs))
+        settled = session.granted.settle(asked.head.request, grant, leases, fresh=False)
+        gone = not settled and any(leases)
+    if gone:  # answered all the same: the client of one past its time may wait for it
+        chunks = _chunks([], [], [], [], len(specs))
     session.send(asked.head, Status.DONE, pack_chunks(chunks))
 
 
@@ -217,6 +225,39 @@ def _named(session: Client, asked: Request) -> None:
     session.send(asked.head, Status.DONE, pack("<Q", prompts is not None))
 
 
+def _keep(session: Client, asked: Request) -> None:
+    reader = Reader(asked.body)
+    request = reader.number("Q")
+    reader.end()
+    session.send(asked.head, Status.DONE, pack("<Q", session.granted.keep(request)))
+
+
+def _space(session: Client, asked: Head, body: bytes) -> None:
+    del asked
+    number, space = read_space(body)
+    session.spaces[number] = space
+    session.met = {pair for pair in session.met if pair[0] != number}
+
+
+def _release(session: Client, asked: Head, body: bytes) -> None:
+    del asked
+    for request, place in read_release(body):
+        session.granted.release(request, place)
+
+
+def _lasts(session: Client, asked: Head, body: bytes) -> None:
+    reader = Reader(body)
+    session.granted.last(reader.number("Q"), asked.seconds)
+    reader.end()
+
+
+TOLD: dict[int, Callable[[Client, Head, bytes], None]] = {
+    Verb.SPACE: _space,
+    Verb.RELEASE: _release,
+    Verb.LASTS: _lasts,
+}
+"""Messages that are not answered. Taken in order, by the thread that reads."""
+
 VERBS: dict[int, Callable[[Client, Request], None]] = {
     Verb.PING: _ping,
     Verb.MATCH: _match,
@@ -236,10 +277,13 @@ VERBS: dict[int, Callable[[Client, Request], None]] = {
     Verb.EXPECT: expect,
     Verb.PUSH_TO: push_to,
     Verb.SEEK: seek,
+    Verb.KEEP: _keep,
 }
 
 
-AT_ONCE = frozenset((Verb.PING, Verb.MATCH, Verb.HOLD, Verb.ALLOCATE, Verb.PUBLISH, Verb.UNPIN))
+AT_ONCE = frozenset(
+    (Verb.PING, Verb.MATCH, Verb.HOLD, Verb.ALLOCATE, Verb.PUBLISH, Verb.UNPIN, Verb.KEEP)
+)
 """Verbs that are short unless they wait, or step aside, which says so."""
 
 

@@ -41,7 +41,6 @@ MAX_BODY = 4 << 20
 
 MAX_SPACES = 1024
 """Namespaces that a client may have named at a time."""
-
 MAX_LAYERS = 1 << 16
 _MAX_GROUPS, _TEXT = 1 << 12, 255
 
@@ -52,12 +51,12 @@ _ROW = KEY_BYTES + 2 + 4 + 8
 
 
 class Verb(IntEnum):
-    """What a message is about. The first two are not answered."""
+    """What a message is about. An old node does not know the last ones."""
 
     SPACE = 1
     """Says what a number stands for in later requests: identity, layout, serde."""
     RELEASE = 2
-    """Gives back leases."""
+    """Gives back leases. Not answered, as the others that say something."""
     PING = 3
     MATCH = 4
     HOLD = 5
@@ -76,6 +75,9 @@ class Verb(IntEnum):
     NAMED = 18
     PUSH_TO = 19
     SEEK = 20
+    LASTS = 21
+    """Says for how many seconds a request's leases last, unless a ``KEEP`` comes before."""
+    KEEP = 22
 
 
 class Status(IntEnum):
@@ -93,7 +95,6 @@ class Status(IntEnum):
 
     CLOSED = 4
     """The node ends."""
-
     FAILED = 5
 
 

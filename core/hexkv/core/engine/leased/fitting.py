@@ -37,6 +37,11 @@ class RefusedHold:
         del deadline
         return True
 
+    def keep(self, deadline: Deadline) -> bool:
+        """See :class:`hexkv.ports.ServiceHold`."""
+        del deadline
+        return True
+
     def wait(self, deadline: Deadline) -> bool:
         """See :class:`hexkv.ports.Hold`."""
         del deadline
@@ -59,11 +64,15 @@ class RefusedHold:
 
 
 def hold_fitting(
-    service: ChunkService, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
+    service: ChunkService,
+    wanted: Sequence[ChunkSpec],
+    owner: str,
+    deadline: Deadline,
+    seconds: float | None = None,
 ) -> ServiceHold:
     """A hold of *wanted*; of nothing where a chunk is larger than the service's memory."""
     try:
-        return service.hold(wanted, owner, deadline)
+        return service.hold(wanted, owner, deadline, seconds=seconds)
     except InvalidRequest:
         return RefusedHold(len(wanted))
 

@@ -124,7 +124,7 @@ class LeasedHalf:
         laps: Laps,
         lookup_id: str | None = None,
     ) -> Arrived:
-        ready = None if lookup_id is None else self.prefetches.take(lookup_id, prompt)
+        ready = None if lookup_id is None else self.prefetches.take(lookup_id, prompt, deadline)
         return Loading(
             self._service,
             self.copier,
@@ -161,6 +161,10 @@ class LeasedHalf:
         skip: int,
         lookup_id: str | None,
     ) -> LayersIn:
+        ready = None
+        if lookup_id is not None:
+            with patience.step() as until:
+                ready = self.prefetches.take(lookup_id, prompt, until)
         return LeasedRead(
             self._service,
             self.copier,
@@ -169,7 +173,7 @@ class LeasedHalf:
             skip=skip,
             owner=owner,
             patience=patience,
-            ready=None if lookup_id is None else self.prefetches.take(lookup_id, prompt),
+            ready=ready,
             report=report,
         )
 

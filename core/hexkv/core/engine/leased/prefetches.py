@@ -1,4 +1,8 @@
-"""Prefetches over a service: holds that were asked for before anybody waits for them."""
+"""Prefetches over a service: holds that were asked for before anybody waits for them.
+
+Their time is the service's to keep: it takes them back also where this process sleeps, or was
+stopped. So what is picked up is kept first, and read after.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +61,10 @@ class HeldPrefetches:
             count += 1
         owner = f"prefetch {lookup_id}"
         try:
-            hold = hold_fitting(self._service, prompt.specs(0, count), owner, read)
-            expires = self._clock.now() + self._rules.seconds
+            seconds = self._rules.seconds
+            expires = self._clock.now() + seconds
+            specs = prompt.specs(0, count)
+            hold = hold_fitting(self._service, specs, owner, read, seconds)
             entry = _Prefetch(prompt, count, size, expires, hold)
             with self._lock:
                 if lookup_id in self.waiting:
@@ -71,8 +77,11 @@ class HeldPrefetches:
         # Not known yet, as a rule: who goes on to load it waits for the service once, then.
         return None
 
-    def take(self, lookup_id: str, prompt: Prompt) -> Held | None:
-        """What was held for *lookup_id*, if it is of *prompt*; the caller releases it."""
+    def take(self, lookup_id: str, prompt: Prompt, deadline: Deadline) -> Held | None:
+        """What is held for *lookup_id*, if it is of *prompt*; the caller releases it.
+
+        The service has up to *deadline* to say that it still holds it.
+        """
         with self._lock:
             entry = self.waiting.pop(lookup_id, None)
         if entry is None:
@@ -80,7 +89,7 @@ class HeldPrefetches:
         keys, wanted = entry.prompt.keys[: entry.held], prompt.keys
         if wanted and wanted[0] in keys:
             at = keys.index(wanted[0])
-            if keys[at:] == wanted[: len(keys) - at]:
+            if keys[at:] == wanted[: len(keys) - at] and entry.hold.keep(deadline):
                 return Held(entry.hold, 0, len(keys) - at, at)
         entry.hold.release()
         return None
