@@ -2,7 +2,10 @@
 
 import json
 import socket
+import sys
 from contextlib import contextmanager
+from signal import SIGKILL
+from subprocess import Popen
 from threading import Event
 
 import pytest
@@ -357,3 +360,56 @@ def test_versions_that_do_not_fit_are_said(node, monkeypatch):
     with Predecessor(node.path) as before:
         before._socket.sendall(END)
         until(lambda: node.server._stopping)
+
+
+class Dying(NodeProcess):
+    """A node that is killed at one point of a hand-over, and not before."""
+
+    def __init__(self, root, at):
+        super().__init__(root, slots=12, memory=6)
+        self._at = at
+
+    def begin(self, *options):
+        if options:  # the successor, which does not die
+            return super().begin(*options)
+        module, name = self._at
+        code = (
+            "import os, sys\n"
+            f"from hexkv.adapters.node import {module}\n"
+            f"{module}.{name} = lambda *_: os.kill(os.getpid(), 9)\n"
+            "from hexkv.plugins.__main__ import main\n"
+            "sys.exit(main())\n"
+        )
+        with (self.folder / "log").open("a") as log:
+            return Popen(
+                [sys.executable, "-c", code, "node", *self.arguments()], stdout=log, stderr=log
+            )
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param(("server", "receive"), id="before it is taken", marks=pytest.mark.thorough),
+        pytest.param(
+            ("giving", "send_descriptors"), id="in the middle", marks=pytest.mark.thorough
+        ),
+        pytest.param(("giving", "receive"), id="before the last word"),
+    ],
+)
+def test_a_node_whose_predecessor_dies_amid_a_hand_over_starts_as_if_there_were_none(tmp_path, at):
+    some = specs(2)
+    with Dying(tmp_path, at) as node:
+        client = node.client()
+        put(client, some)
+        assert client.flush(soon())
+        old = node.process
+        node.start("--take-over")
+        assert old.wait(60) == -SIGKILL
+        assert "the one that ran there has ended" in node.said()
+        until(lambda: client.connected)
+        assert client.match([spec.key for spec in some], soon()) == ["disk"] * 2
+        with client.hold(some, "held", soon()) as hold:
+            assert hold.wait(soon())
+            assert held(hold) == [content(spec) for spec in some]
+        client.close()
+        node.at_rest()

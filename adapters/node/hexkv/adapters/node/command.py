@@ -18,7 +18,7 @@ from hexkv.adapters.node.limits import Limits
 from hexkv.adapters.node.memory import region_bytes
 from hexkv.adapters.node.server import Allowed, NodeServer
 from hexkv.adapters.node.settings import SharedSettings
-from hexkv.adapters.node.taking import Inherited, Predecessor
+from hexkv.adapters.node.taking import Inherited, NotHandedOver, Predecessor
 from hexkv.plugins.checking import check
 from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app
 from hexkv.plugins.cli.serving import EndedBySignals, size_in
@@ -33,6 +33,9 @@ SOCKET = "/run/hexkv/node.sock"
 
 _PARTING = 60.0
 """Seconds in which a node that was taken over ends."""
+
+_DYING = 10.0
+"""Seconds in which the system ends a node that closed its connection because it was killed."""
 
 
 def node(
@@ -126,22 +129,53 @@ def _open(
     registry = installed()
     checked = check(loaded, registry)
     place = Address(path=str(path))
-    before = None
+    huge = isinstance(checked.pool, SharedSettings) and checked.pool.huge_pages
+    size = region_bytes(loaded.settings.pool.bytes, huge_pages=huge)
+    listener = None
     if take_over:
         with suppress(FileNotFoundError, ConnectionRefusedError):  # nobody is there
-            before = opened.enter_context(Predecessor(path))
-    if before is not None:
-        huge = isinstance(checked.pool, SharedSettings) and checked.pool.huge_pages
-        wanted = region_bytes(loaded.settings.pool.bytes, huge_pages=huge)
-        why = before.unfit
-        if not why and wanted != before.pool_bytes:
-            why = f"its pool has {before.pool_bytes:,} bytes, this one is to have {wanted:,}"
-        if not why:
+            taken = _taken_over(opened, loaded, path, mode, clock, size)
+            if isinstance(taken, tuple):
+                return taken
+            listener = taken
+    # Listening first: what is refused is refused before memory is taken.
+    if listener is None:
+        with named("--socket"):
+            listener = Listener(place, mode)
+    opened.enter_context(listener)
+    return opened.enter_context(ServedChunks(loaded, registry, clock, encodes=True)), listener, None
+
+
+def _taken_over(
+    opened: ExitStack, loaded: Loaded, path: Path, mode: int, clock: Clock, size: int
+) -> tuple[ServedChunks, Listener, Inherited] | Listener | None:
+    """All that the node which runs there has, if this one's pool of *size* bytes fits it.
+
+    ``None``: it does not, and has ended. What listens there, of this process: it has died, and
+    nothing of it is used.
+
+    Raises:
+        NotHandedOver: it has not handed over, and goes on.
+        FileNotFoundError, ConnectionRefusedError: no node runs there.
+    """
+    place = Address(path=str(path))
+    try:
+        with ExitStack() as taking:
+            before = taking.enter_context(Predecessor(path))
+            why = before.unfit
+            if not why and size != before.pool_bytes:
+                why = f"its pool has {before.pool_bytes:,} bytes, this one is to have {size:,}"
+            if why:
+                typer.echo(
+                    f"node {path}: starts empty: the one that runs does not fit: {why}", err=True
+                )
+                before.end()
+                return None
             state = before.take()
-            served = opened.enter_context(
+            served = taking.enter_context(
                 ServedChunks(
                     loaded,
-                    registry,
+                    installed(),
                     clock,
                     encodes=True,
                     region=before.region,
@@ -150,15 +184,30 @@ def _open(
             )
             inherited = before.adopt(served, state)
             before.gone(served)
-            return served, opened.enter_context(Listener(place, mode, before.listening)), inherited
+            listener = taking.enter_context(Listener(place, mode, before.listening))
+            opened.push(taking.pop_all())
+            return served, listener, inherited
+    except NotHandedOver as error:
+        # Without this process's descriptors, which went with the block, only the node has the lock.
+        listener = _left_alone(place, mode, clock)
+        if listener is None:
+            raise
         typer.echo(
-            f"node {path}: starts empty, for the one that runs does not fit: {why}", err=True
+            f"node {path}: starts empty: the one that ran there has ended: {error}", err=True
         )
-        before.end()
-    # Listening first: what is refused is refused before memory is taken.
-    with named("--socket"):
-        listener = opened.enter_context(Listener(place, mode))
-    return opened.enter_context(ServedChunks(loaded, registry, clock, encodes=True)), listener, None
+        return listener
+
+
+def _left_alone(place: Address, mode: int, clock: Clock) -> Listener | None:
+    """What listens where a node did that ends at this moment; ``None``: it does not end."""
+    until, pause = Deadline.after(clock, _DYING), Event()
+    while True:
+        try:
+            return Listener(place, mode)
+        except ConfigError:
+            if until.expired:
+                return None
+            pause.wait(0.02)
 
 
 def _serve_late(serve: Callable[[], None], clock: Clock) -> None:

@@ -52,6 +52,10 @@ _INDEXING = 10.0
 _OWNER = "inherited"
 
 
+class NotHandedOver(ConfigError):
+    """The node that runs does not hand over, or has taken everything back, or has ended."""
+
+
 class Taken(NamedTuple):
     """A connection that goes on: what it was, its socket, and its leases."""
 
@@ -80,7 +84,7 @@ class Predecessor:
         """Ask the node at *path* whether its place can be taken.
 
         Raises:
-            ConfigError: it does not answer, or does not hand over to this process.
+            NotHandedOver: it does not answer, or does not hand over to this process.
             FileNotFoundError, ConnectionRefusedError: no node runs there.
         """
         self.region: SharedRegion | None = None
@@ -111,7 +115,7 @@ class Predecessor:
             raise
         except (OSError, ValueError) as error:
             self._opened.close()
-            raise ConfigError(f"the node at {path} cannot be taken over: {error}") from error
+            raise NotHandedOver(f"the node at {path} cannot be taken over: {error}") from error
         except BaseException:
             self._opened.close()
             raise
@@ -142,7 +146,7 @@ class Predecessor:
         """Have it end, because nothing of it can be used, and wait until it has.
 
         Raises:
-            ConfigError: it does not end.
+            NotHandedOver: it does not end.
         """
         try:
             self._socket.sendall(END)
@@ -150,13 +154,13 @@ class Predecessor:
             with suppress(ConnectionError):
                 receive(self._socket, 1)
         except OSError as error:
-            raise ConfigError(f"the node does not end: {error}") from error
+            raise NotHandedOver(f"the node does not end: {error}") from error
 
     def take(self) -> State:
         """Map its memory, have it come to rest, and take what it says. No client is served now.
 
         Raises:
-            ConfigError: the memory cannot be mapped, or the node takes it back.
+            NotHandedOver: the memory cannot be mapped, or the node takes it back.
         """
         try:
             self.region = SharedRegion.of(self._pool, self.pool_bytes)
@@ -164,7 +168,7 @@ class Predecessor:
             self._socket.settimeout(_RESTING)
             return self._receive()
         except (OSError, Malformed) as error:
-            raise ConfigError(f"the node does not hand over: {error}") from error
+            raise NotHandedOver(f"the node does not hand over: {error}") from error
 
     def _receive(self) -> State:
         size, count = STATE.unpack(receive(self._socket, STATE.size))
@@ -238,16 +242,16 @@ class Predecessor:
         """The last word: from now on all of it is this process's.
 
         Raises:
-            ConfigError: the node has taken it back, and goes on.
+            NotHandedOver: the node has taken it back, and goes on.
         """
         try:
             self._socket.settimeout(_PATIENCE)
             self._socket.sendall(HAVE)
             word = receive(self._socket, 1)
         except OSError as error:
-            raise ConfigError(f"the node has taken everything back: {error}") from error
+            raise NotHandedOver(f"the node does not hand over: {error}") from error
         if word != GONE:
-            raise ConfigError(f"the node does not hand over: it says {word!r}")
+            raise NotHandedOver(f"the node does not hand over: it says {word!r}")
         self._given = True
         served.inheritance.thaw()
         self._opened.pop_all()
