@@ -13,6 +13,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.plugins.discovery import discover
+from hexkv.plugins.lives import Life
 from hexkv.plugins.registry import Origin
 from hexkv.plugins.reporting import HeldChunks, Reporter, Reporting
 from hexkv.plugins.served import ServedChunks
@@ -58,7 +59,7 @@ class Rig:
         self.clock = ManualClock()
         self.directory = Told(self.clock)
         self.held = HeldChunks()
-        self.reporter = Reporter(self.directory, ADA, self.held, self.clock, queue_bytes)
+        self.reporter = Reporter(self.directory, Life(ADA), self.held, self.clock, queue_bytes)
 
     def emit(self, change, keys, tier="memory"):
         self.held.apply(CacheEvent(change, tier, keys), [self.reporter.queue])
@@ -294,7 +295,7 @@ def test_each_replica_is_told_by_itself():
 
     two = Two(clock)
     two.replicas[1].answers = False
-    with Reporting(two, ADA, clock, ["memory"]) as reporting:
+    with Reporting(two, Life(ADA), clock, ["memory"]) as reporting:
         reporting.emit(CacheEvent(Change.STORED, "memory", KEYS))
         reporting.emit(CacheEvent(Change.STORED, "shared", [chunk_key("elsewhere")]))
         until(lambda: all(two.replicas[0].locate(KEYS, deadline())))

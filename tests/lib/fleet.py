@@ -17,6 +17,7 @@ from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.local import LocalDirectory
 from hexkv.contracts.doubles import ManualClock, chunk_key
 from hexkv.core.planning.draining import DrainRules, drain, tokens_of
+from hexkv.plugins.lives import Life
 from hexkv.plugins.reporting import HeldChunks, Reporter
 from hexkv.ports import (
     SILENT_HEARTBEATS,
@@ -86,7 +87,7 @@ class Node(MovingNode):
         self.link = Link(self.fleet, self)
         member = Member(self.name, self.generation)
         queue = self.fleet.random.choice([2000, 1 << 20])
-        self.reporter = Reporter(self.link, member, self.held, self.fleet.clock, queue)
+        self.reporter = Reporter(self.link, Life(member), self.held, self.fleet.clock, queue)
         self.planned = None
         self.fleet.schedule(self, self.fleet.random.random())
 

@@ -308,7 +308,7 @@ def open_stack(
             runtime,
             events=(*events, joined.reporting),
             closing=joined.close,
-            member=joined.member,
+            life=joined.life,
         )
         joined.reporting.start()
     if observation is not None:

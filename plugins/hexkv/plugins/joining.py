@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from hexkv.plugins.lives import Life, new_generation
 from hexkv.plugins.peering import PeerService, own_name
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.reporting import Reporting
@@ -17,8 +18,8 @@ from hexkv.ports import Clock, Directory, Member
 class Joined:
     """A directory, and what reports to it."""
 
-    member: Member
-    """This life of this process."""
+    life: Life
+    """Of this process."""
 
     directory: Directory
     reporting: Reporting
@@ -57,8 +58,8 @@ def join(
     Where nobody is served, *admin* says where this process's administration is; empty: nowhere.
     """
     if peers is not None:
-        member = peers.member
+        life = peers.life
     else:
-        generation = int(clock.wall() * 1e9)
-        member = Member(own_name(settings.name), generation, settings.address, admin)
-    return Joined(member, directory, Reporting(directory, member, clock, tiers, settings.queue))
+        member = Member(own_name(settings.name), new_generation(), settings.address, admin)
+        life = Life(member)
+    return Joined(life, directory, Reporting(directory, life, clock, tiers, settings.queue))

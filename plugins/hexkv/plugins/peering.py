@@ -15,6 +15,7 @@ from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.exchange import Exchange
 from hexkv.core.tiers.lending import Lending, LendingRules
 from hexkv.plugins.config import Loaded
+from hexkv.plugins.lives import Life, new_generation
 from hexkv.plugins.questions import BUSY, HAVE, SELF, ask_of_each, keys_in, pack_member
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import OpenContext
@@ -43,6 +44,7 @@ from hexkv.ports import (
     StoreError,
     StoreUnreachable,
     SupportsRegistration,
+    SupportsRenewal,
     TransferChannel,
     TransferOutcome,
     namespace_of,
@@ -95,16 +97,25 @@ class PeerService:
         self.arrived: Callable[[Sequence[ChunkKey]], None] | None = None
         """Told of chunks that peers gave, and that are kept."""
 
-        generation = int(clock.wall() * 1e9)
+        renews = isinstance(channel, SupportsRenewal)
+        # A channel that is one life for good has to guess which is the later one.
+        generation = new_generation() if renews else int(clock.wall() * 1e9)
         # Before the first peer can ask: who serves and who is served is one life.
-        self._member = Member(name, generation, address, admin)
+        self.life = Life(Member(name, generation, address, admin), self._renew)
         served = channel.serve(self, generation)
         if not address:
-            self._member = Member(name, generation, served.address, admin)
+            self.life = Life(Member(name, generation, served.address, admin), self._renew)
 
     @property
     def member(self) -> Member:
-        return self._member
+        return self.life.member
+
+    def _renew(self, generation: int) -> bool:
+        """Have peers know this process as life *generation*. False if the channel cannot."""
+        if isinstance(self._channel, SupportsRenewal):
+            self._channel.renew(generation)
+            return True
+        return False
 
     @property
     def directory(self) -> Directory | None:
@@ -112,7 +123,7 @@ class PeerService:
 
     def access(self, directory: Directory | None) -> PeerAccess:
         """What an adapter gets that reads from peers, or asks them."""
-        return PeerAccess(self._member, self._channel, directory)
+        return PeerAccess(self.member, self._channel, directory)
 
     def begin(
         self,
@@ -267,7 +278,7 @@ class PeerService:
 
     def _self(self, body: bytes, who: str, deadline: Deadline) -> bytes:
         del body, who, deadline
-        return pack_member(self._member)
+        return pack_member(self.member)
 
 
 def _check_kind(kind: bytes) -> None:

@@ -16,8 +16,9 @@ from contextlib import suppress
 from itertools import islice
 from threading import Condition, Lock, Thread
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
+from hexkv.plugins.lives import Life
 from hexkv.ports import (
     KEY_BYTES,
     REPORT_KEYS,
@@ -28,8 +29,9 @@ from hexkv.ports import (
     Deadline,
     Directory,
     HexKVError,
-    Member,
     Report,
+    StoreBusy,
+    SupportsLives,
     SupportsReplicas,
 )
 
@@ -143,7 +145,7 @@ class Reporter:
 
     Args:
         directory: to be informed.
-        member: this life of this node.
+        life: of this node. It becomes a later one where the directory knows of one that is over.
         held: the chunks of this node.
         clock: for heartbeats.
         queue_bytes: of what waits to be reported.
@@ -152,7 +154,7 @@ class Reporter:
     def __init__(
         self,
         directory: Directory,
-        member: Member,
+        life: Life,
         held: HeldChunks,
         clock: Clock,
         queue_bytes: int = QUEUE_BYTES,
@@ -165,7 +167,10 @@ class Reporter:
         """True once a later life of the node has joined: this one reports nothing any more."""
 
         self._directory = directory
-        self._member = member
+        self._life = life
+        self._member = life.member
+        """What it joined as."""
+
         self._held = held
         self._clock = clock
         self._sequence = 0
@@ -202,7 +207,8 @@ class Reporter:
 
     def _turn(self) -> float:
         beat = self._directory.heartbeat_seconds
-        if not (self._joined and self.queue.following):
+        current = self._joined and self._member == self._life.member
+        if not (current and self.queue.following):
             self._join()
             return _GATHERED
         known = True
@@ -226,16 +232,39 @@ class Reporter:
 
     def _join(self) -> None:
         self._joined, self._sending, self._sequence = False, None, 0
+        if not self.joins:
+            self._life.follow(self._last_life())
+        self._member = self._life.member
         keys = self._held.snapshot(self.queue)
         parts = (keys[i : i + REPORT_KEYS] for i in range(0, len(keys), REPORT_KEYS))
         until = Deadline.after(self._clock, _JOINING)
         if not self._directory.join(self._member, parts, until):
+            if not self.joins:
+                self._begin_again()
             self.superseded = True
             log.error("node %r has a later life: this one reports nothing", self._member.name)
             return
         self._joined = True
         self.joins += 1
         self._heard = self._clock.now()
+
+    def _last_life(self) -> int:
+        """The last life of the node that the directory knows of; 0 if it does not say."""
+        if not isinstance(self._directory, SupportsLives):
+            return 0
+        return self._directory.last_life(self._member.name, self._soon())
+
+    def _begin_again(self) -> NoReturn:
+        """The first join was refused: another life joined at the same time, or was not told.
+
+        Raises:
+            StoreBusy: always; the next attempt is a later life's.
+        """
+        known = self._last_life()
+        if known <= self._member.generation:  # what keeps it to itself may order lives by clocks
+            known = int(self._clock.wall() * 1e9)
+        self._life.follow(known)
+        raise StoreBusy(f"another life of node {self._member.name!r} is there; it is tried again")
 
     def _soon(self) -> Deadline:
         """For a message: the next one must leave in time for the node not to count as silent."""
@@ -249,7 +278,7 @@ class Reporting:
 
     Args:
         directory: to be informed.
-        member: this life of this node.
+        life: of this node.
         clock: for heartbeats.
         tiers: the ones that count, by name: not those that every node can read itself.
         queue_bytes: of what waits to be reported, for each replica.
@@ -258,7 +287,7 @@ class Reporting:
     def __init__(
         self,
         directory: Directory,
-        member: Member,
+        life: Life,
         clock: Clock,
         tiers: Collection[str],
         queue_bytes: int = QUEUE_BYTES,
@@ -267,7 +296,7 @@ class Reporting:
         self._tiers = frozenset(tiers)
         replicas = directory.replicas if isinstance(directory, SupportsReplicas) else (directory,)
         self.reporters = [
-            Reporter(replica, member, self.held, clock, queue_bytes) for replica in replicas
+            Reporter(replica, life, self.held, clock, queue_bytes) for replica in replicas
         ]
         self._queues = [reporter.queue for reporter in self.reporters]
         self._changed = Condition()

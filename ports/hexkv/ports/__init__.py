@@ -75,6 +75,7 @@ from hexkv.ports.keys import (
 from hexkv.ports.layerwise import LayeredRead, LayeredWrite, LayerwiseCache
 from hexkv.ports.layout import KVLayout, LayerGroup, Plane
 from hexkv.ports.lifecycle import CacheLifecycle
+from hexkv.ports.lives import SupportsLives, SupportsRenewal
 from hexkv.ports.maintenance import (
     NamespaceState,
     Progress,
@@ -333,6 +334,7 @@ __all__ = [
     "SupportsFiles",
     "SupportsHandOver",
     "SupportsListing",
+    "SupportsLives",
     "SupportsMapping",
     "SupportsOwnMemory",
     "SupportsPrefault",
@@ -341,6 +343,7 @@ __all__ = [
     "SupportsRangeRead",
     "SupportsRecording",
     "SupportsRegistration",
+    "SupportsRenewal",
     "SupportsReplicas",
     "SupportsRuns",
     "SupportsScan",

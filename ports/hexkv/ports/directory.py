@@ -41,7 +41,7 @@ class Member:
     """The node's, equal in all its lives; 1 to 255 bytes of UTF-8."""
 
     generation: int
-    """Larger in each later life, below 2**63: nanoseconds of the wall clock at the start do."""
+    """Larger in each later life, below 2**63; see :class:`hexkv.ports.SupportsLives`."""
 
     address: str = ""
     """Where the node serves its chunks; empty if it serves none. At most 1,024 bytes of UTF-8."""

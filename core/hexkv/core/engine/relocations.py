@@ -52,7 +52,8 @@ class Relocations(ABC):
 
     def member(self) -> Member | None:
         runtime = self._stack.runtime
-        return runtime.peers.member if runtime.peers is not None else runtime.member
+        known = runtime.life if runtime.peers is None else runtime.peers
+        return None if known is None else known.member
 
     def listing(self, chosen: Selection, after: ChunkKey | None = None) -> Sequence[ChunkKey]:
         late = [tier.name for tier in self._own() if tier.indexing]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.io.scheduler import Lane
@@ -42,6 +42,15 @@ def _nothing() -> None:
     pass
 
 
+class KnownLife(Protocol):
+    """A process, as directories know it."""
+
+    @property
+    def member(self) -> Member:
+        """Its present life; one that began while no directory answered may become a later one."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """Memory, frames, time, workers, and who is told."""
@@ -67,7 +76,7 @@ class Runtime:
     closing: Callable[[], None] = _nothing
     """Called after the tiers were closed; must not raise."""
 
-    member: Member | None = None
+    life: KnownLife | None = None
     """What a directory knows this process by, where its content is reported to one."""
 
     peers: Peers | None = None

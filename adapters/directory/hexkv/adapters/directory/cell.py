@@ -23,6 +23,9 @@ from hexkv.ports import SILENT_HEARTBEATS, Clock, Member, StoreFull
 FORGOTTEN = 10 * SILENT_HEARTBEATS
 """Heartbeats after which a silent membership is over."""
 
+_NAMES = 4096
+"""Of nodes that are over, whose last lives are remembered: a life that wakes is no later one."""
+
 NUMBER_BYTES = 8
 """Bytes of the number of a membership, and of a version."""
 
@@ -72,6 +75,8 @@ class Cell:
         self._lock = Lock()
         self._memberships: dict[int, _Membership] = {}
         self._by_name: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        """By name, the generation of the last life that is over; of so many names."""
         self._clean = list(range(self._columns))
         self._void: list[int] = []
         self._version = secrets.randbits(62)
@@ -96,6 +101,13 @@ class Cell:
             self._by_name[member.name] = number
             self._change()
             return number
+
+    def last_life(self, name: str) -> int:
+        """The generation of the last known life of a node, also if that is over; 0 for none."""
+        with self._lock:
+            number = self._by_name.get(name, 0)
+            known = self._memberships.get(number)
+            return self._last.get(name, 0) if known is None else known.member.generation
 
     def take(self, number: int, tags: Tags) -> bool:
         """Note a part of a snapshot. False if there is no such membership."""
@@ -206,7 +218,12 @@ class Cell:
 
     def _end(self, number: int) -> None:
         membership = self._memberships.pop(number)
-        del self._by_name[membership.member.name]
+        name = membership.member.name
+        del self._by_name[name]
+        self._last.pop(name, None)
+        self._last[name] = membership.member.generation
+        if len(self._last) > _NAMES:
+            del self._last[next(iter(self._last))]
         self._void.append(membership.column)
 
     def _row(self, columns: Sequence[int]) -> Rows:

@@ -116,6 +116,14 @@ class RemoteDirectory:
         self._numbers[member.name] = member.generation, head.number
         return True
 
+    def last_life(self, name: str, deadline: Deadline) -> int:
+        text = name.encode()
+        with self._wire(deadline) as wire:
+            head = wire.ask(Head(Kind.MEMBERS, text=len(text)).pack() + text, deadline)
+            # A server that knows no such question names all who are alive.
+            found = [member for _, member in self._columns(wire, head, deadline)]
+        return max((it.generation for it in found if it.name == name), default=0)
+
     def report(self, member: Member, report: Report, deadline: Deadline) -> bool:
         checked(report.added, report.removed)
         tags = np.concatenate([tags_of(report.added), tags_of(report.removed)])

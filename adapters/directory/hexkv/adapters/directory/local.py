@@ -47,6 +47,10 @@ class LocalDirectory:
             self._check(deadline)
         return True
 
+    def last_life(self, name: str, deadline: Deadline) -> int:
+        self._check(deadline)
+        return self.cell.last_life(name)
+
     def report(self, member: Member, report: Report, deadline: Deadline) -> bool:
         checked(report.added, report.removed)
         self._check(deadline)

@@ -25,7 +25,7 @@ from hexkv.adapters.directory.wire import (
 from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit
-from hexkv.ports import StoreFull
+from hexkv.ports import Member, StoreFull
 
 
 class Session:
@@ -136,8 +136,12 @@ class Session:
         return [answer.pack() + located.rows.astype("<u8", copy=False).tobytes() + members]
 
     def _members(self, head: Head, text: bytes, tags: Tags) -> list[bytes]:
-        del head, text, tags
+        del head, tags
         version, columns = self._cell.columns()
+        if text:  # of one node, the last life, which may be over
+            name = text.decode(errors="replace")
+            last = self._cell.last_life(name)
+            columns = [(0, Member(name, last))] if last else []
         members = pack_members(columns)
         return [Head(Kind.YES, 0, 0, 0, len(members), version).pack() + members]
 

@@ -19,7 +19,7 @@ answered. Both begin with a head, all numbers little-endian::
 | HEARTBEAT | | | of the last report | membership | kind |
 | LEAVE | | | | membership | kind |
 | LOCATE | | tags | version that the asker knows | | rows of so many words, members |
-| MEMBERS | | | | | members |
+| MEMBERS | nothing, or a name | | | | members that are alive, or that node's last life |
 
 The answer to LOCATE has the version as its sequence, as many rows as there were tags, and behind
 them the members of that version, with their columns, unless the asker knows it. *first* is the

@@ -115,6 +115,15 @@ class RedisDirectory:
         self._lives[member.name] = _Life(member.generation, mark, renewed)
         return True
 
+    def last_life(self, name: str, deadline: Deadline) -> int:
+        with self._failing(), self._one(self._members, deadline).wire(deadline) as wire:
+            wire.send([request(b"HGET", self._members, name.encode())], deadline)
+            noted = wire.reply(deadline)
+        digits = (
+            noted[MARK_BYTES : MARK_BYTES + GENERATION_DIGITS] if isinstance(noted, bytes) else b""
+        )
+        return int(digits) if digits.isdigit() else 0
+
     def report(self, member: Member, report: Report, deadline: Deadline) -> bool:
         _check(report.added, report.removed)
         life = self._life(member)

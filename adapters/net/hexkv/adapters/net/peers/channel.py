@@ -40,6 +40,7 @@ from hexkv.ports import (
     ReadOutcome,
     StoreError,
     StoreUnreachable,
+    SupportsRenewal,
     SupportsSuspension,
     TimedOut,
     TransferChannel,
@@ -135,6 +136,10 @@ class PeerChannel(ABC):
                 raise ConfigError("a channel serves once")
         return Peer(self._serve(source, generation), generation)
 
+    def renew(self, generation: int) -> None:
+        if self._served is not None:
+            self._served = self._served[0], generation
+
     def suspend(self) -> None:
         with self._lock:
             server, self._server = self._server, None
@@ -154,7 +159,8 @@ class PeerChannel(ABC):
         try:
 
             def attend(connection: Connection) -> None:
-                self.session(connection, source, generation).run()
+                _, known = self._served or (source, generation)
+                self.session(connection, source, known).run()
 
             server = StreamServer(
                 listener,
@@ -165,12 +171,13 @@ class PeerChannel(ABC):
                 tls=self._server_tls,
                 name="hexkv peer",
             )
+            self._served = source, generation
             self._begin(server)
         except BaseException:
+            self._served = None
             listener.close()
             self.left()
             raise
-        self._served = source, generation
         return address
 
     def read(
@@ -299,8 +306,8 @@ def _end(server: StreamServer, thread: Thread | None, seconds: float) -> None:
         thread.join(seconds)
 
 
-def _may_be_suspended(channel: PeerChannel) -> SupportsSuspension:
-    return channel  # mypy checks here that the port's promises are kept
+def _may_be_suspended(channel: PeerChannel) -> tuple[SupportsSuspension, SupportsRenewal]:
+    return channel, channel  # mypy checks here that the ports' promises are kept
 
 
 def _is_a_channel(channel: PeerChannel) -> TransferChannel:

@@ -1,0 +1,50 @@
+"""The life of a process in a directory and before its peers, in the order of the directory's."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Lock
+
+from hexkv.ports import Member
+
+log = logging.getLogger("hexkv")
+
+_TIE_BITS = 31
+"""Of a generation: chance, for two lives that began after the same one. The rest counts lives."""
+
+_END = 1 << 63
+
+
+def new_generation() -> int:
+    """The generation of a life before it knows of any other; no clock has a part in it."""
+    return secrets.randbelow((1 << _TIE_BITS) - 1) + 1
+
+
+class Life:
+    """What a process is in directories and before its peers. Safe from any thread."""
+
+    def __init__(self, member: Member, renew: Callable[[int], bool] = lambda _: True) -> None:
+        """Of *member*; *renew* has peers told another generation, and is false if it cannot."""
+        self._member = member
+        self._renew = renew
+        self._lock = Lock()
+
+    @property
+    def member(self) -> Member:
+        """This life, as it is known from now on."""
+        return self._member
+
+    def follow(self, known: int) -> None:
+        """Be a later life than that of generation *known*, if this is another; 0 is none."""
+        with self._lock:
+            mine = self._member.generation
+            if known in (0, mine) or known >> _TIE_BITS < mine >> _TIE_BITS:
+                return
+            later = ((known >> _TIE_BITS) + 1 << _TIE_BITS) + mine % (1 << _TIE_BITS)
+            if later >= _END or not self._renew(later):
+                log.error("node %r cannot follow its life %d", self._member.name, known)
+                return
+            self._member = replace(self._member, generation=later)
