@@ -14,7 +14,7 @@ from transformers import DynamicCache, LlamaForCausalLM
 from benchmarks.measure import must
 from benchmarks.quality.cases import Case
 from hexkv.adapters.hf.argument import with_cache
-from hexkv.adapters.hf.cache import planes_of
+from hexkv.adapters.hf.held import planes_of
 from hexkv.adapters.hf.shape import layout_of
 from hexkv.kernels import ContiguousKV
 from hexkv.plugins.clock import SystemClock

@@ -59,7 +59,9 @@ def verdict(kind: str) -> str:
         except LayoutMismatch as refusal:
             return _reason(model, refusal)
         with build(load(environ={}, overrides=_CONFIG), namespace) as engine:
-            _try(model, CachedModel(model, engine))
+            cached = CachedModel(model, engine)
+            _try(model, cached)
+            assert cached.namespace is namespace, "running the model is taken for other weights"
     return SAME
 
 

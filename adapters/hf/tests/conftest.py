@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -121,29 +122,42 @@ def gqa() -> PreTrainedModel:
     return new_llama(num_key_value_heads=2)
 
 
+def open_engine(model: PreTrainedModel, root: Path, *, memory: bool = True):
+    tiers: list[dict[str, object]] = [{"store": "disk", "settings": {"root": str(root)}}]
+    if memory:
+        tiers.insert(0, {"store": "memory"})
+    settings = EngineSettings.model_validate(
+        {
+            "chunk": {"size": CHUNK},
+            "pool": {"bytes": 2**23, "settings": {"huge_pages": False}},
+            "tiers": tuple(tiers),
+            "deadlines": {"lookup": 60.0, "retrieve": 60.0, "store": 60.0},
+        }
+    )
+    return build(settings, namespace_of_model(model))
+
+
+@pytest.fixture(scope="module")
+def module_engine(tmp_path_factory: pytest.TempPathFactory):
+    """Opens engines that stay open for a module's tests, each on a directory of its own."""
+    with ExitStack() as opened:
+        yield lambda model: opened.enter_context(
+            open_engine(model, tmp_path_factory.mktemp("engine"))
+        )
+
+
 @pytest.fixture
 def engine_for(tmp_path: Path):
     """Opens engines, each the only one at a time on the test's directory."""
     opened = []
 
-    def open_engine(model: PreTrainedModel, *, memory: bool = True):
+    def open_one(model: PreTrainedModel, *, memory: bool = True):
         for engine in opened:
             engine.close()
-        tiers: list[dict[str, object]] = [{"store": "disk", "settings": {"root": str(tmp_path)}}]
-        if memory:
-            tiers.insert(0, {"store": "memory"})
-        settings = EngineSettings.model_validate(
-            {
-                "chunk": {"size": CHUNK},
-                "pool": {"bytes": 2**23, "settings": {"huge_pages": False}},
-                "tiers": tuple(tiers),
-                "deadlines": {"lookup": 60.0, "retrieve": 60.0, "store": 60.0},
-            }
-        )
-        opened.append(build(settings, namespace_of_model(model)))
+        opened.append(open_engine(model, tmp_path, memory=memory))
         return opened[-1]
 
-    yield open_engine
+    yield open_one
     for engine in opened:
         engine.close()
         assert not engine.health().leases, "a lease outlived its engine"

@@ -345,3 +345,20 @@ def test_threads_blend_and_compute_beside_each_other(model, tmp_path):
     for kind, made in results.items():
         differ = [off(logits, wanted[kind]) for logits in made]
         assert not any(differ), (kind, differ)
+
+
+def test_weights_that_changed_in_memory_are_not_blended_by_the_former_ones_record(tmp_path):
+    model = new()
+    with opened(model, tmp_path) as (_, blending):
+        blending.precompute(SEGMENTS)
+        former = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        model.load_state_dict({name: tensor * 0.9 for name, tensor in former.items()})
+        for hit in (0, (len(PROMPT) - 1) // 8 * 8):
+            made = blending.prefill(PROMPT)
+            assert made.report.outcome is BlendOutcome.NO_RECORD
+            assert made.report.prefix == hit
+            assert off(made.logits, full(model, PROMPT)[-1]) <= 1e-5
+        batch = blending.prefill_batch([PROMPT, PROMPT[3:]])
+        assert {report.outcome for report in batch.reports} == {BlendOutcome.NO_RECORD}
+        model.load_state_dict(former)
+        assert blending.prefill(PROMPT).report.outcome is BlendOutcome.BLENDED

@@ -186,6 +186,11 @@ def test_a_cache_with_fewer_tokens_than_the_prompt_is_not_saved(gqa, engine_for,
 class TestReservedLayer:
     """It must be a dynamic layer in all but where its memory comes from."""
 
+    @pytest.fixture(autouse=True)
+    def without_gradients(self):
+        with torch.no_grad():
+            yield
+
     def new(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(1, 2, tokens, 3), torch.randn(1, 2, tokens, 5)
 
@@ -202,6 +207,16 @@ class TestReservedLayer:
         assert layer.get_seq_length() == 7
         assert torch.equal(layer.keys, torch.cat([keys for keys, _ in parts], dim=2))
         assert torch.equal(layer.values, torch.cat([values for _, values in parts], dim=2))
+
+    def test_it_leaves_the_room_while_gradients_are_recorded(self):
+        layer = self.layer(8)
+        layer.update(*self.new(3))
+        room = layer.keys
+        with torch.enable_grad():
+            layer.update(*self.new(2))
+        layer.update(*self.new(1))
+        assert layer.get_seq_length() == 6
+        assert room.untyped_storage().data_ptr() != layer.keys.untyped_storage().data_ptr()
 
     def test_it_goes_on_elsewhere_when_the_room_is_full(self):
         layer = self.layer(4)

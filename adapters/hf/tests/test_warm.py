@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from hexkv.adapters.hf.argument import with_cache
-from hexkv.adapters.hf.cache import planes_of
+from hexkv.adapters.hf.held import planes_of
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.warm.computing import Warmer

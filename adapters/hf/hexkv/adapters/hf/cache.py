@@ -15,10 +15,11 @@ from typing import Self
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import CacheLayerMixin, DynamicLayer
+from transformers.cache_utils import DynamicLayer
 
+from hexkv.adapters.hf.held import differences, tolerance
 from hexkv.kernels import ContiguousKV, torch_dtype
-from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch
+from hexkv.ports import InvalidRequest, KVLayout, Namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,15 @@ class CacheShape:
     """Where each layer is."""
 
 
+_FIRST, _OTHERS = slice(0, 1), slice(1, None)
+
+
 class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __init_subclass__
     """Keys and values of one layer, growing within memory that is there already.
 
     ``keys`` and ``values`` are ``[sequences, heads, tokens, width]`` views of what is filled.
-    Where the room does not suffice, or the cache was reordered, repeated or moved, the layer
-    goes on as the dynamic layer that it is.
+    Where the room does not suffice, the cache was reordered, repeated or moved, or gradients are
+    recorded, the layer goes on as the dynamic layer that it is.
     """
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, filled: int) -> None:
@@ -80,6 +84,8 @@ class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __ini
     def _in_room(self, key_states: torch.Tensor) -> bool:
         if not self.is_initialized or self.keys is None:
             return False
+        if torch.is_grad_enabled():
+            return False  # autograd may need what was there before
         if key_states.shape[0] != self._room[0].shape[0]:
             return False
         # The room of all layers is one storage.
@@ -97,6 +103,9 @@ class LoadedCache(DynamicCache):
         """Take *layers*, of a prompt of so many tokens."""
         super().__init__()
         self.layers = [*layers]
+        self.namespace: Namespace | None = None
+        """Of the KV that was loaded; ``None`` if KV computed behind it may be stored nowhere."""
+
         self._prompt = prompt
         self._leader: int | None = None
         self._computed: list[int] = []
@@ -112,12 +121,17 @@ class LoadedCache(DynamicCache):
         """Append to a layer.
 
         Raises:
-            InvalidRequest: all tokens are computed once more after the prompt.
+            InvalidRequest: all tokens are computed once more after the prompt, or the sequences
+                are of different prompts.
         """
         if self._leader is None:
             self._leader = layer_idx
-        if layer_idx == self._leader and len(self._computed) < 2:
-            self._note(key_states.shape[-2], self.get_seq_length(layer_idx))
+        if layer_idx == self._leader:
+            known = self.get_seq_length(layer_idx)
+            if len(self._computed) < 2:
+                self._note(key_states.shape[-2], known)
+            if self.namespace is not None and len(key_states) > 1 and known < self._prompt:
+                self._refuse_other_prompts(known, (key_states, value_states))
         updated: tuple[torch.Tensor, torch.Tensor] = super().update(
             key_states, value_states, layer_idx, *args, **kwargs
         )
@@ -131,6 +145,22 @@ class LoadedCache(DynamicCache):
                 " use_cache=True"
             )
         self._computed.append(tokens)
+
+    def _refuse_other_prompts(self, known: int, fresh: Sequence[torch.Tensor]) -> None:
+        """Refuse rows whose tokens within the prompt differ. In the first layer, KV tells tokens.
+
+        Raises:
+            InvalidRequest: says which sequence, and where.
+        """
+        rest = self._prompt - known
+        first, others = ([plane[rows, :, :rest] for plane in fresh] for rows in (_FIRST, _OTHERS))
+        apart = differences(first, others) > tolerance(fresh[0].dtype)
+        if bool(apart.any()):
+            row, token = apart.nonzero()[0].tolist()
+            raise InvalidRequest(
+                f"sequence {row + 1} differs from sequence 0 at token {known + token}, and the"
+                " cache was loaded for one prompt: each prompt needs a cache and a call of its own"
+            )
 
     def activate_past_recording(self) -> None:
         """Refuse; transformers calls it before assisted generation, and for nothing else.
@@ -175,14 +205,16 @@ class Room:
             zip(shape.layout.planes, shape.devices, strict=True)
         ):
             layers = len([*alike])
-            rooms = [
-                torch.empty(
-                    (layers, sequences, plane.heads, tokens, plane.width),
-                    dtype=dtype,
-                    device=device,
-                )
-                for plane in planes
-            ]
+            # Tensors of inference mode could not be written to outside of it.
+            with torch.inference_mode(False):
+                rooms = [
+                    torch.empty(
+                        (layers, sequences, plane.heads, tokens, plane.width),
+                        dtype=dtype,
+                        device=device,
+                    )
+                    for plane in planes
+                ]
             self._layers.extend(map(list, zip(*rooms, strict=True)))
 
     def of_sequence(self, sequence: int, start: int) -> Self:
@@ -246,17 +278,3 @@ class Room:
 def window(layout: KVLayout, layers: Sequence[Sequence[torch.Tensor]], tokens: int) -> ContiguousKV:
     """A window on the first *tokens* positions of *layers*."""
     return ContiguousKV(layout, [[plane[:, :, :tokens] for plane in planes] for planes in layers])
-
-
-def planes_of(cache: DynamicCache) -> list[list[torch.Tensor]]:
-    """``[layer][plane]`` of ``[1, heads, tokens, width]``.
-
-    Raises:
-        LayoutMismatch: a layer holds nothing.
-    """
-    planes = []
-    for index, layer in enumerate(cache.layers):
-        if not isinstance(layer, CacheLayerMixin) or layer.keys is None or layer.values is None:
-            raise LayoutMismatch(f"layer {index} of the cache holds no KV")
-        planes.append([layer.keys, layer.values])
-    return planes

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
 
 from hexkv.adapters.hf.checkpoint import checkpoint_of
 from hexkv.adapters.hf.memory import memory_digest
 from hexkv.adapters.hf.shape import layout_of
+from hexkv.adapters.hf.snapshot import Snapshot
 from hexkv.plugins.identity import VOUCHED
 from hexkv.plugins.weights import digest_of
 from hexkv.ports import Namespace
+
+_NAMED: WeakKeyDictionary[PreTrainedModel, tuple[str, Snapshot]] = WeakKeyDictionary()
+"""By model the last revision that :func:`namespace_of_model` gave it, and its weights then."""
+
+_DIGESTS = ("weights-", "memory-")
 
 
 def namespace_of_model(
@@ -43,10 +50,14 @@ def namespace_of_model(
         LayoutMismatch: the model's KV cannot be cached by prefix, or parts of it are not in
             memory and *weights* is not given.
     """
+    layout = layout_of(model)  # runs the model, which may make buffers
+    snapshot = Snapshot(model)
+    revision = f"{VOUCHED}{weights}" if weights else weights_digest(model)
+    _NAMED[model] = revision, snapshot
     return Namespace(
         model=name or _name(model),
-        layout=layout_of(model),
-        revision=f"{VOUCHED}{weights}" if weights else weights_digest(model),
+        layout=layout,
+        revision=revision,
         lora=lora,
         salt=salt,
         extra=tuple(sorted((extra or {}).items())),
@@ -65,6 +76,19 @@ def weights_digest(model: PreTrainedModel) -> str:
     """
     folder = checkpoint_of(model)
     return memory_digest(model) if folder is None else digest_of(folder)
+
+
+def snapshot_of(model: PreTrainedModel, namespace: Namespace) -> Snapshot | None:
+    """The weights that *model* had when *namespace* was made; ``None`` if it is of others.
+
+    A namespace that :func:`namespace_of_model` did not make is taken for that of the weights now.
+    """
+    revision, snapshot = _NAMED.get(model, ("", None))
+    if snapshot is None:
+        return Snapshot(model)
+    if namespace.revision.startswith(_DIGESTS) and namespace.revision != revision:
+        return None
+    return snapshot
 
 
 def _name(model: PreTrainedModel) -> str:

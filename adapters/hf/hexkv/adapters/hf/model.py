@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.argument import with_cache
-from hexkv.adapters.hf.cache import LoadedCache, Room, planes_of, window
+from hexkv.adapters.hf.cache import LoadedCache, Room, window
+from hexkv.adapters.hf.held import planes_of, refuse_other_tokens
+from hexkv.adapters.hf.live import Identity, LiveIdentity
 from hexkv.adapters.hf.prompts import tokens_of
-from hexkv.adapters.hf.shape import placeholders_of, probe
-from hexkv.ports import InvalidRequest, PrefixCache
+from hexkv.adapters.hf.shape import placeholders_of
+from hexkv.ports import InvalidRequest, Namespace, PrefixCache
+
+log = logging.getLogger("hexkv.hf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,8 @@ class Generated:
 class CachedModel:
     """A transformers causal model with a cache engine. One prompt of text at a time.
 
-    The engine must have been built for ``namespace_of_model(model)``. As safe to share
+    The engine must have been built for ``namespace_of_model(model)``. Weights that change in
+    memory afterwards are noticed by the next call, and have another namespace. As safe to share
     between threads as the model itself.
     """
 
@@ -82,8 +88,17 @@ class CachedModel:
         """
         self._model = model
         self._engine = engine
-        self._shape = probe(model)
+        self._identity = LiveIdentity(model, engine.namespace)
         self._placeholders = placeholders_of(model)
+
+    @property
+    def namespace(self) -> Namespace:
+        """Of the weights that the model has now; the engine's, until they change in memory.
+
+        Raises:
+            LayoutMismatch: the model is in training mode, or can no longer be cached.
+        """
+        return self._identity.now().namespace
 
     def load(
         self, input_ids: torch.Tensor | Sequence[int], *, room: int = 0, sequences: int = 1
@@ -100,41 +115,74 @@ class CachedModel:
             InvalidTokens: not one sequence of at least one token, or one that stands for an
                 image or a sound, whose KV its id does not tell.
             InvalidRequest: *sequences* is less than one.
+            LayoutMismatch: the model is in training mode, or can no longer be cached.
         """
         if sequences < 1:
             raise InvalidRequest(f"sequences must be at least 1, not {sequences}")
         tokens = self._text(input_ids)
-        memory = Room(self._shape, len(tokens) + room, sequences)
-        found = self._engine.retrieve(tokens, memory.window(len(tokens)))
+        identity = self._identity.now()
+        memory = Room(identity.shape, len(tokens) + room, sequences)
+        found = self._engine.retrieve(
+            tokens, memory.window(len(tokens)), namespace=self._given(identity)
+        )
         hit = min(found.hit_tokens, len(tokens) - 1)
         cache = memory.cache(hit, len(tokens))
+        cache.namespace = identity.namespace
         return Loaded(cache, hit, found.hit_tokens, found.loaded_bytes, dict(found.tiers))
 
     def save(
         self,
         input_ids: torch.Tensor | Sequence[int],
-        cache: DynamicCache,
+        cache: Cache,
         *,
         skip: int = 0,
         sequence: int = 0,
     ) -> int:
         """Store the KV that *cache* holds of *input_ids*. How many tokens were new.
 
+        The cache is compared with what it says: how many tokens each layer counts and holds, and
+        whether its first layer has the KV of these tokens, which is computed again.
+
         Args:
-            input_ids: what the first tokens of the cache were computed from.
+            input_ids: what the first tokens of the cache were computed from, by the weights that
+                the model has now.
             cache: one that keeps every token in every layer, as a plain ``DynamicCache()``
                 does, and one of :meth:`load`.
             skip: tokens at the front that the engine holds already.
             sequence: which one of those in the cache.
 
+        Returns:
+            tokens that the engine did not hold before; 0, with a line in the log, if weights
+            changed since the last call, so that a cache of the host's may be of former ones.
+
         Raises:
             InvalidTokens: as for :meth:`load`.
-            InvalidRequest: the cache has another shape than the model's, or fewer tokens.
+            InvalidRequest: the cache has another shape than the model's, fewer tokens or others;
+                it was loaded for other weights, or is blended.
         """
         tokens = self._text(input_ids)
-        mine = [[plane[sequence : sequence + 1] for plane in planes] for planes in planes_of(cache)]
-        kept = window(self._shape.layout, mine, len(tokens))
-        return self._engine.store(tokens, kept, skip=skip).stored_tokens
+        last = self._identity.last
+        identity = self._identity.now()
+        if isinstance(cache, LoadedCache):
+            _refuse_other_source(cache, identity.namespace)
+        elif identity is not last:
+            log.warning("A cache is not stored: the model's former weights may have computed it.")
+            return 0
+        planes = _row(planes_of(cache), sequence, len(tokens))
+        refuse_other_tokens(self._model, tokens, planes[0])
+        return self._store(identity, tokens, planes, skip)
+
+    def keep(self, tokens: Sequence[int], cache: Cache, *, skip: int = 0, sequence: int = 0) -> int:
+        """:meth:`save` for a cache that the caller filled with *tokens* itself.
+
+        Its tokens are not compared, so the model is not run. Nothing is stored of a cache that
+        was loaded for other weights.
+        """
+        identity = self._identity.now()
+        if isinstance(cache, LoadedCache) and cache.namespace != identity.namespace:
+            return 0
+        planes = _row(planes_of(cache), sequence, len(tokens))
+        return self._store(identity, self._text(tokens), planes, skip)
 
     def prefill(self, input_ids: torch.Tensor | Sequence[int], *, room: int = 0) -> Prefill:
         """Logits and KV of a prompt: loaded as far as possible, computed from there, stored.
@@ -149,7 +197,7 @@ class CachedModel:
         storing = time.perf_counter()
         stored = 0
         if loaded.known_tokens < len(tokens):
-            stored = self.save(tokens, loaded.cache, skip=loaded.known_tokens)
+            stored = self.keep(tokens, loaded.cache, skip=loaded.known_tokens)
         return Prefill(
             cache=loaded.cache,
             logits=logits,
@@ -195,5 +243,55 @@ class CachedModel:
         logits: torch.Tensor = output.logits[0, -1]
         return logits
 
+    def _store(
+        self,
+        identity: Identity,
+        tokens: list[int],
+        planes: Sequence[Sequence[torch.Tensor]],
+        skip: int,
+    ) -> int:
+        kept = window(identity.shape.layout, planes, len(tokens))
+        stored = self._engine.store(tokens, kept, skip=skip, namespace=self._given(identity))
+        return stored.stored_tokens
+
+    def _given(self, identity: Identity) -> Namespace | None:
+        """The namespace that calls of the engine are given; ``None`` for its own."""
+        same = identity.namespace is self._engine.namespace
+        return None if same else identity.namespace
+
     def _text(self, input_ids: torch.Tensor | Sequence[int]) -> list[int]:
         return tokens_of(input_ids, self._placeholders)
+
+
+def _refuse_other_source(cache: LoadedCache, namespace: Namespace) -> None:
+    """Refuse to store what *cache* holds where it is not exact KV of *namespace*.
+
+    Raises:
+        InvalidRequest: says what it holds instead.
+    """
+    if cache.namespace is None:
+        raise InvalidRequest("the cache holds blended KV, which is approximate: it is not stored")
+    if cache.namespace != namespace:
+        raise InvalidRequest(
+            f"the cache was loaded for weights {cache.namespace.revision!r}, and the model has"
+            f" {namespace.revision!r} now: load the prompt again"
+        )
+
+
+def _row(
+    planes: Sequence[Sequence[torch.Tensor]], sequence: int, tokens: int
+) -> list[list[torch.Tensor]]:
+    """``[layer][plane]`` of one sequence of a cache, which holds at least so many *tokens*.
+
+    Raises:
+        InvalidRequest: there is no such sequence, or it is shorter.
+    """
+    sequences, _, held, _ = planes[0][0].shape if planes else (0, 0, 0, 0)
+    if not 0 <= sequence < sequences:
+        raise InvalidRequest(f"the cache holds {sequences} sequences, and no number {sequence}")
+    if held < tokens:
+        raise InvalidRequest(
+            f"layer 0 of the cache holds the KV of {held} tokens, fewer than the {tokens} to store:"
+            " a model computes no KV of the last token that it generates"
+        )
+    return [[plane[sequence : sequence + 1] for plane in layer] for layer in planes]

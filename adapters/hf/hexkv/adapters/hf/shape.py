@@ -10,7 +10,8 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, cache_utils
 
 from hexkv.adapters.hf.argument import with_cache
-from hexkv.adapters.hf.cache import CacheShape, Room, planes_of
+from hexkv.adapters.hf.cache import CacheShape, Room
+from hexkv.adapters.hf.held import planes_of
 from hexkv.kernels import dtype_of
 from hexkv.ports import DType, KVLayout, LayerGroup, LayoutMismatch, Plane
 

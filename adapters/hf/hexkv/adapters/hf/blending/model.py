@@ -25,7 +25,8 @@ from hexkv.adapters.hf.blending.plan import (
     BlendPlan,
     KnownPrompt,
 )
-from hexkv.adapters.hf.cache import Room, planes_of, window
+from hexkv.adapters.hf.cache import Room, window
+from hexkv.adapters.hf.held import planes_of
 from hexkv.adapters.hf.model import CachedModel, Prefill
 from hexkv.ports import (
     BlendOutcome,
@@ -114,12 +115,13 @@ class BlendingModel:
         stored = 0
         for segment in segments:
             tokens = self.blender.tokens_of(segment)
-            known = self._segments.register(tokens)
+            space = self._exact.namespace
+            known = self._segments.register(tokens, namespace=space)
             if known < len(tokens):
                 planes = self.blender.compute(tokens)
-                held = window(self.blender.shape.layout, planes, len(tokens))
-                self._segments.store(tokens, held)
-                known = self._segments.register(tokens)
+                held = window(space.layout, planes, len(tokens))
+                self._segments.store(tokens, held, namespace=space)
+                known = self._segments.register(tokens, namespace=space)
             stored += known
         return stored
 
@@ -135,8 +137,8 @@ class BlendingModel:
         """
         began = time.perf_counter()
         tokens = self.blender.tokens_of(input_ids)
-        plan = self._gate.plan
-        made: _Made | BlendOutcome = self._gate.closed or BlendOutcome.FULL
+        plan, closed = self._plan()
+        made: _Made | BlendOutcome = closed or BlendOutcome.FULL
         memory = self.blender.room(len(tokens) + room)
         if plan is not None:
             made = self._blended(tokens, plan, memory)
@@ -170,9 +172,9 @@ class BlendingModel:
         memory = self.blender.room(width + room, len(rows))
         memory.pad(before)
         places = [memory.of_sequence(*place) for place in enumerate(before)]
-        plan = self._gate.plan
+        plan, closed = self._plan()
         made: Sequence[_Made | BlendOutcome]
-        made = [self._gate.closed or BlendOutcome.FULL] * len(rows)
+        made = [closed or BlendOutcome.FULL] * len(rows)
         if plan is not None:
             made = self._blended_together(rows, plan, memory, places)
         answers = [self._answer(tokens, one, 0) for tokens, one in zip(rows, made, strict=True)]
@@ -230,6 +232,15 @@ class BlendingModel:
                 ).logits
             new.append(logits[:, -1].argmax(-1, keepdim=True))
         return torch.cat(new, 1).tolist(), batch
+
+    def _plan(self) -> tuple[BlendPlan | None, BlendOutcome | None]:
+        """How prompts are blended now, or why they are not.
+
+        Weights that changed in memory have no record. Once the former ones are back they do.
+        """
+        if self._exact.namespace != self._engine.namespace:
+            return None, BlendOutcome.NO_RECORD
+        return self._gate.plan, self._gate.closed
 
     def _answer(
         self, tokens: list[int], made: _Made | BlendOutcome, room: int
@@ -348,11 +359,11 @@ class BlendingModel:
         starts, ends = self._segments.cut(tokens)
         if not starts or starts[0] or ends[0] == len(tokens):
             return  # none begins the prompt, or nobody can say where it ends
-        segment = tokens[: ends[0]]
-        if self._segments.register(segment) < len(segment):
+        segment, space = tokens[: ends[0]], self._exact.namespace
+        if self._segments.register(segment, namespace=space) < len(segment):
             planes = [[plane[:, :, : ends[0]] for plane in planes] for planes in planes_of(cache)]
-            held = window(self.blender.shape.layout, planes, ends[0])
-            self._segments.store(segment, held, wait=False)
+            held = window(space.layout, planes, ends[0])
+            self._segments.store(segment, held, namespace=space, wait=False)
 
 
 def _alike(lengths: Mapping[int, int]) -> Iterator[list[int]]:

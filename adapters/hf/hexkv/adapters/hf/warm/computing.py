@@ -15,7 +15,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.argument import with_cache
-from hexkv.adapters.hf.cache import planes_of
+from hexkv.adapters.hf.held import planes_of
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.warm.documents import Document
 from hexkv.ports import PrefixCache
@@ -95,7 +95,7 @@ class Warmer:
             longest = max([len(tokens), *(len(other) for _, other in waiting)])
             if first in firsts or longest * (len(waiting) + 1) > self._step:
                 yield from flush()  # what begins alike is a hit then
-            known = self._cache.lookup(tokens).hit_tokens
+            known = self._known(tokens)
             if known >= len(tokens):
                 yield self._done(document, len(tokens), known)
             elif known or self._together is False or len(tokens) > self._step // 2:
@@ -111,7 +111,7 @@ class Warmer:
         while at < len(tokens):
             end = min(at + self._step, len(tokens))
             self._cached.extend(tokens[at:end], loaded.cache)
-            self._cached.save(tokens[:end], loaded.cache, skip=at // self._chunk * self._chunk)
+            self._cached.keep(tokens[:end], loaded.cache, skip=at // self._chunk * self._chunk)
             at = end
         return self._done(document, len(tokens), known)
 
@@ -129,7 +129,7 @@ class Warmer:
                 yield from self._batch(waiting)
                 return
         for row, (document, tokens) in enumerate(waiting):
-            self._cached.save(tokens, cache, sequence=row)
+            self._cached.keep(tokens, cache, sequence=row)
             yield self._done(document, len(tokens), 0)
 
     def _compute(self, rows: Sequence[Sequence[int]]) -> DynamicCache:
@@ -160,6 +160,9 @@ class Warmer:
 
     def _done(self, document: Document, whole: int, known: int) -> Warmed:
         """What the cache has of a document now."""
-        stored = self._cache.lookup(document.tokens[:whole]).hit_tokens if whole else 0
+        stored = self._known(document.tokens[:whole]) if whole else 0
         self._progress(len(document.tokens))
         return Warmed(document.name, len(document.tokens), whole, known, stored)
+
+    def _known(self, tokens: Sequence[int]) -> int:
+        return self._cache.lookup(tokens, namespace=self._cached.namespace).hit_tokens
