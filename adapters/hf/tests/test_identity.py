@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from shutil import copytree
 
 import pytest
 import torch
@@ -93,6 +94,17 @@ def test_one_changed_element_anywhere_is_another_digest(stored, folder, llama, d
     finally:
         element[at] = was
     assert weights_digest(model) == before
+
+
+def test_a_copy_in_a_folder_of_another_name_shares_under_one_name(tmp_path, folder, stored):
+    copytree(folder, tmp_path / "copy")
+    other = load(tmp_path / "copy")
+    assert namespace_of_model(other).revision == namespace_of_model(stored).revision
+    assert namespace_of_model(other) != namespace_of_model(stored)
+    assert namespace_of_model(other, name="tiny") == namespace_of_model(stored)
+    called = configuration(environ={}, overrides={"model": {"name": "ours"}})
+    same = [identify(namespace_of_model(model), called) for model in (stored, other)]
+    assert same[0] == same[1]
 
 
 def pruned(model):
