@@ -166,12 +166,11 @@ class Node(Engines):
         # Unix sockets have short paths.
         self.folder = Path(mkdtemp(prefix="hexkv"))
         self.path = self.folder / "node.sock"
-        self.clock = Ahead()
+        self.clock = clock or Ahead()
         self._overrides = self.configured(
             root, slots=slots, memory=memory, frame=frame, disk=disk, **sections
         )
         self._limits = limits or Limits(slots * frame)
-        self._clock = clock or SystemClock()
         self._options = {"clients": clients, "parting": 0.1}
         if allowed is not None:
             self._options["allowed"] = allowed
