@@ -33,6 +33,7 @@ from hexkv.adapters.directory.static import StaticDirectory
 from hexkv.adapters.net.address import Address
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
+from hexkv.plugins.lives import Life
 from hexkv.plugins.reporting import Reporting
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import (
@@ -211,7 +212,7 @@ def restarting(keys: Sequence[ChunkKey], goal: float) -> Row:
         for number in range(NODES):
             client = RemoteDirectory(address)
             opened.callback(client.close)
-            node = Reporting(client, member(number), CLOCK, ["memory"])
+            node = Reporting(client, Life(member(number)), CLOCK, ["memory"])
             node.emit(CacheEvent(Change.STORED, "memory", shares[number]))
             nodes.append(opened.enter_context(node))
         client = RemoteDirectory(address)
@@ -292,7 +293,7 @@ def emitting(count: int) -> Row:
     """What an event costs the thread that stores, and each chunk the process that holds it."""
     keys = chunks(count)
     cell = Cell(CLOCK)
-    reporting = Reporting(LocalDirectory(cell), member(0), CLOCK, ["memory"])
+    reporting = Reporting(LocalDirectory(cell), Life(member(0)), CLOCK, ["memory"])
     spent = time.process_time()
     for start in range(0, count, 16):
         reporting.emit(CacheEvent(Change.STORED, "memory", keys[start : start + 16]))

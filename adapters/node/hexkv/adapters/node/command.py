@@ -184,9 +184,9 @@ def _taken_over(
             )
             inherited = before.adopt(served, state)
             before.gone(served)
-            listener = taking.enter_context(Listener(place, mode, before.listening))
+            inheriting = taking.enter_context(Listener(place, mode, before.listening))
             opened.push(taking.pop_all())
-            return served, listener, inherited
+            return served, inheriting, inherited
     except NotHandedOver as error:
         # Without this process's descriptors, which went with the block, only the node has the lock.
         listener = _left_alone(place, mode, clock)
