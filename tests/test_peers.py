@@ -174,7 +174,7 @@ def test_a_static_directory_asks_over_the_channel():
             eventually(lambda: located() == [{"a", "b"}] * ALL)
             (again,) = {it for it in directory.locate(keys, soon())[0] if it.name == "b"}
             assert again == peers_of(b).member
-            assert again.generation > before.generation
+            assert again.generation != before.generation
 
 
 def test_a_static_directory_without_a_channel_to_ask_over_is_refused():
