@@ -5,7 +5,7 @@ import pytest
 from hexkv.adapters.mooncake.channel import EngineMemory, MooncakeChannel
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Limits
-from hexkv.adapters.net.peers.over_tcp import Security
+from hexkv.adapters.net.peers.channel import Security
 from hexkv.contracts.channel import ChannelContract
 from hexkv.contracts.channel.apart import Recipe
 from hexkv.plugins.clock import SystemClock

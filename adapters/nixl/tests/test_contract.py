@@ -4,7 +4,7 @@ import pytest
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Limits
-from hexkv.adapters.net.peers.over_tcp import Security
+from hexkv.adapters.net.peers.channel import Security
 from hexkv.adapters.nixl.channel import NixlChannel
 from hexkv.contracts.channel import ChannelContract
 from hexkv.contracts.channel._base import brief

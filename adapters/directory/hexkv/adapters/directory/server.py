@@ -8,7 +8,6 @@ import ssl
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.session import Session
 from hexkv.adapters.net.connection import Connection, Limits
-from hexkv.adapters.net.security import check_exposure
 from hexkv.adapters.net.server import StreamServer
 from hexkv.ports import Clock
 
@@ -44,8 +43,6 @@ class DirectoryServer(StreamServer):
         Raises:
             ConfigError: other machines could connect, and nothing keeps anybody out.
         """
-        host = listener.getsockname()[0] if listener.family != socket.AF_UNIX else "127.0.0.1"
-        check_exposure(host, secret, tls)
         self._cell = cell
         self._secret = secret
         super().__init__(
@@ -54,6 +51,7 @@ class DirectoryServer(StreamServer):
             clock,
             Limits(_LARGEST, patience=patience),
             connections=connections,
+            secret=secret,
             tls=tls,
             name="hexkv directory",
         )

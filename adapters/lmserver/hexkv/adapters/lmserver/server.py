@@ -13,7 +13,6 @@ from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.adapters.lmserver.wire import MAGIC
 from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.security import check_exposure
 from hexkv.adapters.net.server import StreamServer
 from hexkv.adapters.net.serving import START, Wire
 from hexkv.adapters.net.serving import Session as AnySession
@@ -58,12 +57,17 @@ class Server(StreamServer):
             ConfigError: other machines could connect, and nothing keeps anybody out; or two
                 wires begin alike.
         """
-        check_exposure(listener.getsockname()[0], secret, tls)
         self._wires = {} if secret or tls else _by_start(wires)
         self._values = values
         self._secret = secret
         super().__init__(
-            listener, self._run_session, clock, limits, connections=connections, tls=tls
+            listener,
+            self._run_session,
+            clock,
+            limits,
+            connections=connections,
+            secret=secret,
+            tls=tls,
         )
 
     def _run_session(self, connection: Connection) -> None:

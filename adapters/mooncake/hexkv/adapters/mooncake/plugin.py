@@ -111,7 +111,7 @@ class EngineSettings(ChannelSettings):
 def _open_channel(settings: EngineSettings, context: OpenContext) -> object:
     from hexkv.adapters.mooncake.channel import EngineMemory, MooncakeChannel
     from hexkv.adapters.net.connection import Limits
-    from hexkv.adapters.net.peers.over_tcp import Security
+    from hexkv.adapters.net.peers.channel import Security
     from hexkv.adapters.net.security import read_secret
 
     listen = Address.listening(settings.listen)

@@ -47,12 +47,16 @@ def check_exposure(host: str, secret: bytes, tls: ssl.SSLContext | None) -> None
     Raises:
         ConfigError: other machines could connect, and nothing keeps anybody out.
     """
-    asks = tls is not None and tls.verify_mode == ssl.CERT_REQUIRED
-    if not (secret or asks or is_local(host)):
+    if not (secret or asks_for_certificates(tls) or is_local(host)):
         raise ConfigError(
             f"{host} can be reached from other machines: serving there takes a secret, or TLS"
             " that asks clients for certificates"
         )
+
+
+def asks_for_certificates(tls: ssl.SSLContext | None) -> bool:
+    """True if connections with *tls* begin with a client's certificate."""
+    return tls is not None and tls.verify_mode == ssl.CERT_REQUIRED
 
 
 def is_local(host: str) -> bool:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from hexkv.adapters.net.accepting import BACKLOG, Accepting, Acceptor
+from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.admission import Admission, TurnedAway
 from hexkv.adapters.net.connection import Connection, Limits
+from hexkv.adapters.net.trust import Trust, announce
 from hexkv.ports import Clock, ConfigError
 
 log = logging.getLogger("hexkv")
@@ -28,7 +31,9 @@ class StreamServer:
         limits: Limits,
         *,
         connections: int = 64,
+        secret: bytes = b"",
         tls: ssl.SSLContext | None = None,
+        users: Collection[int] | None = None,
         name: str = "hexkv client",
     ) -> None:
         """Serve what connects to *listener*; :meth:`run` does it.
@@ -39,14 +44,23 @@ class StreamServer:
             clock: for deadlines.
             limits: of each connection.
             connections: how many there may be.
+            secret: for which *attend* asks clients; empty: for none.
             tls: wraps every connection.
+            users: whose processes may connect to a Unix socket, as of :class:`Trust`.
             name: of the threads, and in the log.
+
+        Raises:
+            ConfigError: clients could be anybody, as :class:`Trust` has it.
         """
+        trust = None
+        if isinstance(listener, socket.socket):
+            trust = Trust(listener, secret, tls, users)
+            announce(_place_of(listener), name, trust)
         self._listener = listener
         self._acceptor: Accepting | None = None
         self._limits = limits
         self._admission = Admission(
-            attend, clock, limits, connections=connections, tls=tls, name=name
+            attend, clock, limits, connections=connections, tls=tls, trust=trust, name=name
         )
         self._stopping = False  # a bool, for a signal handler must not wait for a lock
 
@@ -103,6 +117,14 @@ class StreamServer:
 
     def _part(self) -> None:
         self._admission.end(self._limits.patience)
+
+
+def _place_of(listener: socket.socket) -> str:
+    """Where a socket listens, for people."""
+    if listener.family == socket.AF_UNIX:
+        name = listener.getsockname()
+        return str(Address(path=name if isinstance(name, str) else os.fsdecode(name)))
+    return str(Address(*listener.getsockname()[:2]))
 
 
 def listen(host: str, port: int) -> socket.socket:

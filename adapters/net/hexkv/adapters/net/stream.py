@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, Untrusted, time_left
+from hexkv.adapters.net.owners import owner_of
 from hexkv.adapters.net.unix import Peer, peer_of, receive_descriptors
 from hexkv.adapters.net.views import VIEWS, Rest, first
 from hexkv.ports import Deadline
@@ -188,6 +189,15 @@ class Stream:
     def process(self) -> Peer:
         """The process at the other end of a Unix socket."""
         return peer_of(self._socket)
+
+    @property
+    def user(self) -> int | None:
+        """The user of the process at the other end; ``None`` where the kernel does not say.
+
+        Of a Unix socket, or of a connection that a server has over loopback.
+        """
+        local = self._socket.family == socket.AF_UNIX
+        return self.process.uid if local else owner_of(self._socket)
 
     def send_descriptor(self, data: bytes, descriptor: int, deadline: Deadline) -> None:
         """Send *data*, which is short, and *descriptor* along with it, over a Unix socket."""

@@ -149,7 +149,7 @@ def _open_storage(settings: StorageSettings, context: OpenContext) -> object:
 
 def _open_nixl(settings: NixlSettings, context: OpenContext) -> object:
     from hexkv.adapters.net.connection import Limits
-    from hexkv.adapters.net.peers.over_tcp import Security
+    from hexkv.adapters.net.peers.channel import Security
     from hexkv.adapters.net.security import read_secret
     from hexkv.adapters.nixl.channel import NixlChannel
 

@@ -14,7 +14,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.handshake import Refused
 from hexkv.adapters.net.listening import bind
-from hexkv.adapters.net.peers.channel import LIMITS, PeerChannel
+from hexkv.adapters.net.peers.channel import LIMITS, PeerChannel, Security
 from hexkv.adapters.net.peers.direct_line import DirectLine
 from hexkv.adapters.net.peers.direct_session import DirectSession
 from hexkv.adapters.net.peers.line import Line, greet
@@ -62,11 +62,17 @@ class ShmChannel(PeerChannel):
         connections: int = 4,
         clients: int = 64,
     ) -> None:
-        super().__init__(clock, limits, connections=connections, clients=clients)
+        self._allowed = frozenset({0, os.geteuid(), *users})
+        super().__init__(
+            clock,
+            limits,
+            connections=connections,
+            clients=clients,
+            security=Security(secret),
+            users=self._allowed,
+        )
         self._listen = listen
         self._name = name
-        self._secret = secret
-        self._users = frozenset({0, os.geteuid(), *users})
         self._mode = mode
         self._path: Path | None = None
         self._owned = -1
@@ -98,14 +104,15 @@ class ShmChannel(PeerChannel):
         return Address(path=path_of(address))
 
     def line(self, stream: Stream, deadline: Deadline) -> Line:
-        self._must_be_ours(stream)
+        process = stream.process
+        if process.uid not in self._allowed:
+            raise Refused(f"process {process.pid} is one of user {process.uid}")
         largest, magic = self._limits.max_value, self._memory.magic
-        terms = greet(stream, self._secret, self._name, largest, deadline, magic)
+        terms = greet(stream, self._security.secret, self._name, largest, deadline, magic)
         return DirectLine(stream, terms, self._memory, self._memory.meet(stream, deadline))
 
     def session(self, connection: Connection, source: PeerSource, generation: int) -> Session:
-        self._must_be_ours(connection.stream)
-        return DirectSession(connection, source, generation, self._secret, self._memory)
+        return DirectSession(connection, source, generation, self._security.secret, self._memory)
 
     def left(self) -> None:
         if self._owned >= 0:
@@ -118,16 +125,6 @@ class ShmChannel(PeerChannel):
     def close(self) -> None:
         super().close()
         self._memory.close()
-
-    def _must_be_ours(self, stream: Stream) -> None:
-        """Nothing, where the other end is a process of somebody who may be there.
-
-        Raises:
-            Refused: it is not.
-        """
-        process = stream.process
-        if process.uid not in self._users:
-            raise Refused(f"process {process.pid} is one of user {process.uid}")
 
 
 def _registers(channel: ShmChannel) -> SupportsRegistration:

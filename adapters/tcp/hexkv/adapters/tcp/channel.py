@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hexkv.adapters.net.peers.over_tcp import Security, TcpPeers
+from hexkv.adapters.net.peers.channel import Security
+from hexkv.adapters.net.peers.over_tcp import TcpPeers
 
 __all__ = ["Security", "TcpChannel"]
 

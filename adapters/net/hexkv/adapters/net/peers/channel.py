@@ -9,9 +9,9 @@ import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock, Thread
 from types import TracebackType
 from typing import Self
@@ -64,6 +64,21 @@ class _Known:
     calls: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How peers know each other."""
+
+    secret: bytes = field(default=b"", repr=False)
+    client: ssl.SSLContext | None = None
+    """Encrypts connections to peers."""
+
+    server: ssl.SSLContext | None = None
+    """Encrypts those that are served."""
+
+
+OPEN = Security()
+
+
 class PeerChannel(ABC):
     """Reads from peers over connections, and serves them.
 
@@ -72,8 +87,9 @@ class PeerChannel(ABC):
         limits: of each connection that is served; ``max_value`` is the largest frame.
         connections: to each peer.
         clients: connections that are served at a time.
-        client_tls: encrypts connections to peers.
-        server_tls: encrypts those that are served.
+        security: a secret, and TLS.
+        users: whose processes may be peers over a Unix socket, as of
+            :class:`~hexkv.adapters.net.trust.Trust`.
     """
 
     def __init__(
@@ -83,15 +99,15 @@ class PeerChannel(ABC):
         *,
         connections: int,
         clients: int,
-        client_tls: ssl.SSLContext | None = None,
-        server_tls: ssl.SSLContext | None = None,
+        security: Security = OPEN,
+        users: Collection[int] | None = None,
     ) -> None:
         self._clock = clock
         self._limits = limits
         self._connections = connections
         self._clients = clients
-        self._client_tls = client_tls
-        self._server_tls = server_tls
+        self._security = security
+        self._users = users
         self._lock = Lock()
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._server: StreamServer | None = None
@@ -168,7 +184,9 @@ class PeerChannel(ABC):
                 self._clock,
                 self._limits,
                 connections=self._clients,
-                tls=self._server_tls,
+                secret=self._security.secret,
+                tls=self._security.server,
+                users=self._users,
                 name="hexkv peer",
             )
             self._served = source, generation
@@ -282,7 +300,7 @@ class PeerChannel(ABC):
             self._thread.start()
 
     def _meet(self, address: Address) -> _Known:
-        return _Known(Pool(address, self.line, tls=self._client_tls, most=self._connections))
+        return _Known(Pool(address, self.line, tls=self._security.client, most=self._connections))
 
     def _place(self, peer: Peer) -> Address:
         """Where *peer* is.

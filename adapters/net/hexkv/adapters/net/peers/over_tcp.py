@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import socket
-import ssl
-from dataclasses import dataclass, field
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Connection, Limits
-from hexkv.adapters.net.peers.channel import LIMITS, PeerChannel
+from hexkv.adapters.net.peers.channel import LIMITS, OPEN, PeerChannel, Security
 from hexkv.adapters.net.peers.direct import OwnMemory
 from hexkv.adapters.net.peers.direct_line import DirectLine
 from hexkv.adapters.net.peers.direct_session import DirectSession
 from hexkv.adapters.net.peers.line import Line, greet
 from hexkv.adapters.net.peers.session import Session
-from hexkv.adapters.net.security import check_exposure
 from hexkv.adapters.net.server import listen
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Clock, Deadline, PeerSource
-
-
-@dataclass(frozen=True, slots=True)
-class Security:
-    """How peers know each other."""
-
-    secret: bytes = field(default=b"", repr=False)
-    client: ssl.SSLContext | None = None
-    server: ssl.SSLContext | None = None
 
 
 class TcpPeers(PeerChannel):
@@ -51,7 +39,7 @@ class TcpPeers(PeerChannel):
         *,
         name: str = "",
         advertise: str = "",
-        security: Security = Security(),
+        security: Security = OPEN,
         limits: Limits = LIMITS,
         connections: int = 4,
         clients: int = 64,
@@ -62,24 +50,17 @@ class TcpPeers(PeerChannel):
             limits,
             connections=connections,
             clients=clients,
-            client_tls=security.client,
-            server_tls=security.server,
+            security=security,
         )
         self._address = address
         self._name = name
         self._advertise = advertise
-        self._security = security
         self._memory = memory
 
     def listen(self) -> tuple[socket.socket, str]:
         listener = listen(self._address.host, self._address.port)
-        try:
-            host, port = listener.getsockname()[:2]
-            check_exposure(host, self._security.secret, self._security.server)
-            self._address = Address(self._address.host, port)
-        except BaseException:
-            listener.close()
-            raise
+        host, port = listener.getsockname()[:2]
+        self._address = Address(self._address.host, port)
         return listener, str(Address(self._advertise or host, port))
 
     def place(self, address: str) -> Address:
