@@ -1,5 +1,6 @@
 """What a process of another user gets from each listener that has no secret: nothing."""
 
+import logging
 import os
 import secrets
 import socket
@@ -113,6 +114,17 @@ def test_a_real_process_of_another_user_is_answered_nothing(started, kind):
     )
     assert done.stdout == "\n"
     assert answered(place, HELLOS[kind]) != b"", "its own user is served all the same"
+
+
+@pytest.mark.parametrize("secret", [b"", SECRET], ids=["open", "guarded"])
+@pytest.mark.parametrize("kind", ["hexkv", "peers", "directory"])
+def test_a_line_says_how_each_listener_knows_who_asks(started, caplog, kind, secret):
+    known = "show that they know the secret" if secret else f"are processes of user {os.geteuid()}"
+    with caplog.at_level(logging.INFO, "hexkv.listening"):
+        place = Address(*started(kind, secret=secret))
+    (line,) = caplog.messages
+    assert line.startswith(f"listening at {place} (hexkv ")
+    assert line.endswith(f": clients {known}")
 
 
 @pytest.mark.parametrize("kind", ["hexkv", "peers", "directory"])

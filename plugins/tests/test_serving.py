@@ -1,11 +1,12 @@
 """Servers end by a signal whenever it comes."""
 
+import logging
 import os
 import signal
 
 import pytest
 
-from hexkv.plugins.cli.serving import EndedBySignals
+from hexkv.plugins.cli.serving import EndedBySignals, shown_listeners
 
 
 @pytest.fixture(params=[signal.SIGTERM, signal.SIGINT])
@@ -30,3 +31,12 @@ def test_a_signal_ends_who_serves(number):
     assert not stopped
     os.kill(os.getpid(), number)
     assert stopped == [True]
+
+
+def test_a_command_says_where_it_listens_and_who_may_ask(capsys):
+    """On stderr, while it serves; what it prints is for programs."""
+    log = logging.getLogger("hexkv.listening")
+    with shown_listeners():
+        log.info("listening at %s", "here")
+    log.info("listening at %s", "there")
+    assert capsys.readouterr() == ("", "listening at here\n")

@@ -102,7 +102,8 @@ class Served:
         self.thaw()
         self.process.terminate()
         _, errors = self.process.communicate(timeout=PATIENCE)
-        lines = [it for it in errors.splitlines(True) if "connections turned away" not in it]
+        usual = "connections turned away", "listening at "
+        lines = [it for it in errors.splitlines(True) if not any(part in it for part in usual)]
         return self.process.returncode, "".join(lines)
 
     def kill(self):

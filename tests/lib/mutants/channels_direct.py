@@ -10,8 +10,8 @@ from hexkv.adapters.mooncake import channel as mooncake
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.errors import OutOfTime
-from hexkv.adapters.net.peers.direct_session import DirectSession
 from hexkv.adapters.net.peers.channel import Security
+from hexkv.adapters.net.peers.direct_session import DirectSession
 from hexkv.adapters.net.peers.wire import REFS
 from hexkv.adapters.nixl import memory as nixl
 from hexkv.adapters.nixl.channel import NixlChannel

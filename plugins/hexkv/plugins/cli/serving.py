@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -19,6 +21,25 @@ Certificate = Annotated[
 ]
 ClientCa = Annotated[str, typer.Option(help="Ask clients for a certificate of these authorities.")]
 Connections = Annotated[int, typer.Option(min=1, help="Connections at a time.")]
+
+
+class _ToStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(record.getMessage(), err=True)
+
+
+@contextmanager
+def shown_listeners() -> Iterator[None]:
+    """Have stderr say at which places the process listens, and how it knows who asks there."""
+    log, handler = logging.getLogger("hexkv.listening"), _ToStderr()
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+        log.removeHandler(handler)
 
 
 def size_in(text: str) -> int:

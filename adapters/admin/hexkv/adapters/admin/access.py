@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from hexkv.adapters.admin.client import RemoteAdministration
 from hexkv.adapters.admin.server import AdminServer, Allowed
 from hexkv.adapters.admin.settings import SocketSettings, parse_address
+from hexkv.adapters.net.trust import announce, processes_of
 from hexkv.adapters.net.listening import Listener
 from hexkv.adapters.net.security import is_local, read_secret
 from hexkv.adapters.net.tls import Trust, server_context
@@ -39,6 +41,7 @@ class SocketAccess:
                     " tls_certificate"
                 )
             opened.pop_all()
+        announce(str(self._address), "hexkv admin", f"clients {self._known(secret)}")
         return AdminServer(
             administration,
             listener,
@@ -49,6 +52,14 @@ class SocketAccess:
             clients=settings.clients,
             verbs=settings.verbs,
         )
+
+    def _known(self, secret: bytes) -> str:
+        """How clients are known, for people."""
+        shown = ["show that they know the secret"] if secret else []
+        if self._address.path:
+            users = {0, os.geteuid(), *self._settings.uids}
+            shown.insert(0, processes_of(users, self._settings.gids))
+        return " and ".join(shown)
 
     def connect(self) -> RemoteAdministration:
         settings = self._settings

@@ -24,6 +24,7 @@ from hexkv.plugins.cli.serving import (
     Host,
     SecretFile,
     check_tls,
+    shown_listeners,
 )
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.families import Family, Sample, text_format
@@ -93,6 +94,7 @@ def serve(
     clock = SystemClock()
     signals = EndedBySignals()
     with ExitStack() as opened:
+        opened.enter_context(shown_listeners())
         with named("--host, --port"):
             listener = opened.enter_context(listen(host, port))
         cell = Cell(clock, heartbeat_seconds=heartbeat, members=members, entries=entries)

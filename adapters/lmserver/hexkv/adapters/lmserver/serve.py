@@ -26,6 +26,7 @@ from hexkv.plugins.cli.serving import (
     Host,
     SecretFile,
     check_tls,
+    shown_listeners,
     size_in,
 )
 from hexkv.plugins.clock import SystemClock
@@ -88,6 +89,7 @@ def serve(
         check_observed(observe, registry)
     signals = EndedBySignals()
     with ExitStack() as opened:
+        opened.enter_context(shown_listeners())
         # Listening first: what is refused is refused before memory is taken.
         with named("--host, --port"):
             listener = opened.enter_context(listen(host, port))

@@ -68,6 +68,7 @@ class Server(StreamServer):
             connections=connections,
             secret=secret,
             tls=tls,
+            name="hexkv serve",
         )
 
     def _run_session(self, connection: Connection) -> None:

@@ -74,8 +74,7 @@ class Trust:
         self._users = {user}
 
     def __str__(self) -> str:
-        users = "" if self._users is None else " or ".join(map(str, sorted(self._users)))
-        known = [f"are processes of user {users}"] if users else []
+        known = [] if self._users is None else [processes_of(self._users)]
         return f"clients {' and '.join(known + self._shown)}"
 
     def check(self, stream: Stream) -> None:
@@ -94,6 +93,12 @@ class Trust:
             self._refused.add(user)
             log.warning("a process of %s is refused: it takes a secret to let it in", whose)
         raise Refused(f"a process of {whose} connects")
+
+
+def processes_of(users: Collection[int], groups: Collection[int] = ()) -> str:
+    """In words, of which users and groups clients are processes."""
+    words = f"are processes of user {' or '.join(map(str, sorted(users)))}"
+    return f"{words}, or of group {' or '.join(map(str, sorted(groups)))}" if groups else words
 
 
 def announce(where: str, what: str, who: object) -> None:

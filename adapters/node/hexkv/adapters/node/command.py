@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.trust import announce, processes_of
 from hexkv.adapters.net.listening import Listener
 from hexkv.adapters.node.limits import Limits
 from hexkv.adapters.node.memory import region_bytes
@@ -21,7 +22,7 @@ from hexkv.adapters.node.settings import SharedSettings
 from hexkv.adapters.node.taking import Inherited, NotHandedOver, Predecessor
 from hexkv.plugins.checking import check
 from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app
-from hexkv.plugins.cli.serving import EndedBySignals, size_in
+from hexkv.plugins.cli.serving import EndedBySignals, shown_listeners, size_in
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.served import ServedChunks
@@ -83,6 +84,7 @@ def node(
     loaded = load(config, defaults=defaults)
     signals = EndedBySignals()
     with ExitStack() as opened:
+        opened.enter_context(shown_listeners())
         served, listener, inherited = _open(
             opened, loaded, path, permissions, clock, take_over=take_over
         )
@@ -96,6 +98,8 @@ def node(
             clients=clients,
             inherited=inherited,
         )
+        users, groups = {os.geteuid(), *(uid or ())}, frozenset(gid or ())
+        announce(str(path), "hexkv node", f"clients {processes_of(users, groups)}")
         signals.end(server.stop)
         if inherited is None:
             served.serve_admin()

@@ -8,6 +8,7 @@ from socket import getaddrinfo
 from typing import TYPE_CHECKING
 
 from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.trust import announce
 from hexkv.adapters.net.security import is_local, read_secret
 from hexkv.adapters.net.tls import Trust, server_context
 from hexkv.adapters.observe.counting import counted, counted_spans, recorded, turned_away
@@ -132,6 +133,11 @@ class ServerObserver:
                 connections=settings.connections,
             )
 
+            who = ["clients show a certificate"] if settings.tls_client_ca else []
+            who += ["numbers take the secret"] if self._secret else []
+            place = Address(address.host, self._server.port)
+            announce(str(place), "numbers", ", ".join(who) or "every client is answered")
+
     def close(self) -> None:
         server, self._server = self._server, None
         if server is not None:
@@ -199,6 +205,7 @@ class ServerObserver:
                             f"{address.host} can be reached from other machines, and events say"
                             " the tokens of prompts to everybody: that takes exposed: true"
                         )
+                    announce(text, name, "every client reads the tokens of prompts")
         events = addresses["events"]
         assert events is not None  # noqa: S101 - or nothing would be followed
         with about("events"):
