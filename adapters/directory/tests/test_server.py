@@ -31,14 +31,17 @@ from hexkv.contracts.directory._base import batches, holders, life, some, soon
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.reporting import HeldChunks, Reporter
 from hexkv.plugins.secret import Secret
 from hexkv.plugins.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import (
+    SILENT_HEARTBEATS,
     ConfigError,
     Deadline,
     Member,
     Report,
+    StoreBusy,
     StoreError,
     StoreFull,
     StoreUnreachable,
@@ -239,6 +242,61 @@ def test_a_node_of_a_list_leaves_its_address_and_comes_back(client):
         static.suspend()
     with pytest.raises(StoreError):
         static.resume()
+
+
+def test_a_name_is_joined_again_by_its_proof_alone(served, clock, client):
+    """While its node gives signs of life, whatever generation the other one says."""
+    ada, other, keys = client(served.address), client(served.address), some(2)
+    assert ada.join(life("ada"), batches(keys[:1]), soon())
+    for generation in (1, 2, 2**62):
+        with pytest.raises(StoreBusy, match="another process is 'ada'"):
+            other.join(life("ada", generation), batches(keys[1:]), soon())
+    assert not other.heartbeat(life("ada", 2), 0, soon())
+    assert holders(other, keys) == [["ada"], []]
+    assert list(other.members(soon())) == [life("ada")]
+    assert ada.report(life("ada"), Report(1, keys[1:]), soon())
+    assert ada.join(life("ada", 2), batches(keys[1:]), soon()), "its own later life"
+    assert holders(other, keys) == [[], ["ada"]]
+
+
+@each("ends", ["it is silent", "it leaves", "the directory forgets"])
+def test_a_later_life_has_its_name_once_the_former_one_is_over(served, clock, client, ends):
+    """It has no proof of the former one, whose process is gone."""
+    former, later = client(served.address), client(served.address)
+    assert former.join(life("ada"), [], soon())
+    if ends == "it is silent":
+        clock.advance(SILENT_HEARTBEATS * former.heartbeat_seconds)
+    elif ends == "it leaves":
+        former.leave(life("ada"), soon())
+    else:
+        served.forget()
+    assert later.join(life("ada", 2), [], soon())
+    assert list(later.members(soon())) == [life("ada", 2)]
+    assert not former.join(life("ada"), [], soon()), "it is a life that is over"
+    served.forget()
+
+
+def test_a_node_whose_name_is_taken_reports_once_it_is_free(served, clock, client):
+    """As one does that takes another one over: that one leaves after it has come."""
+    former, member = client(served.address), life("ada", 2)
+    assert former.join(life("ada"), [], soon())
+    reporter = Reporter(client(served.address), member, HeldChunks(), clock)
+    assert 0 < reporter.turn() < float("inf")
+    assert not reporter.superseded
+    former.leave(life("ada"), soon())
+    clock.advance(former.heartbeat_seconds)
+    reporter.turn()
+    assert list(former.members(soon())) == [member]
+
+
+def test_who_shows_no_proof_joins_names_that_are_free(served, client):
+    """A client of the version before has none."""
+    old, others = client(served.address), client(served.address)
+    old._proof = 0
+    assert old.join(life("ada"), [], soon())
+    for again in (old, others):
+        with pytest.raises(StoreBusy):
+            again.join(life("ada"), [], soon())
 
 
 def test_the_command_keeps_strangers_out(tmp_path, capsys):

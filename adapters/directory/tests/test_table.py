@@ -85,7 +85,7 @@ def test_a_column_that_is_used_again_knows_nothing_of_before():
     """Each membership but the last of 200 is over; there are 64 columns."""
     cell, keys = Cell(ManualClock()), [ChunkKey(bytes([n]) * 48) for n in range(201)]
     for generation in range(1, 201):
-        number = cell.join(Member("ada", generation))
+        number = cell.join(Member("ada", generation), 1)
         assert cell.take(number, tags_of([keys[generation]]))
     found = cell.locate(tags_of(keys)).rows
     assert np.count_nonzero(found) == 1

@@ -93,7 +93,7 @@ class Directory(Protocol):
 
         Raises:
             InvalidRequest: a batch has more than ``REPORT_KEYS``.
-            StoreFull: the directory takes no more members.
+            StoreFull, StoreBusy: it takes no more members; another process has the name.
             StoreUnreachable: it did not answer in time; the membership may have begun.
         """
         ...

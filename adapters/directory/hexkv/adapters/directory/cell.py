@@ -18,7 +18,7 @@ import numpy as np
 
 from hexkv.adapters.directory.table import WORD, Rows, Table
 from hexkv.adapters.directory.tags import Tags
-from hexkv.ports import SILENT_HEARTBEATS, Clock, Member, StoreFull
+from hexkv.ports import SILENT_HEARTBEATS, Clock, Member, StoreBusy, StoreFull
 
 FORGOTTEN = 10 * SILENT_HEARTBEATS
 """Heartbeats after which a silent membership is over."""
@@ -30,6 +30,11 @@ NUMBER_BYTES = 8
 """Bytes of the number of a membership, and of a version."""
 
 
+def new_proof() -> int:
+    """A number for :meth:`Cell.join` that is not guessed, for one process and all its joins."""
+    return secrets.randbits(8 * NUMBER_BYTES - 1) or 1
+
+
 @dataclass(slots=True)
 class _Membership:
     """A member, and how far its reports have come."""
@@ -37,6 +42,9 @@ class _Membership:
     member: Member
     column: int
     heard: float
+    proof: int
+    """By which it may join again while it gives signs of life; 0: by none."""
+
     sequence: int = 0
 
 
@@ -84,20 +92,30 @@ class Cell:
         self._until = 0.0
         """When the first of those who are alive by the mask will have been silent for too long."""
 
-    def join(self, member: Member) -> int | None:
+    def join(self, member: Member, proof: int) -> int | None:
         """Begin a membership without entries; ``None`` if a later generation is known.
 
+        Args:
+            member: that joins.
+            proof: a number that only those know who speak for this member; 0 is none. While a
+                member gives signs of life, its name is joined again by the same proof alone.
+
         Raises:
+            StoreBusy: another process has the name at present.
             StoreFull: there are as many members as there may be.
         """
         with self._lock:
             known = self._by_name.get(member.name)
             if known is not None:
-                if self._memberships[known].member.generation > member.generation:
+                former = self._memberships[known]
+                if former.member.generation > member.generation:
                     return None
+                if self._is_alive(former) and not (proof and proof == former.proof):
+                    raise StoreBusy(f"another process is {member.name!r} at present")
                 self._end(known)
-            number = secrets.randbits(8 * NUMBER_BYTES - 1) or 1
-            self._memberships[number] = _Membership(member, self._column(), self._clock.now())
+            number = new_proof()
+            now = self._clock.now()
+            self._memberships[number] = _Membership(member, self._column(), now, proof)
             self._by_name[member.name] = number
             self._change()
             return number

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from hexkv.adapters.directory.cell import new_proof
 from hexkv.adapters.directory.local import Holders, checked
 from hexkv.adapters.directory.table import Rows
 from hexkv.adapters.directory.tags import tags_of
@@ -33,7 +34,7 @@ from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, prove
 from hexkv.adapters.net.outcomes import answering, slices
 from hexkv.adapters.net.pool import Pool
 from hexkv.adapters.net.stream import Stream
-from hexkv.ports import ChunkKey, Deadline, Member, Report, StoreFull
+from hexkv.ports import ChunkKey, Deadline, Member, Report, StoreBusy, StoreFull
 
 _CONNECTIONS = 4
 """Calls that may be under way at a time; others wait."""
@@ -60,7 +61,7 @@ class Wire:
         """
         self.stream.send([request], deadline)
         head = unpack(self.stream.take(HEAD_BYTES, deadline, ahead=AHEAD))
-        if head.kind not in (Kind.YES, Kind.NO, Kind.FULL):
+        if head.kind not in (Kind.YES, Kind.NO, Kind.FULL, Kind.TAKEN):
             raise BadMessage("the directory answers with a request")
         return head
 
@@ -91,6 +92,7 @@ class RemoteDirectory:
         self._pool = Pool(address, self._greeted, tls=tls, most=_CONNECTIONS, patience=patience)
         self._numbers: dict[str, tuple[int, int]] = {}
         """Generation and number of the membership that each node began here last."""
+        self._proof = new_proof()
         self._holders = Holders()
 
     @property
@@ -102,9 +104,10 @@ class RemoteDirectory:
     ) -> bool:
         text = pack_members([(0, member)])
         with self._wire(deadline) as wire:
-            head = wire.ask(Head(Kind.JOIN, text=len(text)).pack() + text, deadline)
-            if head.kind is Kind.FULL:
-                raise StoreFull(f"{self.address} takes no more members")
+            head = wire.ask(
+                Head(Kind.JOIN, text=len(text), number=self._proof).pack() + text, deadline
+            )
+            self._see_room(head.kind, member)
             if head.kind is Kind.NO:
                 return False
             for batch in snapshot:
@@ -150,6 +153,17 @@ class RemoteDirectory:
 
     def close(self) -> None:
         self._pool.close()
+
+    def _see_room(self, kind: Kind, member: Member) -> None:
+        """Nothing, where the answer to a join says that there is room for *member*.
+
+        Raises:
+            StoreFull, StoreBusy: there is none; another process has its name.
+        """
+        if kind is Kind.FULL:
+            raise StoreFull(f"{self.address} takes no more members")
+        if kind is Kind.TAKEN:
+            raise StoreBusy(f"{self.address}: another process is {member.name!r} at present")
 
     def _locate(
         self, wire: Wire, keys: Sequence[ChunkKey], deadline: Deadline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from hexkv.adapters.directory.cell import Cell
+from hexkv.adapters.directory.cell import Cell, new_proof
 from hexkv.adapters.directory.table import Rows
 from hexkv.adapters.directory.tags import tags_of
 from hexkv.ports import (
@@ -27,6 +27,7 @@ class LocalDirectory:
         self.cell = cell
         self._numbers: dict[str, tuple[int, int]] = {}
         """Generation and number of the membership that each node began here last."""
+        self._proof = new_proof()
         self._holders = Holders()
         self._closed = False
 
@@ -38,7 +39,7 @@ class LocalDirectory:
         self, member: Member, snapshot: Iterable[Sequence[ChunkKey]], deadline: Deadline
     ) -> bool:
         self._check(deadline)
-        number = self.cell.join(member)
+        number = self.cell.join(member, self._proof)
         if number is None:
             return False
         self._numbers[member.name] = member.generation, number

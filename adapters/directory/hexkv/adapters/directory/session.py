@@ -25,7 +25,7 @@ from hexkv.adapters.directory.wire import (
 from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit
-from hexkv.ports import Member, StoreFull
+from hexkv.ports import Member, StoreBusy, StoreFull
 
 
 class Session:
@@ -89,13 +89,15 @@ class Session:
         return body[: head.text], tags_in(memoryview(body)[head.text :])
 
     def _join(self, head: Head, text: bytes, tags: Tags) -> list[bytes]:
-        del head, tags
+        del tags
         try:
             ((_, member),) = unpack_members(text)
         except ValueError as error:
             raise BadMessage("one member joins at a time") from error
         try:
-            number = self._cell.join(member)
+            number = self._cell.join(member, head.number)
+        except StoreBusy:
+            return [Head(Kind.TAKEN).pack()]
         except StoreFull:
             return [Head(Kind.FULL).pack()]
         return [_verdict(number is not None, number or 0)]

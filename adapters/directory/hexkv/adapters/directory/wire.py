@@ -12,7 +12,7 @@ answered. Both begin with a head, all numbers little-endian::
 
 | request | text | first, second | sequence | number | the answer's |
 | --- | --- | --- | --- | --- | --- |
-| JOIN | a member | | | | kind, number of the membership |
+| JOIN | a member | | | proof | kind, number of the membership |
 | PART | | tags | | membership | none |
 | JOINED | | | | membership | kind |
 | REPORT | | tags added, removed | of the report | membership | kind |
@@ -20,6 +20,9 @@ answered. Both begin with a head, all numbers little-endian::
 | LEAVE | | | | membership | kind |
 | LOCATE | | tags | version that the asker knows | | rows of so many words, members |
 | MEMBERS | nothing, or a name | | | | members that are alive, or that node's last life |
+
+The proof is a number that a client makes up and keeps: while a node gives signs of life, its name
+is joined again by the same one alone.
 
 The answer to LOCATE has the version as its sequence, as many rows as there were tags, and behind
 them the members of that version, with their columns, unless the asker knows it. *first* is the
@@ -75,6 +78,9 @@ class Kind(IntEnum):
 
     FULL = 34
     """There are as many members as there may be."""
+
+    TAKEN = 35
+    """Another process has the name, and gives signs of life: that takes its proof."""
 
 
 class Head(NamedTuple):
