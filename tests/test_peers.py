@@ -9,12 +9,15 @@ import pytest
 
 from configured import CHUNK, FRAME, PROMPT, computed, hit
 from fronted import HeapLease
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock, chunk_key
 from hexkv.core.io.allowance import Allowance
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.channels import ChannelSettings
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.config import load
 from hexkv.plugins.discovery import discover
+from hexkv.plugins.peering import takes_offers
 from hexkv.plugins.questions import HAVE, SELF, ask_of_each, unpack_member
 from hexkv.plugins.secret import Secret
 from hexkv.plugins.spec import OpenContext, SettingError
@@ -70,7 +73,8 @@ def test_chunks_are_fetched_from_a_peer_and_kept():
 
 def test_chunks_are_given_to_a_peer_that_has_room(tmp_path):
     disk = {"store": "disk", "settings": {"root": str(tmp_path), "exclusive": True}}
-    with opened(serving("a", tiers=[disk]), serving("b")) as (a, b):
+    willing = {"channel": "tcp", "serve": {"accept": True}}
+    with opened(serving("a", tiers=[disk]), serving("b", peers=willing)) as (a, b):
         a.store(PROMPT, computed())
         keys = keys_of(a)
         missing = chunk_key("nobody's")
@@ -79,6 +83,36 @@ def test_chunks_are_given_to_a_peer_that_has_room(tmp_path):
         )
         assert hit(b) == len(PROMPT)
         assert peers_of(a).push(address_of(b), keys, soon()) == [Stored(0)] * ALL
+
+
+def takes(channel, settings, serve):
+    wanted = {"channel": channel, "settings": settings, "serve": serve}
+    return takes_offers(load(None, {}, {"peers": wanted}).settings.peers, discover())
+
+
+@each(
+    "channel, settings, serve, taken",
+    [
+        ("tcp", {}, {}, False),
+        ("tcp", {"secret": "a secret of the tests"}, {}, True),
+        ("tcp", {"secret_file": "/run/secret"}, {}, True),
+        ("tcp", {"tls": True, "tls_certificate": "a", "tls_ca": "b"}, {}, True),
+        ("tcp", {}, {"accept": True}, True),
+        ("tcp", {"secret": "a secret of the tests"}, {"accept": False}, False),
+        ("shm", {}, {}, True),
+    ],
+)
+def test_chunks_are_taken_from_peers_that_show_who_they_are(channel, settings, serve, taken):
+    """Or where the operator says so: over loopback every container of a pod is a peer."""
+    assert takes(channel, settings, serve) == taken
+
+
+def test_without_a_secret_a_peer_that_offers_is_refused():
+    with opened(serving("a"), serving("b")) as (a, b):
+        a.store(PROMPT, computed())
+        for outcome in peers_of(a).push(address_of(b), keys_of(a), soon()):
+            assert isinstance(outcome, Failed)
+        assert hit(b) == 0
 
 
 def test_what_a_peer_does_not_accept_stays_where_it_is():

@@ -25,7 +25,11 @@ def sections(name, own, other, *, frame=FRAME, memory=12, **settings):
     return {
         "tiers": [{"store": "memory", "budget": memory * frame}],
         "directory": directory_of(other) | {"name": name},
-        "peers": {"channel": "tcp", "settings": {"listen": own, **settings}},
+        "peers": {
+            "channel": "tcp",
+            "settings": {"listen": own, **settings},
+            "serve": {"accept": True},
+        },
     }
 
 

@@ -49,6 +49,11 @@ class ChannelSettings:
         if not self.patience > 0:
             raise SettingError("patience", "must be more than 0")
 
+    @property
+    def knows_peers(self) -> bool:
+        """True if a peer shows more than whose process it is, before it may offer chunks."""
+        return bool(self.secret or self.secret_file)
+
     def own_name(self, context: OpenContext) -> str:
         """What this peer is called: a peer without a name counts as another one each time."""
         # The end has the number of the process.

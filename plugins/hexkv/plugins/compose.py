@@ -37,7 +37,7 @@ from hexkv.plugins.discovery import discover
 from hexkv.plugins.identity import identify
 from hexkv.plugins.joining import join, open_directory
 from hexkv.plugins.observing import Observation, open_observation
-from hexkv.plugins.peering import PeerService, open_peers
+from hexkv.plugins.peering import PeerService, open_peers, takes_offers
 from hexkv.plugins.places import Path, suggestion
 from hexkv.plugins.registry import Registry, words
 from hexkv.plugins.schema import EngineSettings
@@ -323,19 +323,22 @@ def open_stack(
             # Of a store that is not there the log tells now, not once a request is slower.
             find_tiers_soon([tier], [_ANY_CHUNK], until, lambda _: None)
     if peers is not None:
-        rules = _lending(loaded, blocks, block)
+        rules = _lending(loaded, registry, blocks, block)
         peers.begin(stack, own, rules, directory, meet, paused=inherited)
     return stack, peers
 
 
-def _lending(loaded: Loaded, pool: BlockPool, block: int | None) -> LendingRules:
+def _lending(
+    loaded: Loaded, registry: Registry, pool: BlockPool, block: int | None
+) -> LendingRules:
     """What peers may have of *pool*, whose largest frame has *block* bytes."""
     serve = loaded.settings.peers.serve
     most = serve.bytes or max(pool.capacity // 4, block or 0)
     if block is not None and most < block:
         where = loaded.locate(("peers", "serve", "bytes"))
         raise ConfigError(f"{where}: {most} bytes do not hold one chunk, which takes {block}")
-    return LendingRules(most, serve.rate, serve.copies, serve.settle, serve.accept)
+    accepts = takes_offers(loaded.settings.peers, registry)
+    return LendingRules(most, serve.rate, serve.copies, serve.settle, accepts)
 
 
 def _own(loaded: Loaded, tiers: Sequence[TierPlan]) -> list[str]:

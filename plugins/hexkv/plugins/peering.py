@@ -50,6 +50,9 @@ from hexkv.ports import (
     namespace_of,
 )
 
+if TYPE_CHECKING:
+    from hexkv.plugins.schema import PeersSettings
+
 log = logging.getLogger("hexkv")
 
 OF_PEERS = "peers"
@@ -316,6 +319,19 @@ def open_peers(
         service = PeerService(channel, name, settings.directory.address, admin, clock)
         opened.pop_all()
     return service
+
+
+def takes_offers(settings: PeersSettings, registry: Registry) -> bool:
+    """Whether chunks that peers offer are kept, of a configuration that has a channel."""
+    if settings.serve.accept is not None:
+        return settings.serve.accept
+    channel = registry.parse("channel", settings.channel, settings.settings)
+    known: bool = getattr(channel, "knows_peers", False)
+    if not known:
+        logging.getLogger("hexkv.listening").info(
+            "chunks that peers offer are refused: that takes a secret, or peers.serve.accept"
+        )
+    return known
 
 
 if TYPE_CHECKING:

@@ -258,8 +258,9 @@ class Serving(Section):
     settle: Seconds = 2.0
     """For which they count after they were given it: to keep it, and to have that reported."""
 
-    accept: bool = True
-    """Whether chunks that peers offer are kept."""
+    accept: bool | None = None
+    """Whether chunks that peers offer are kept; ``null``: where peers show a secret or a
+    certificate, or are known by a Unix socket. Otherwise every process of this user could."""
 
 
 class PeersSettings(Section):

@@ -24,6 +24,10 @@ class ShmSettings(ChannelSettings):
     users: tuple[int, ...] = ()
     """Numbers of users whose processes may be peers, beside this process's own and root."""
 
+    @property
+    def knows_peers(self) -> bool:
+        return True  # no container of a pod has the socket that is not given it
+
     def __post_init__(self) -> None:
         ChannelSettings.__post_init__(self)
         if self.listen:

@@ -34,6 +34,10 @@ class TcpSettings(ChannelSettings):
     tls_ca: FilePath = ""
     """A file of the authorities that sign peers' certificates. Who has none of theirs stays out."""
 
+    @property
+    def knows_peers(self) -> bool:
+        return self.tls or bool(self.secret or self.secret_file)
+
     def __post_init__(self) -> None:
         ChannelSettings.__post_init__(self)
         with about("listen"):
