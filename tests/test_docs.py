@@ -225,6 +225,9 @@ CONFIGURATIONS = [(path, code) for path in PAGES for kind, code in blocks(path) 
 def test_a_configuration_that_is_shown_can_be_built(path, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("shown.yaml").write_text(code)
+    for file in re.findall(r"secret_file: (\w+)", code):
+        Path(file).write_text("a secret of the tests")
+        Path(file).chmod(0o600)
     # The machine that tests need not have the memory that a server has.
     small = {"pool": {"bytes": "1MiB"}}
     loaded = load("shown.yaml", environ={}, overrides=small)

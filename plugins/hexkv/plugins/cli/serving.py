@@ -30,7 +30,7 @@ class _ToStderr(logging.Handler):
 
 @contextmanager
 def shown_listeners() -> Iterator[None]:
-    """Have stderr say at which places the process listens, and how it knows who asks there."""
+    """Have stderr say at which places the process listens, and how it knows its clients."""
     log, handler = logging.getLogger("hexkv.listening"), _ToStderr()
     before = log.level
     log.addHandler(handler)

@@ -82,7 +82,8 @@ def serve(
     """Say to nodes which of them holds which chunks, until SIGTERM.
 
     It keeps nothing on a disk: started anew, it is told everything again by the nodes. Any address
-    that other machines can reach needs --secret-file, or --tls-certificate with --tls-client-ca.
+    that other machines can reach needs --secret-file, or --tls-certificate with --tls-client-ca; on
+    loopback without either, processes of this user alone are answered.
     """
     check_tls(tls_certificate, tls_client_ca)
     with named("--secret-file"):

@@ -65,8 +65,9 @@ def serve(
     """Serve chunks over hexkv://, and over the wires of plugins, until SIGTERM.
 
     Any address that other machines can reach needs --secret-file, or --tls-certificate with
-    --tls-client-ca. Plugins' wires, such as LMCache's lm:// (pip install hexkv-lmcache), have
-    neither: they are off as soon as either is given.
+    --tls-client-ca; on loopback without either, processes of this user alone are served. Plugins'
+    wires, such as LMCache's lm:// (pip install hexkv-lmcache), have neither: they are off as soon
+    as either is given.
     """
     check_tls(tls_certificate, tls_client_ca)
     with named("--budget"):

@@ -102,5 +102,5 @@ def processes_of(users: Collection[int], groups: Collection[int] = ()) -> str:
 
 
 def announce(where: str, what: str, who: object) -> None:
-    """Say in the log at which place a process listens, and how it knows who asks."""
+    """Say in the log at which place a process listens, and how it knows its clients."""
     logging.getLogger("hexkv.listening").info("listening at %s (%s): %s", where, what, who)
