@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hexkv.adapters.admin.client import RemoteAdministration
 from hexkv.adapters.admin.server import AdminServer, Allowed
 from hexkv.adapters.admin.settings import SocketSettings, parse_address
-from hexkv.adapters.net.trust import announce, processes_of
+from hexkv.adapters.net.client_check import announce, processes_of
 from hexkv.adapters.net.listening import Listener
 from hexkv.adapters.net.security import is_local, read_secret
 from hexkv.adapters.net.tls import Trust, server_context

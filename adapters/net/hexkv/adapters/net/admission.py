@@ -18,10 +18,10 @@ from operator import itemgetter
 from threading import Condition, Thread, current_thread
 
 from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.client_check import ClientCheck
 from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, Untrusted
 from hexkv.adapters.net.stream import Stream
-from hexkv.adapters.net.trust import Trust
 from hexkv.adapters.net.unix import peer_of
 from hexkv.ports import Clock, Deadline, EngineClosed, StoreUnreachable
 
@@ -77,7 +77,7 @@ class Admission:
         *,
         connections: int = 64,
         tls: ssl.SSLContext | None = None,
-        trust: Trust | None = None,
+        check: ClientCheck | None = None,
         name: str = "hexkv client",
     ) -> None:
         """Admit connections.
@@ -92,7 +92,7 @@ class Admission:
                 have not made a request, or shown that they know the secret, it is one of those
                 that gives way.
             tls: wraps every connection.
-            trust: checks each client before a byte of it is read; ``None``: *attend* does.
+            check: checks each client before a byte of it is read; ``None``: *attend* does.
             name: of the threads, and in the log.
         """
         self._answer = attend
@@ -100,7 +100,7 @@ class Admission:
         self._limits = limits
         self._connections = connections
         self._tls = tls
-        self._trust = trust
+        self._check = check
         self._name = name
         self._lock = Condition()
         """Notified when a connection is over."""
@@ -202,8 +202,8 @@ class Admission:
     def _attend(self, client: _Client) -> None:
         connection = client.connection
         try:
-            if self._trust is not None:
-                self._trust.check(connection.stream)
+            if self._check is not None:
+                self._check.check(connection.stream)
             connection.await_first()
             connection.stream.secure(connection.opening)
             self._answer(connection)

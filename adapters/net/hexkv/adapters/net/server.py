@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from hexkv.adapters.net.accepting import BACKLOG, Accepting, Acceptor
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.admission import Admission, TurnedAway
+from hexkv.adapters.net.client_check import ClientCheck, announce
 from hexkv.adapters.net.connection import Connection, Limits
-from hexkv.adapters.net.trust import Trust, announce
 from hexkv.ports import Clock, ConfigError
 
 log = logging.getLogger("hexkv")
@@ -46,21 +46,21 @@ class StreamServer:
             connections: how many there may be.
             secret: for which *attend* asks clients; empty: for none.
             tls: wraps every connection.
-            users: whose processes may connect to a Unix socket, as of :class:`Trust`.
+            users: whose processes may connect to a Unix socket, as of :class:`ClientCheck`.
             name: of the threads, and in the log.
 
         Raises:
-            ConfigError: clients could be anybody, as :class:`Trust` has it.
+            ConfigError: clients could be anybody, as :class:`ClientCheck` has it.
         """
-        trust = None
+        check = None
         if isinstance(listener, socket.socket):
-            trust = Trust(listener, secret, tls, users)
-            announce(_place_of(listener), name, trust)
+            check = ClientCheck(listener, secret, tls, users)
+            announce(_place_of(listener), name, check)
         self._listener = listener
         self._acceptor: Accepting | None = None
         self._limits = limits
         self._admission = Admission(
-            attend, clock, limits, connections=connections, tls=tls, trust=trust, name=name
+            attend, clock, limits, connections=connections, tls=tls, check=check, name=name
         )
         self._stopping = False  # a bool, for a signal handler must not wait for a lock
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.trust import announce, processes_of
+from hexkv.adapters.net.client_check import announce, processes_of
 from hexkv.adapters.net.listening import Listener
 from hexkv.adapters.node.limits import Limits
 from hexkv.adapters.node.memory import region_bytes

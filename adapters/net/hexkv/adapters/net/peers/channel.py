@@ -89,7 +89,7 @@ class PeerChannel(ABC):
         clients: connections that are served at a time.
         security: a secret, and TLS.
         users: whose processes may be peers over a Unix socket, as of
-            :class:`~hexkv.adapters.net.trust.Trust`.
+            :class:`~hexkv.adapters.net.client_check.ClientCheck`.
     """
 
     def __init__(

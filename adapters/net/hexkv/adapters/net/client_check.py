@@ -26,7 +26,7 @@ _NAMED = 16
 """Users of whom the log says that they are refused."""
 
 
-class Trust:
+class ClientCheck:
     """How one listener knows its clients. Safe from any thread.
 
     Args:

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from hexkv.adapters.net import owners, trust
-from hexkv.adapters.net.trust import Trust
+from hexkv.adapters.net import client_check, owners
+from hexkv.adapters.net.client_check import ClientCheck
 from hexkv.adapters.net.handshake import Refused
 from hexkv.adapters.net.owners import own_user, owner_of
 from hexkv.adapters.net.stream import Stream
@@ -156,11 +156,11 @@ def test_a_listener_without_a_secret_takes_its_own_user_alone(
 ):
     """Root is no exception, and each user who is refused is a line in the log, once."""
     server = Stream(connected()[0])
-    own = Trust(listening())
+    own = ClientCheck(listening())
     own.check(server)
     assert str(own) == f"clients are processes of user {os.geteuid()}"
-    monkeypatch.setattr(trust, "own_user", lambda: OTHER)
-    others = Trust(listening())
+    monkeypatch.setattr(client_check, "own_user", lambda: OTHER)
+    others = ClientCheck(listening())
     for _ in range(3):
         with pytest.raises(Refused, match=f"user {os.geteuid()}"):
             others.check(server)
@@ -169,25 +169,25 @@ def test_a_listener_without_a_secret_takes_its_own_user_alone(
 
 def test_a_secret_or_a_certificate_takes_every_user(listening, connected, monkeypatch):
     """TLS that asks for no certificates is none."""
-    monkeypatch.setattr(trust, "own_user", lambda: OTHER)
+    monkeypatch.setattr(client_check, "own_user", lambda: OTHER)
     server = Stream(connected()[0])
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with pytest.raises(Refused):
-        Trust(listening(), tls=tls).check(server)
-    guarded = Trust(listening(), b"a secret of the tests")
+        ClientCheck(listening(), tls=tls).check(server)
+    guarded = ClientCheck(listening(), b"a secret of the tests")
     guarded.check(server)
     assert str(guarded) == "clients show that they know the secret"
     tls.verify_mode = ssl.CERT_REQUIRED
-    asking = Trust(listening(), tls=tls)
+    asking = ClientCheck(listening(), tls=tls)
     asking.check(server)
     assert str(asking) == "clients show a certificate"
 
 
 def test_where_users_cannot_be_told_apart_a_secret_is_required(listening, monkeypatch):
-    monkeypatch.setattr(trust, "own_user", lambda: None)
+    monkeypatch.setattr(client_check, "own_user", lambda: None)
     with pytest.raises(ConfigError, match="takes a secret"):
-        Trust(listening())
-    Trust(listening(), b"a secret of the tests")
+        ClientCheck(listening())
+    ClientCheck(listening(), b"a secret of the tests")
 
 
 def test_a_unix_socket_takes_the_users_that_it_is_given(opened, tmp_path):
@@ -197,6 +197,6 @@ def test_a_unix_socket_takes_the_users_that_it_is_given(opened, tmp_path):
     client = opened.enter_context(socket.socket(socket.AF_UNIX))
     client.connect(listener.getsockname())
     server = Stream(opened.enter_context(listener.accept()[0]))
-    Trust(listener).check(server)
+    ClientCheck(listener).check(server)
     with pytest.raises(Refused):
-        Trust(listener, b"a secret of the tests", users={OTHER}).check(server)
+        ClientCheck(listener, b"a secret of the tests", users={OTHER}).check(server)
