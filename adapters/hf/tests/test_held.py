@@ -66,10 +66,8 @@ def quantised(model, length):
     return Cache(layers=[EightBits(residual_length=8) for _ in range(3)])
 
 
-def in_eight_bit_floats(model, length):
-    if not hasattr(cache_utils, "Fp8QuantizedLayer"):
-        pytest.skip("this release of transformers has no such layer")
-    return Cache(layers=[cache_utils.Fp8QuantizedLayer() for _ in range(3)])
+def layers_of(kind):
+    return lambda model, length: Cache(layers=[getattr(cache_utils, kind)() for _ in range(3)])
 
 
 def offloaded(model, length):
@@ -77,12 +75,16 @@ def offloaded(model, length):
     return DynamicCache()
 
 
-CACHES = {
+NEW_LAYERS = {"eight bits": "Fp8QuantizedLayer", "hybrid": "LinearAttentionAndFullAttentionLayer"}
+"""Not in every release of transformers that is supported."""
+
+REFUSED = {"quantised": quantised} | {
+    name: layers_of(kind) for name, kind in NEW_LAYERS.items() if hasattr(cache_utils, kind)
+}
+CACHES = REFUSED | {
     "dynamic": lambda model, length: DynamicCache(),
     "of the configuration": lambda model, length: DynamicCache(config=model.config),
     "static": lambda model, length: StaticCache(config=model.config, max_cache_len=length),
-    "quantised": quantised,
-    "eight bits": in_eight_bit_floats,
     "offloaded": offloaded,
 }
 KINDS = ("llama-gqa", "mistral-sliding", "hybrid")
@@ -243,8 +245,8 @@ def test_room_that_was_never_computed_is_not_saved(subjects, prompt):
     assert assert_right(model, cached, ids[0].tolist()) == 2 * CHUNK
 
 
-@each("kind", ["quantised", "eight bits"])
-def test_a_quantised_layer_is_refused_in_a_sentence(subjects, prompt, kind):
+@each("kind", REFUSED)
+def test_a_quantised_or_hybrid_layer_is_refused_in_a_sentence(subjects, prompt, kind):
     model, cached = subjects["llama-gqa"]
     ids = prompt(2 * CHUNK, seed=8)
     with pytest.raises(LayoutMismatch, match=r"layer 0 of the cache is a .*, which does not keep"):
