@@ -23,6 +23,9 @@ class Model:
         self.turned = torch.nn.Parameter(self.one.data[:8].clone().T, requires_grad=False)
         self.empty = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 
+    def load_weights(self, weights):
+        self.one.data.copy_(weights)
+
     def named_parameters(self):
         return [(name, getattr(self, name)) for name in ("one", "turned", "empty")]
 
@@ -54,6 +57,7 @@ class Engine:
 
         self.weights = Weights(lambda: first)
         self.executor = Nested()
+        self.executor.driver_worker = self
         watch(Executor, name, self.weights)
         watch(Executor, name, self.weights)
 
@@ -68,7 +72,9 @@ class Engine:
         return method(self, *args) if callable(method) else self._method(method, args, kwargs)
 
     def _method(self, name, args, kwargs):
-        if name == "extension":
+        if name == "reload_weights" and self.model is not None:
+            self.model.load_weights(self.model.one.data.clone())
+        elif name == "extension":
             self.model.one.data.mul_(1.001)
         elif name == "fails":
             raise RuntimeError("a worker failed")
@@ -249,6 +255,17 @@ def test_engines_of_one_process_have_weights_of_their_own(engine):
     other.call("update_weights")
     assert engine.weights.intact
     assert not other.weights.intact
+
+
+def test_a_model_that_is_loaded_without_a_call_ends_the_cache(engine, caplog):
+    """As trainers do whose engine is in their own process."""
+    engine.call("execute_model")
+    engine.call("reload_weights")
+    assert engine.weights.intact
+    engine.model.load_weights(torch.zeros(64, 300))
+    assert not engine.weights.intact
+    assert "(load_weights)" in caplog.text
+    assert not engine.model.one.any()
 
 
 def test_connectors_of_one_engine_see_its_calls_whatever_they_are_called(engine):

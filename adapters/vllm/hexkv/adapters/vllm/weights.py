@@ -86,11 +86,16 @@ class Weights:
         self._asleep = False
         self._moved = False
         self._place: str | None = None
-        self._inside = False
+        self._inside = self._reloading = False
 
     def computed(self) -> None:
         """Note that tokens are computed. With other weights, their KV may stay in vLLM's memory."""
         self._mixed = self._mixed or not self.intact
+
+    def loads(self) -> None:
+        """Note that a model's own ``load_weights`` is about to be called."""
+        if not self._reloading:
+            self._lost(_replaced("load_weights"))
 
     def call(
         self, config: Any, method: object, said: Mapping[str, Any], go: Call, fingerprints: Call
@@ -149,11 +154,12 @@ class Weights:
         raw = from_files and given.get("is_checkpoint_format", True)
         same = raw and self._first_there(config)
         self.changes += self.intact
-        self.intact, loaded = False, False
+        self.intact, loaded, self._reloading = False, False, True
         try:
             done = go()
             loaded = True
         finally:
+            self._reloading = False
             # Files that are written to meanwhile may be read before it or after.
             self._reloaded(same=same and loaded and self._first_there(config))
         return done
@@ -254,6 +260,9 @@ def _watching(plain: Callable[..., object]) -> Callable[..., object]:
 
     @wraps(plain)
     def collective_rpc(executor: Any, method: object, *args: Any, **named: Any) -> object:
+        if not hasattr(executor, "hexkv"):
+            executor.hexkv = True
+            _watch_model(executor)
         if isinstance(method, str) and method in KEEPING:
             return plain(executor, method, *args, **named)
         go: Call = partial(plain, executor, method, *args, **named)
@@ -266,6 +275,23 @@ def _watching(plain: Callable[..., object]) -> Callable[..., object]:
 
     collective_rpc.hexkv = True  # type: ignore[attr-defined]  # a mark: wrapped once
     return collective_rpc
+
+
+def _watch_model(executor: Any) -> None:
+    """See the ``load_weights`` of a model in this process, too, where anyone may call it."""
+    try:
+        model = executor.driver_worker.get_model()
+        plain = model.load_weights
+    except Exception:  # noqa: BLE001 - it is elsewhere, or has none
+        return
+
+    @wraps(plain)
+    def load_weights(*args: Any, **named: Any) -> object:
+        for weights in _seen_by(executor.vllm_config):
+            weights.loads()
+        return plain(*args, **named)
+
+    model.load_weights = load_weights
 
 
 def fingerprint(worker: Any) -> str:
