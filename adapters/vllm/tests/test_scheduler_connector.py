@@ -320,8 +320,8 @@ def test_a_reset_clears_the_tiers_that_are_named_and_says_what_it_could_not(capl
 
 
 def lost(weights):
-    """The weights are replaced, as vLLM is asked to."""
-    weights.call(None, "reset_weights", {}, lambda: None, lambda: "")
+    """The weights are dropped, as vLLM is asked to."""
+    weights.call(None, "sleep", {"kwargs": {"level": 2}}, lambda: None, lambda: "")
 
 
 def test_requests_from_before_the_weights_were_replaced_are_left_alone():

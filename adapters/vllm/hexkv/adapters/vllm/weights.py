@@ -6,8 +6,8 @@ process that plans, where nothing is planned while a call is under way. So the c
 the first byte changes, and all ranks stop at once.
 
 No name begins for the weights that come: vLLM's own memory may still hold KV of both, and what was
-computed from it would be stored. Only where the first weights are loaded again before anything was
-computed with others does the cache go on.
+computed from it would be stored. Only where weights were dropped, and the same ones are loaded
+before anything was computed or loaded in between, does the cache go on.
 """
 
 from __future__ import annotations
@@ -83,13 +83,19 @@ class Weights:
 
         self._first = first
         self._mixed = False
+        """True if no reload brings the cache back."""
+
         self._asleep = False
         self._moved = False
+        """True if the workers' configuration may not be the one that is known here."""
+
         self._place: str | None = None
+        """Where the last reload read from; ``None``: where vLLM did at the start."""
+
         self._inside = self._reloading = False
 
     def computed(self) -> None:
-        """Note that tokens are computed. With other weights, their KV may stay in vLLM's memory."""
+        """Note that tokens are computed. Their KV, of whatever weights, may stay with vLLM."""
         self._mixed = self._mixed or not self.intact
 
     def loads(self) -> None:
@@ -131,18 +137,15 @@ class Weights:
             case "sleep":
                 self._asleep = True
                 if given.get("level", 1) != 1:
-                    self._lost(
-                        "vLLM sleeps at level 2, which drops the model's weights: nothing is loaded"
-                        " or stored until reload_weights has loaded the same ones"
-                    )
+                    self._end(_DROPPED)
             case "wake_up":
                 self._asleep = self._asleep and tags is not None and "weights" not in tags
             case "discard":
                 if tags is None or "weights" in tags:
                     self._asleep = True
-                    self._lost(_replaced(method))
+                    self._end(_DROPPED)
             case "update_config":
-                self._moved = True  # the workers' configuration is not the one that is read here
+                self._moved = True
             case _:
                 self._lost(_replaced(method))
 
@@ -153,6 +156,7 @@ class Weights:
         from_files = given.get("weights_iterator") is None
         raw = from_files and given.get("is_checkpoint_format", True)
         same = raw and self._first_there(config)
+        self._mixed = self._mixed or not same
         self.changes += self.intact
         self.intact, loaded, self._reloading = False, False, True
         try:
@@ -160,15 +164,17 @@ class Weights:
             loaded = True
         finally:
             self._reloading = False
-            # Files that are written to meanwhile may be read before it or after.
-            self._reloaded(same=same and loaded and self._first_there(config))
+            if loaded:  # files that are written to meanwhile may be read before it or after
+                same = same and self._first_there(config)
+                self._mixed = self._mixed or not same
+            self._reloaded(same=same and loaded)
         return done
 
     def _reloaded(self, *, same: bool) -> None:
         if same and self._mixed:
             log.error(
-                "the model has the weights again that it started with, but has computed with others"
-                " in between: nothing is loaded or stored until vLLM starts anew"
+                "the model has the weights again that it started with, but had others in between,"
+                " or computed without any: nothing is loaded or stored until vLLM starts anew"
             )
         elif same:
             self.intact = True
@@ -184,8 +190,6 @@ class Weights:
 
     def _unknown(self, method: object, go: Call, fingerprints: Call | None) -> object:
         """Call what may change weights, or not."""
-        if not self.intact:
-            return go()
         asks = None if self._asleep else fingerprints  # there is no memory to look at meanwhile
         before = _taken(asks)
         try:
@@ -196,10 +200,21 @@ class Weights:
                 self._lost(_replaced(str(name)))
 
     def _lost(self, why: str) -> None:
+        """End the cache for good: a reload need not reach all that has changed."""
+        self._mixed = True
+        self._end(why)
+
+    def _end(self, why: str) -> None:
         if self.intact:
             self.intact = False
             self.changes += 1
             log.error("%s", why)
+
+
+_DROPPED = (
+    "vLLM drops the model's weights (sleep at level 2): nothing is loaded or stored until"
+    " reload_weights has loaded the same ones"
+)
 
 
 def _replaced(method: str) -> str:
