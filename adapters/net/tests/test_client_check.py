@@ -167,6 +167,14 @@ def test_a_listener_without_a_secret_takes_its_own_user_alone(
     assert [it.levelno for it in caplog.records] == [logging.WARNING]
 
 
+def test_a_client_that_has_gone_already_is_no_line_in_the_log(listening, connected, caplog):
+    server, client = connected()
+    client.close()
+    with pytest.raises(Refused, match="not known"):
+        ClientCheck(listening()).check(Stream(server))
+    assert caplog.records == []
+
+
 def test_a_secret_or_a_certificate_takes_every_user(listening, connected, monkeypatch):
     """TLS that asks for no certificates is none."""
     monkeypatch.setattr(client_check, "own_user", lambda: OTHER)

@@ -57,7 +57,7 @@ class ClientCheck:
             self._shown.append("show that they know the secret")
         if asks_for_certificates(tls):
             self._shown.append("show a certificate")
-        self._refused: set[int | None] = set()
+        self._refused: set[int] = set()
         if listener.family == socket.AF_UNIX:
             self._users = {0, os.geteuid()} if users is None else users
             return
@@ -88,11 +88,12 @@ class ClientCheck:
         user = stream.user
         if user in self._users:
             return
-        whose = "a user that is not known" if user is None else f"user {user}"
+        if user is None:  # as of each client that has closed its end already
+            raise Refused("it is not known whose process connects")
         if user not in self._refused and len(self._refused) < _NAMED:
             self._refused.add(user)
-            log.warning("a process of %s is refused: it takes a secret to let it in", whose)
-        raise Refused(f"a process of {whose} connects")
+            log.warning("a process of user %d is refused: that takes a secret", user)
+        raise Refused(f"a process of user {user} connects")
 
 
 def processes_of(users: Collection[int], groups: Collection[int] = ()) -> str:
