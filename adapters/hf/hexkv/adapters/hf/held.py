@@ -125,10 +125,13 @@ class _FirstLayer(DynamicCache):
         return self.start
 
     def get_mask_sizes(
-        self, query: int | torch.Tensor, *_: object, **__: object
+        self,
+        query_length: int | torch.Tensor,
+        layer_idx: int = 0,  # noqa: ARG002 - all layers alike
     ) -> tuple[int, int]:
         # Releases before 5 give positions.
-        return self.start + (query if isinstance(query, int) else len(query)), 0
+        length = query_length if isinstance(query_length, int) else len(query_length)
+        return self.start + length, 0
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
