@@ -61,7 +61,7 @@ def verdict(kind: str) -> str:
         with build(load(environ={}, overrides=_CONFIG), namespace) as engine:
             cached = CachedModel(model, engine)
             _try(model, cached)
-            assert cached.namespace is namespace, "running the model is taken for other weights"
+            assert cached.namespace == namespace, "running the model is taken for other weights"
     return SAME
 
 
