@@ -27,4 +27,5 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("patient"), max_examples=500)
 settings.load_profile("patient")
-load.__kwdefaults__ |= {"defaults": {"deadlines": DEADLINES}}  # of each call that gives none
+# Of each call that gives none.
+load.__kwdefaults__ = (load.__kwdefaults__ or {}) | {"defaults": {"deadlines": DEADLINES}}

@@ -318,10 +318,10 @@ def open_stack(
             runtime = replace(runtime, events=(*runtime.events, feed))
     stack = TierStack(tiers, runtime)
     until = Deadline.after(clock, settings.deadlines.lookup)
-    for tier in stack.tiers:
-        if tier.remote and not tier.indexing:
+    for opened in stack.tiers:
+        if opened.remote and not opened.indexing:
             # Of a store that is not there the log tells now, not once a request is slower.
-            find_tiers_soon([tier], [_ANY_CHUNK], until, lambda _: None)
+            find_tiers_soon([opened], [_ANY_CHUNK], until, lambda _: None)
     if peers is not None:
         rules = _lending(loaded, registry, blocks, block)
         peers.begin(stack, own, rules, directory, meet, paused=inherited)

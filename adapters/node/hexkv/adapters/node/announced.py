@@ -81,7 +81,7 @@ def seek(session: Client, asked: Request) -> None:
         raise InvalidRequest("a wait lasts no less than no time")
     now = Deadline(session.clock, 0.0)
     announced, pushing = session.served.announced, session.served.pushing
-    flags = announced.expect(keys, group, now)
+    flags: list[int] = [*announced.expect(keys, group, now)]
     unknown = [key for key, is_coming in zip(keys, flags, strict=True) if not is_coming]
     if unknown and pushing is not None:
         until = Deadline.after(session.clock, min(seconds, _LONGEST_SEARCH))
