@@ -288,7 +288,8 @@ def test_a_node_whose_name_is_taken_reports_once_it_is_free(served, clock, clien
     clock.advance(former.heartbeat_seconds)
     reporter.turn()
     (joined,) = former.members(soon())
-    assert joined.name == "ada" and joined.generation > 1
+    assert joined.name == "ada"
+    assert joined.generation > 1
 
 
 def test_who_shows_no_proof_joins_names_that_are_free(served, client):

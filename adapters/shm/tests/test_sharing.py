@@ -313,7 +313,10 @@ def test_a_mapping_of_a_former_life_is_never_read_as_the_present_one(end, opened
 def test_processes_of_other_users_get_nothing_on_either_side(end):
     far, near = end("a"), end()
     far.serve()
-    for checks, name in ((far.channel._server._admission._check, "_users"), (near.channel, "_allowed")):
+    for checks, name in (
+        (far.channel._server._admission._check, "_users"),
+        (near.channel, "_allowed"),
+    ):
         allowed = getattr(checks, name)
         setattr(checks, name, frozenset())
         (outcome,), _ = near.read(far.peer, [KEY])

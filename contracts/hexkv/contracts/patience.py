@@ -27,5 +27,5 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("patient"), max_examples=500)
 settings.load_profile("patient")
-# Of each call that gives none.
-load.__kwdefaults__ = (load.__kwdefaults__ or {}) | {"defaults": {"deadlines": DEADLINES}}
+# Of each call that gives no defaults.
+load.__kwdefaults__ = {**(load.__kwdefaults__ or {}), "defaults": {"deadlines": DEADLINES}}

@@ -37,7 +37,7 @@ from hexkv.plugins.discovery import discover
 from hexkv.plugins.identity import identify
 from hexkv.plugins.joining import join, open_directory
 from hexkv.plugins.observing import Observation, open_observation
-from hexkv.plugins.peering import PeerService, open_peers, takes_offers
+from hexkv.plugins.peering import OF_PEERS, PeerService, open_peers, takes_offers
 from hexkv.plugins.places import Path, suggestion
 from hexkv.plugins.registry import Registry, words
 from hexkv.plugins.schema import EngineSettings
@@ -317,11 +317,12 @@ def open_stack(
         if (feed := observation.follow(kinds)) is not None:
             runtime = replace(runtime, events=(*runtime.events, feed))
     stack = TierStack(tiers, runtime)
-    until = Deadline.after(clock, settings.deadlines.lookup)
-    for opened in stack.tiers:
-        if opened.remote and not opened.indexing:
+    until = Deadline.after(clock, settings.deadlines.retrieve)
+    for wanted, opened_tier in zip(settings.tiers, stack.tiers, strict=True):
+        # Peers come and go, which the directory tells of.
+        if opened_tier.remote and not opened_tier.indexing and wanted.store != OF_PEERS:
             # Of a store that is not there the log tells now, not once a request is slower.
-            find_tiers_soon([opened], [_ANY_CHUNK], until, lambda _: None)
+            find_tiers_soon([opened_tier], [_ANY_CHUNK], until, lambda _: None)
     if peers is not None:
         rules = _lending(loaded, registry, blocks, block)
         peers.begin(stack, own, rules, directory, meet, paused=inherited)

@@ -188,12 +188,13 @@ class Admission:
             return True
         strangers = [it for it in there if not it.connection.known]
         if len(strangers) >= max(1, self._connections // 2):
-            there = strangers
-        lags = [(lag, it) for it in there if (lag := it.connection.lag) is not None]
-        if not lags:
-            self._count(TurnedAway.FULL)
-            return False
-        _, client = max(lags, key=itemgetter(0))
+            client = strangers[0]  # in the order in which they came: the system need not be asked
+        else:
+            lags = [(lag, it) for it in there if (lag := it.connection.lag) is not None]
+            if not lags:
+                self._count(TurnedAway.FULL)
+                return False
+            _, client = max(lags, key=itemgetter(0))
         self._count(TurnedAway.IDLE if client.connection.known else TurnedAway.SILENT)
         client.dismissed = True
         client.connection.stream.abort()

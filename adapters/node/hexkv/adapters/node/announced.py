@@ -83,11 +83,13 @@ def seek(session: Client, asked: Request) -> None:
     announced, pushing = session.served.announced, session.served.pushing
     flags: list[int] = [*announced.expect(keys, group, now)]
     unknown = [key for key, is_coming in zip(keys, flags, strict=True) if not is_coming]
-    if unknown and pushing is not None:
-        until = Deadline.after(session.clock, min(seconds, _LONGEST_SEARCH))
-        found = pushing.seek(unknown, peer, until)
-        no = 0 if found.complete else LATER
-        # What has come meanwhile is expected no more: the client is to look again, not to compute.
-        expected = zip(keys, announced.expect(keys, group, now), strict=True)
-        flags = [1 if comes or key in found.coming else no for key, comes in expected]
-    session.send(asked.head, Status.DONE, bytes(flags))
+    if not unknown or pushing is None:
+        session.send(asked.head, Status.DONE, bytes(flags))
+        return
+    until = Deadline.after(session.clock, min(seconds, _LONGEST_SEARCH))
+    found = pushing.seek(unknown, peer, until)
+    no = 0 if found.complete else LATER
+    # What has come meanwhile is expected no more: the client is to look again, not to compute.
+    expected = zip(keys, announced.expect(keys, group, now), strict=True)
+    said = bytes(1 if comes or key in found.coming else no for key, comes in expected)
+    session.send(asked.head, Status.DONE, said)

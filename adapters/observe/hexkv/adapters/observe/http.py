@@ -25,6 +25,7 @@ from hexkv.adapters.observe.openmetrics import (
 from hexkv.ports import Clock
 
 if TYPE_CHECKING:
+    from socket import socket
     from socketserver import BaseServer
 
     from _typeshed import WriteableBuffer
@@ -98,7 +99,8 @@ class HealthServer:
         self._thread.join(_CLOSING)
 
     def _attend(self, connection: Connection) -> None:
-        answer = _Handler(connection, None, cast("BaseServer", self)).answer
+        # A connection in place of a socket, which only setup() would use.
+        answer = _Handler(cast("socket", connection), None, cast("BaseServer", self)).answer
         if answer:  # else the client has left
             connection.engage(connection.opening.remaining())
             connection.send([answer])

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hexkv.ports import Reason
+
+
+class Asked(Protocol):
+    """A way to one rank's engine: :class:`~hexkv.adapters.vllm.channel.ChannelClient`."""
+
+    def ask(self, op: str, tokens: bytes = b"", *, wanted: bool = True, **said: object) -> int: ...
+    def take(self, number: int, seconds: float = 0.0) -> Mapping[str, object] | None: ...
+    def drop(self, number: int) -> None: ...
+    def close(self) -> None: ...
 
 
 class Scope(NamedTuple):

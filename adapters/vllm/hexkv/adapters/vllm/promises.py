@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from hexkv.adapters.vllm.scheduler_connector import Asked
+from hexkv.adapters.vllm.messages import Asked
 
 log = logging.getLogger("vllm.hexkv")
 

@@ -9,10 +9,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from hexkv.adapters.vllm.scheduler_connector import Asked
+from hexkv.adapters.vllm.messages import Asked
 
 log = logging.getLogger("vllm.hexkv")
 

@@ -11,9 +11,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from secrets import token_hex
-from typing import Protocol
 
-from hexkv.adapters.vllm.messages import Computed, Kept, Scope, Step
+from hexkv.adapters.vllm.messages import Asked, Computed, Kept, Scope, Step
 from hexkv.adapters.vllm.requests import (
     Allowed,
     Found,
@@ -31,15 +30,6 @@ from hexkv.ports import Reason
 
 _NAMING = 0.5
 """Seconds that a rank is waited for, once, to say what other nodes call this one's."""
-
-
-class Asked(Protocol):
-    """A way to one rank's engine: :class:`~hexkv.adapters.vllm.channel.ChannelClient`."""
-
-    def ask(self, op: str, tokens: bytes = b"", *, wanted: bool = True, **said: object) -> int: ...
-    def take(self, number: int, seconds: float = 0.0) -> Mapping[str, object] | None: ...
-    def drop(self, number: int) -> None: ...
-    def close(self) -> None: ...
 
 
 class SchedulerConnector:
