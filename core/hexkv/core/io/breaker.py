@@ -68,14 +68,16 @@ class Breaker:
                 self._probe = now
             return True
 
-    def succeeded(self) -> None:
-        """A call was answered."""
+    def succeeded(self) -> bool:
+        """Note that a call was answered. Return True if the breaker was open, and is closed now."""
         if not self._failures and not self._pause:
-            return
+            return False
         with self._lock:
+            closes = bool(self._pause)
             self._failures = 0
             self._pause = 0.0
             self._probe = None
+            return closes
 
     def failed(self, *, at_once: bool = False) -> bool:
         """A call failed; *at_once* opens the breaker whatever came before. Whether it opened."""

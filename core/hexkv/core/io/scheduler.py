@@ -25,6 +25,7 @@ from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import WORDS, LaneRules, Priority, Refused
 from hexkv.core.io.ticket import Ticket
+from hexkv.core.notices import Notices
 from hexkv.core.steps import StepRing
 from hexkv.core.turns import Line, Turn
 from hexkv.ports import Clock, Completion, CounterName, Deadline, Executor, Reason, Telemetry
@@ -32,6 +33,11 @@ from hexkv.ports import Clock, Completion, CounterName, Deadline, Executor, Reas
 T = TypeVar("T")
 
 log = logging.getLogger("hexkv")
+
+_OPENED = {
+    Reason.FAILURES: "several calls in a row failed",
+    Reason.TIMED_OUT: "no call was answered in time",
+}
 
 
 @dataclass(order=True, slots=True)
@@ -67,6 +73,8 @@ class Lane:
         """Bytes of tasks that wait or run, at most."""
 
         self._executor, self._telemetry = executor, telemetry
+        self._direction = "writing" if self._row.endswith("/write") else "reading"
+        self._notices = Notices(log, f"tier {self._tier}", clock, verbs=("is off", "is on again"))
         self._heap: list[_Task] = []
         self._live: dict[Ticket[object], _Task] = {}
         """Tasks that wait or run."""
@@ -305,7 +313,8 @@ class Lane:
 
         def complete() -> None:
             if wanted and well:
-                self.breaker.succeeded()
+                if self.breaker.succeeded():
+                    self._notices.works(self._direction)
             elif wanted and well is not None:
                 self._failed(Reason.FAILURES)
             with self._lock:
@@ -384,4 +393,5 @@ class Lane:
 
     def _failed(self, why: Reason, *, at_once: bool = False) -> None:
         if self.breaker.failed(at_once=at_once):
+            self._notices.failed(self._direction, _OPENED[why])
             self._telemetry.count(CounterName.BREAKER_OPENED, 1, tier=self._tier, reason=why)

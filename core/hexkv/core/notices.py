@@ -1,0 +1,121 @@
+"""Log lines about what fails again and again: the first at once, then one a minute with a count.
+
+A line is of a *kind*: what failed, and the error's words without numbers and paths. Another kind is
+another cause, and has a line of its own. The end of a failure is one line, too, if its beginning
+was one; so a failure that is the last line of a log lasts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from logging import Logger
+from threading import Lock
+
+from hexkv.ports import Clock
+
+EVERY = 60.0
+"""Seconds between two lines of one kind."""
+
+_MOST = 64
+"""Kinds that are remembered; the oldest is forgotten first."""
+
+_LENGTH = 300
+"""Characters of an error that make its kind."""
+
+
+def kind_of(words: str) -> str:
+    """The words of an error that all of its kind have: no numbers, keys, addresses and paths."""
+    return " ".join("*" if _varies(word) else word for word in words[:_LENGTH].split())
+
+
+def _varies(word: str) -> bool:
+    return any(char.isdigit() or char == "/" for char in word)
+
+
+@dataclass(slots=True)
+class _Kind:
+    logged: float
+    """When its last line was."""
+
+    held_back: int = 0
+    """Failures since that line."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    since: float
+    failures: int = 0
+    logged: bool = False
+    """True if the log has a line of it."""
+
+
+class Notices:
+    """The lines about one subject. Safe from any thread.
+
+    Args:
+        log: where they are written.
+        subject: with which each line begins.
+        clock: for the pauses between lines.
+        verbs: of what fails, and of what does so no longer.
+    """
+
+    def __init__(
+        self,
+        log: Logger,
+        subject: str,
+        clock: Clock,
+        verbs: tuple[str, str] = ("failed", "works again"),
+    ) -> None:
+        self._log = log
+        self._subject = subject
+        self._clock = clock
+        self._verbs = verbs
+        self._lock = Lock()
+        self._kinds: dict[tuple[str, str], _Kind] = {}
+        self.troubles: dict[str, _Trouble] = {}
+        """What fails at present. Empty mostly: a success need not call :meth:`works` then."""
+
+    def failed(
+        self, what: str, words: str, count: int = 1, *, detail: str = "", lasts: bool = True
+    ) -> None:
+        """Write that *what* failed, unless a line of the same kind is less than a minute old.
+
+        Args:
+            what: the operation.
+            words: the error, for people.
+            count: failures that this line stands for.
+            detail: what follows the error in the line, and does not make another kind.
+            lasts: whether *what* fails until :meth:`works` is called.
+        """
+        kind = what, kind_of(words)
+        now = self._clock.now()
+        with self._lock:
+            if lasts:
+                trouble = self.troubles.setdefault(what, _Trouble(now))
+                trouble.failures += count
+            found = self._kinds.get(kind)
+            if found is not None and now - found.logged < EVERY:
+                found.held_back += count
+                return
+            more = 0 if found is None else found.held_back
+            self._kinds.pop(kind, None)
+            self._kinds[kind] = _Kind(now)
+            if len(self._kinds) > _MOST:
+                del self._kinds[next(iter(self._kinds))]
+            if lasts:
+                trouble.logged = True
+        also = f"; {more} more since the last line" if more else ""
+        text = f"{self._subject}: {what} {self._verbs[0]}: {words}{detail}{also}"
+        self._log.warning("%s", text)
+
+    def works(self, what: str) -> None:
+        """Write that *what* works again, if the log has a line that it does not."""
+        if what not in self.troubles:
+            return
+        with self._lock:
+            trouble = self.troubles.pop(what, None)
+        if trouble is not None and trouble.logged:
+            seconds = self._clock.now() - trouble.since
+            count = f" and {trouble.failures} failures" if trouble.failures > 1 else ""
+            text = f"{self._subject}: {what} {self._verbs[1]} after {seconds:.3g} s{count}"
+            self._log.warning("%s", text)
