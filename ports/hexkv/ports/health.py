@@ -17,7 +17,7 @@ class TierHealth:
     used_bytes: int | None
     budget_bytes: int | None
     failures: int
-    """Calls that the store answered with an exception."""
+    """Calls that the store answered with an exception, or with ``Failed`` for a chunk."""
 
     reading: str
     """State of the breaker: ``closed``, ``open`` or ``half open``."""
@@ -31,6 +31,12 @@ class TierHealth:
 
     tenants: Mapping[str, int]
     """Bytes in the share of each tenant that has one."""
+
+    last_error: str = ""
+    """The call that failed last, and its error; empty before the first one."""
+
+    last_error_time: float | None = None
+    """When that was: wall-clock seconds."""
 
 
 @dataclass(frozen=True, slots=True)
