@@ -5,6 +5,7 @@ import pytest
 from hexkv.contracts.doubles import deadline
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.tiers.calls import StoreCalls
+from hexkv.plugins.clock import SystemClock
 from hexkv.ports import KEY_BYTES, PAGE, ChunkKey, StoreFull
 
 KEYS = [ChunkKey(bytes([number]) * KEY_BYTES) for number in range(3)]
@@ -52,14 +53,16 @@ def leases_of(pool):
 
 def test_the_leases_themselves_are_the_stores(pool):
     store, leases = Choosy(), leases_of(pool)
-    kept = StoreCalls("memory", store).put_leases(KEYS, leases, deadline(60), pool.hand_over)
+    kept = StoreCalls("memory", store, SystemClock()).put_leases(
+        KEYS, leases, deadline(60), pool.hand_over
+    )
     assert kept == [True, True, True]
     assert [*store.kept.values()] == leases
     assert dict(pool.ledger()) == {"memory store": 3}
 
 
 def test_of_no_leases_none_is_kept(pool):
-    calls = StoreCalls("memory", Choosy())
+    calls = StoreCalls("memory", Choosy(), SystemClock())
     assert calls.put_leases([], [], deadline(60)) == []
     assert calls.put_leases([], [], deadline(60), pool.hand_over) == []
     assert pool.ledger() == {}
@@ -67,7 +70,9 @@ def test_of_no_leases_none_is_kept(pool):
 
 def test_what_the_store_does_not_keep_stays_the_callers(pool):
     store, leases = Choosy(refused=KEYS[1]), leases_of(pool)
-    kept = StoreCalls("memory", store).put_leases(KEYS, leases, deadline(60), pool.hand_over)
+    kept = StoreCalls("memory", store, SystemClock()).put_leases(
+        KEYS, leases, deadline(60), pool.hand_over
+    )
     assert kept == [True, False, True]
     assert [lease.owner for lease in leases] == ["memory store", "call", "memory store"]
     assert dict(pool.ledger()) == {"memory store": 2, "call": 1}
@@ -75,7 +80,9 @@ def test_what_the_store_does_not_keep_stays_the_callers(pool):
 
 def test_all_are_the_callers_again_after_an_answer_that_means_nothing(pool):
     store, leases = Choosy(answer="kept"), leases_of(pool)
-    kept = StoreCalls("memory", store).put_leases(KEYS, leases, deadline(60), pool.hand_over)
+    kept = StoreCalls("memory", store, SystemClock()).put_leases(
+        KEYS, leases, deadline(60), pool.hand_over
+    )
     assert kept == [False, False, False]
     assert not store.kept
     assert dict(pool.ledger()) == {"call": 3}

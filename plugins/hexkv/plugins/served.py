@@ -363,7 +363,7 @@ class _Leaving:
         """See :class:`hexkv.ports.EventSink`. A chunk is gone when no tier's index has it."""
         if event.change is Change.REMOVED and self.stack is not None:
             tiers = self.stack.tiers
-            there = [any(tier.index.contains([key])[0] for tier in tiers) for key in event.keys]
+            there = [any(tier.known([key])[0] for tier in tiers) for key in event.keys]
             left = [key for key, is_there in zip(event.keys, there, strict=True) if not is_there]
             if left:
                 self._gone(left)

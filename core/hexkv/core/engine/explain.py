@@ -193,11 +193,11 @@ def explain_tier(
     deadline: Deadline,
 ) -> list[Why]:
     """For each chunk, of so many *tokens*, whether *tier* would serve it, or why not."""
-    failures, indexing = tier.failures, tier.indexing
+    unanswered, indexing = tier.calls.unanswered, tier.indexing
     asked = tier.remote
     # An index answers also while its store is left alone.
     here = contains_by_deadline(tier, keys, deadline) if asked else tier.contains(keys, deadline)
-    silent = asked and (tier.failures != failures or deadline.expired)
+    silent = asked and (tier.calls.unanswered != unanswered or deadline.expired)
     return [
         _why(stack, tier, key, count, there, asked=asked, silent=silent, indexing=indexing)
         for key, count, there in zip(keys, tokens, here, strict=False)

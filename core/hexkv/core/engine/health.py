@@ -28,6 +28,8 @@ def health_of(stack: TierStack, prefetches: int = 0) -> Health:
                 queued_bytes=sum(lane.pending_bytes for lane in tier.lanes),
                 indexing=tier.indexing,
                 tenants=index.used_by(),
+                last_error=tier.calls.last_error.words,
+                last_error_time=tier.calls.last_error.when,
             )
         )
     return Health(

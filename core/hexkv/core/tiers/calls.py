@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from hexkv.core.memory.pool import Give
+from hexkv.core.notices import Notices, kind_of
 from hexkv.core.tiers import answers
+from hexkv.core.tiers.key_faults import KeyFaults
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,
+    Clock,
     ConfigError,
     Deadline,
     DeviceRange,
@@ -42,10 +46,24 @@ from hexkv.ports import (
 log = logging.getLogger("hexkv")
 
 
+_ENDS = frozenset({"contains", "read", "read_range", "read_to_device", "write", "scan", "delete"})
+"""Calls of which the next success after a failure is logged."""
+
+
+class LastError(NamedTuple):
+    """What a store failed with last."""
+
+    words: str = ""
+    """The call and the error; empty before the first failure."""
+
+    when: float | None = None
+    """Wall-clock seconds."""
+
+
 class StoreCalls:
     """A store, its abilities, and how often it failed."""
 
-    def __init__(self, name: str, store: ChunkStore) -> None:
+    def __init__(self, name: str, store: ChunkStore, clock: Clock) -> None:
         """*name* is the tier's, for people.
 
         Raises:
@@ -53,7 +71,16 @@ class StoreCalls:
         """
         self.store = store
         self.failures = 0
-        """Calls that the store answered with an exception, or with what is no answer."""
+        """Calls that the store answered with an exception, with what is no answer, or with
+        ``Failed`` for a chunk."""
+
+        self.unanswered = 0
+        """Those of them that asked whether chunks are there."""
+
+        self.last_error = LastError()
+        self.faults = KeyFaults(clock)
+        self._clock = clock
+        self._notices = Notices(log, f"tier {name}", clock)
 
         # Asked once: a runtime protocol check costs microseconds.
         self.sharing = store if isinstance(store, SupportsZeroCopy) else None
@@ -89,10 +116,15 @@ class StoreCalls:
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Whether the store has each chunk; ``False`` if it fails."""
         try:
-            return answers.flags(self.store.contains(tuple(keys), deadline), len(keys))
+            here = answers.flags(self.store.contains(tuple(keys), deadline), len(keys))
         except self._errors as error:  # a store's failure is never the engine's
+            self.unanswered += 1
             self.failed("contains", error)
             return [False] * len(keys)
+        if self.faults.noted:
+            self.faults.answered()
+        self._works("contains")
+        return here
 
     def read(self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline) -> list[ReadOutcome]:
         """The store's answers, or its failure once for each chunk. A hit fills its buffer."""
@@ -107,6 +139,8 @@ class StoreCalls:
             rooms.end()
         if wrong is not None:
             self.failed("read", wrong)
+        if wrong is not None or self._judge("read", outcomes) or self.faults.noted:
+            self.faults.read(keys, outcomes)
         return outcomes
 
     def read_range(
@@ -117,9 +151,13 @@ class StoreCalls:
             return Miss(Reason.REFUSED)
         try:
             answer = self.ranges.read_range(key, start, into, deadline)
-            return answers.range_outcome(answer, len(into))
+            outcome = answers.range_outcome(answer, len(into))
         except self._errors as error:
             return Failed(self.failed("read_range", error))
+        if type(outcome) is Failed or self.faults.noted or self._notices.troubles:
+            self._judge("read_range", [outcome])
+            self.faults.read([key], [outcome])
+        return outcome
 
     @property
     def reads_to_devices(self) -> bool:
@@ -138,9 +176,12 @@ class StoreCalls:
             return Miss(Reason.REFUSED)
         try:
             answer = self.past_host.read_to_device(key, page, into, deadline)
-            return answers.range_outcome(answer, len(page) + into.length)
+            outcome = answers.range_outcome(answer, len(page) + into.length)
         except self._errors as error:
             return Failed(self.failed("read_to_device", error))
+        if type(outcome) is Failed or self._notices.troubles:
+            self._judge("read_to_device", [outcome])
+        return outcome
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> list[WriteOutcome]:
         """The store's answers, or its failure once for each chunk."""
@@ -151,6 +192,8 @@ class StoreCalls:
             return [Failed(self.failed("write", error))] * len(items)
         if wrong is not None:
             self.failed("write", wrong)
+        else:
+            self._judge("write", outcomes)
         return outcomes
 
     def scan(self) -> list[Entry] | None:
@@ -158,10 +201,12 @@ class StoreCalls:
         if self.scanning is None:
             return []
         try:
-            return list(answers.entries(self.scanning.scan()))
+            entries = list(answers.entries(self.scanning.scan()))
         except self._errors as error:
             self.failed("scan", error)
             return None
+        self._works("scan")
+        return entries
 
     def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> list[Lease | None]:
         """New shares of the blocks that a tier in memory keeps, whole and of these chunks."""
@@ -219,6 +264,7 @@ class StoreCalls:
         except self._errors as error:
             self.failed("delete", error)
             return False
+        self._works("delete")
         return True
 
     def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int | None:
@@ -255,9 +301,40 @@ class StoreCalls:
 
     def failed(self, what: str, error: BaseException) -> Exception:
         """Count a call that the store did not answer. What an outcome says of it."""
+        words = self._remember(what, error)
+        self._notices.failed(what, words, lasts=what in _ENDS)
+        return error if isinstance(error, Exception) else StoreError(words)
+
+    def give_up(self, key: ChunkKey, words: str) -> None:
+        """Write that a chunk is barred."""
+        named = "" if key.hex() in words else f": {key.hex()}"
+        detail = f"; it is not used until it is written anew{named}"
+        self._notices.failed("two reads of a chunk", words, detail=detail, lasts=False)
+
+    def _judge(self, what: str, outcomes: Sequence[ReadOutcome | WriteOutcome]) -> bool:
+        """Count and write what the store failed at for chunks of a call; True if there is any."""
+        if Failed not in set(map(type, outcomes)):
+            self._works(what)
+            return False
+        errors = [outcome.error for outcome in outcomes if type(outcome) is Failed]
+        self._remember(what, errors[0])
+        said = [answers.words(error) for error in errors]
+        kinds = list(map(kind_of, said))
+        for kind, words in dict(zip(kinds, said, strict=True)).items():
+            count = kinds.count(kind)
+            detail = f" ({count} of {len(outcomes)} chunks)"
+            self._notices.failed(what, words, count, detail=detail)
+        return True
+
+    def _works(self, what: str) -> None:
+        if self._notices.troubles:
+            self._notices.works(what)
+
+    def _remember(self, what: str, error: BaseException) -> str:
         self.failures += 1
-        log.warning("tier %s: %s failed: %s", self._name, what, answers.words(error))
-        return error if isinstance(error, Exception) else StoreError(answers.words(error))
+        words = answers.words(error)
+        self.last_error = LastError(f"{what}: {words}", self._clock.wall())
+        return words
 
 
 def _take_back(leases: Sequence[Lease], owner: str, give: Give | None) -> None:

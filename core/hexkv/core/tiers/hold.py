@@ -224,7 +224,8 @@ class TieredHold:
                 continue
             tried.add(tier.name)
             # A store that only itself can speak for is read at once: absence is an answer, too.
-            if not tier.remote and not tier.contains([claim.spec.key], now)[0]:
+            key = claim.spec.key
+            if tier.barred([key]) or not (tier.remote or tier.contains([key], now)[0]):
                 continue
             begun = self._stack.begin([claim.spec], [tier], self._owner, self._deadline, keeps=True)
             if begun:

@@ -10,6 +10,7 @@ from hexkv.core.tiers.evicting import evict_soon
 from hexkv.core.tiers.remembering import GONE, remember_reads, set_aside
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.unreadable import withdraw
 from hexkv.ports import (
     Change,
     ChunkKey,
@@ -46,8 +47,8 @@ class Read(NamedTuple):
     why: list[Reason | None]
     """Why each is not to be used; ``None`` for those that are whole."""
 
-    well: bool
-    """Whether the store was."""
+    well: bool | None
+    """Whether the store was; ``None`` if that is not known."""
 
     sizes: list[int]
     """Bytes of each frame that is to be used; 0 for the others."""
@@ -119,7 +120,11 @@ def read_frames(
     turn = tier.deleting.turn
     outcomes = tier.calls.read(keys, sink, deadline)
     for _ in range(tier.rules.retries):
-        again = [i for i, it in enumerate(outcomes) if not isinstance(it, Hit) and may_retry(it)]
+        again = [
+            i
+            for i, (key, outcome) in enumerate(zip(keys, outcomes, strict=True))
+            if isinstance(outcome, Failed) and (may_retry(outcome) or tier.calls.faults.once(key))
+        ]
         if not again or deadline.expired:
             break
         runtime.telemetry.count(CounterName.RETRIES, len(again), tier=tier.name)
@@ -148,7 +153,8 @@ def read_frames(
     tier.delete(gone, deadline)
     runtime.tell(Change.REMOVED, tier.name, gone)
     remember_reads(runtime, tier.name, keys, outcomes, why)
-    well = not {Failed, TimedOut}.issuperset(map(type, outcomes))
+    well = tier.calls.faults.reads_well(keys, outcomes)
+    withdraw(runtime, tier, deadline)
     return Read(why, well, [0 if w else size for size, w in zip(sizes, why, strict=True)])
 
 

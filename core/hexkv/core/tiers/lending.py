@@ -98,7 +98,7 @@ class Lending:
         """Whether an own tier has each chunk, as far as its index knows."""
         here = [False] * len(keys)
         for tier in self._tiers():
-            here = [a or b for a, b in zip(here, tier.index.contains(keys), strict=True)]
+            here = [a or b for a, b in zip(here, tier.known(keys), strict=True)]
         return here
 
     def busy(self, keys: Sequence[ChunkKey]) -> list[bool]:
@@ -138,9 +138,7 @@ class Lending:
         seconds = max(deadline.remaining(), _READING)
         todo = list(keys)
         for tier in self._tiers():
-            here = [
-                key for key, there in zip(todo, tier.index.contains(todo), strict=True) if there
-            ]
+            here = [key for key, there in zip(todo, tier.known(todo), strict=True) if there]
             if not here:
                 continue
             until = deadline if tier.lends else Deadline.after(deadline.clock, seconds)

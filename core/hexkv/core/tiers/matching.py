@@ -33,7 +33,7 @@ def contains_by_deadline(
         return [False] * len(keys)
     if not tier.remote:
         return tier.contains(keys, deadline)
-    known = tier.index.contains(keys)
+    known = tier.known(keys)
     if all(known) or not asks:
         return known
     ticket = _peek(tier, keys, deadline, lambda _: None)
@@ -81,7 +81,7 @@ def find_tiers_soon(
             if not tier.rules.reads or tier.off:
                 continue
             asked = search.asked()
-            if not tier.remote or all(tier.index.contains(asked)):
+            if not tier.remote or all(tier.known(asked)):
                 search.learn(tier, tier.contains(asked, deadline))
                 continue
 
@@ -182,12 +182,12 @@ def _peek(
     """Have a worker ask the store, and call *then*; ``None`` if the lane refuses."""
 
     def work(go: bool) -> tuple[Sequence[bool], bool | None]:
-        have: Sequence[bool] = tier.index.contains(keys)
+        have: Sequence[bool] = tier.known(keys)
         well: bool | None = None
         if go:
-            failures = tier.failures
+            unanswered = tier.calls.unanswered
             have = tier.contains(keys, deadline)
-            well = tier.failures == failures
+            well = tier.calls.unanswered == unanswered
         then(have)
         return have, well
 

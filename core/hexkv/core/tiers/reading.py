@@ -340,8 +340,8 @@ class Fetcher:
         keys: Sequence[ChunkKey],
         blocks: Sequence[BlockLease],
         deadline: Deadline,
-    ) -> bool:
-        """Read, verify and decode; whether the store was well."""
+    ) -> bool | None:
+        """Read, verify and decode; whether the store was well, where that is known."""
         sink = BlockSink(blocks, scratch, self._free_block(fetch) if fetch.encoded else None)
 
         def judge(i: int, header: FrameHeader) -> Reason | None:

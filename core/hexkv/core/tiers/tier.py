@@ -67,7 +67,7 @@ class TierPlan:
         Raises:
             ConfigError: the store says of itself what is neither true nor false.
         """
-        calls = StoreCalls(self.name, self.store)
+        calls = StoreCalls(self.name, self.store, runtime.clock)
         kind = LendingTier if calls.lends else LaneTier
         return kind(self, calls, runtime)
 
@@ -116,7 +116,7 @@ class Tier(ABC):
 
     @property
     def failures(self) -> int:
-        """Calls that the store answered with an exception, or with what is no answer."""
+        """See :attr:`hexkv.core.tiers.calls.StoreCalls.failures`."""
         return self.calls.failures
 
     @property
@@ -172,16 +172,28 @@ class Tier(ABC):
     def write(self, items: Sequence[Item], batch: Batch, deadline: Deadline) -> list[WriteOutcome]:
         """Put the chunks of *batch* on the store: the frames of *items*, or the leases."""
 
+    def known(self, keys: Sequence[ChunkKey]) -> Sequence[bool]:
+        """Return True for each chunk that the index has, and that is not barred."""
+        return self._promised(keys, self.index.contains(keys))
+
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-        """Whether each chunk is there, from the index or from the store itself."""
+        """Return True for each chunk that is there, by index or store, and that is not barred."""
         if not self.index.decides:
-            return self.calls.contains(keys, deadline)
-        known = self.index.contains(keys)
-        if not (self.shared or self.indexing) or all(known):
-            return known  # nor is a store asked on a thread that must not wait for it
-        strange = [k for k, here in zip(keys, known, strict=True) if not here]
-        rest = iter(self.calls.contains(strange, deadline))
-        return [here or next(rest) for here in known]
+            return self._promised(keys, self.calls.contains(keys, deadline))
+        known: Sequence[bool] = self.index.contains(keys)
+        # Else no store is asked on a thread that must not wait for it.
+        if (self.shared or self.indexing) and not all(known):
+            strange = [k for k, here in zip(keys, known, strict=True) if not here]
+            rest = iter(self.calls.contains(strange, deadline))
+            known = [here or next(rest) for here in known]
+        return self._promised(keys, known)
+
+    def barred(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
+        """Those of *keys* that are not promised, because they cannot be read."""
+        return self.calls.faults.barred(keys) if self.calls.faults.noted else ()
+
+    def _promised(self, keys: Sequence[ChunkKey], here: Sequence[bool]) -> Sequence[bool]:
+        return self.calls.faults.without(keys, here) if self.calls.faults.noted else here
 
     def adopt_foreign(
         self, found: Sequence[tuple[ChunkKey, int]], wall: float, turn: int

@@ -21,6 +21,7 @@ from hexkv.core.tiers.remembering import described, remember_evicted
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.unreadable import IN_VAIN, make_way, read_back
 from hexkv.ports import (
     Change,
     ChunkKey,
@@ -163,16 +164,20 @@ class Writer:
         if tier.indexing and not self.learn(tier):
             self.dropped(tier, batch.keys, Reason.NOT_INDEXED)
             return [False] * len(batch.keys), False
+        bad = make_way(tier, batch.keys, deadline)
         turn = tier.deleting.turn
         here = list(tier.contains(batch.keys, deadline))
         todo = [i for i, there in enumerate(here) if not there]
+        if bad:
+            self.dropped(tier, bad, Reason.FAILED, IN_VAIN)
+            todo = [i for i in todo if batch.keys[i] not in bad]
         keys, leases = batch.keys, batch.leases
         if len(todo) < len(here):
             there = list(compress(batch.keys, here))
             if on_stored is not None:
                 on_stored(tier, there)
-            sizes = [len(lease.frame) for lease in compress(batch.leases, here)]
-            found = list(zip(there, sizes, strict=True))
+            lengths = [len(lease.frame) for lease in compress(batch.leases, here)]
+            found = list(zip(there, lengths, strict=True))
             self.evict(tier, tier.adopt_foreign(found, runtime.clock.wall(), turn), deadline)
             if not todo:
                 return here, None
@@ -190,7 +195,7 @@ class Writer:
         specs = [lease.spec for lease in leases]
         if keys is not batch.keys:
             batch = Batch(keys, leases, batch.after, batch.give)
-        outcomes = self.write(tier, items, batch, deadline)
+        outcomes, written = self.write(tier, items, batch, deadline), keys
         failed: list[tuple[ChunkKey, WriteOutcome]] = []
         gone: set[ChunkKey] = set()
         done = keys
@@ -207,6 +212,11 @@ class Writer:
             tier.index.abort([key for key, _ in failed])
         del reserved
         lost = recount(tier, done, self.evict, deadline) if tier.own_memory else []
+        if tier.calls.faults.noted:
+            bad = read_back(runtime, tier, [i for i in items if i.key not in gone], deadline)
+            failed += [(key, Failed(StoreError(IN_VAIN))) for key in bad]
+            gone.update(bad)
+            done = [key for key in done if key not in gone]
         if over:
             self.evict(tier, over, deadline)
             lost += [key for key in over if key in done and key not in lost]
@@ -231,8 +241,7 @@ class Writer:
         runtime.ages.stored(tier.name, done)
         runtime.tell(Change.STORED, tier.name, done)
         runtime.history.forget(done, tier.name)
-        sick = len(failed) == len(todo) and not any(_is_full(outcome) for _, outcome in failed)
-        return here, not sick
+        return here, tier.calls.faults.writes_well(written, outcomes, failed)
 
     def _reserve(
         self,

@@ -30,16 +30,15 @@ from hexkv.core.tiers.encoding import scratch
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
+    ChunkKey,
     CorruptFrame,
     CounterName,
     Deadline,
-    Failed,
     HistogramName,
     Hit,
     Miss,
     ReadOutcome,
     StoreError,
-    TimedOut,
     frame_bytes,
 )
 
@@ -278,18 +277,19 @@ class RangeReader:
         """Which chunks' range arrived and is whole; whether the store was well."""
         began = self._runtime.clock.now()
         arrived: list[int] = []
-        well: bool | None = None
+        outcomes: dict[ChunkKey, ReadOutcome] = {}
         for number, block in blocks.items():
             if number not in strip.blocks:
                 continue
             outcome = self._bring(strip, number, parts, block, deadline)
-            well = bool(well) or not isinstance(outcome, Failed | TimedOut)
+            outcomes[self._prompt.keys[number]] = outcome
             if isinstance(outcome, Hit):
                 arrived.append(number)
         telemetry, tier = self._runtime.telemetry, strip.tier.name
         size = self._length(arrived, parts)
         telemetry.observe(HistogramName.READ, self._runtime.clock.now() - began, tier=tier)
         telemetry.count(CounterName.READ_BYTES, size, tier=tier)
+        well = strip.tier.calls.faults.reads_well([*outcomes], [*outcomes.values()])
         return frozenset(arrived), well
 
     def _bring(

@@ -1,0 +1,84 @@
+"""What becomes of chunks that cannot be read: see :mod:`hexkv.core.tiers.key_faults`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hexkv.core.tiers.rules import Writes
+from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import Change, ChunkKey, Deadline, Failed, Item, ReadOutcome, StoreUnreachable
+
+IN_VAIN = "it was written anew, and cannot be read"
+
+
+def withdraw(runtime: Runtime, tier: Tier, deadline: Deadline) -> None:
+    """Promise the chunks no longer that were barred just now; set aside what is at fault alone.
+
+    Where memory holds them, the next call for their prompt writes them anew.
+    """
+    fresh = tier.calls.faults.take_fresh()
+    if not fresh:
+        return
+    for key, barred in fresh.items():
+        tier.calls.give_up(key, barred.words)
+    if alone := [key for key, barred in fresh.items() if barred.alone]:
+        tier.quarantine(alone, deadline)
+    if tier.rules.writes is not Writes.NONE:
+        tier.backlog.add(list(fresh))
+    runtime.tell(Change.REMOVED, tier.name, list(fresh))
+
+
+def make_way(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> list[ChunkKey]:
+    """Set aside those of *keys* that are barred, before they are written anew.
+
+    Returns:
+        those that were written anew, and could not be read: they are left alone meanwhile.
+    """
+    barred = tier.barred(keys)
+    if not barred:
+        return []
+    lost = tier.calls.faults.lost(barred)
+    if again := [key for key in barred if key not in lost]:
+        tier.quarantine(again, deadline)
+    return lost
+
+
+def read_back(
+    runtime: Runtime, tier: Tier, written: Sequence[Item], deadline: Deadline
+) -> list[ChunkKey]:
+    """Read those of *written* that could not be read before.
+
+    Returns:
+        those that cannot be read now either. They are set aside again.
+    """
+    faults = tier.calls.faults
+    sizes = {item.key: len(item.frame) for item in written}
+    doubted = faults.doubted(list(sizes))
+    if not doubted:
+        return []
+    outcomes = tier.calls.read(doubted, _Anywhere([sizes[key] for key in doubted]), deadline)
+    bad = [key for key, outcome in zip(doubted, outcomes, strict=True) if _cannot_be_read(outcome)]
+    faults.written_in_vain(bad)
+    withdraw(runtime, tier, deadline)
+    if bad:
+        tier.quarantine(bad, deadline)
+    return bad
+
+
+def _cannot_be_read(outcome: ReadOutcome) -> bool:
+    return isinstance(outcome, Failed) and not isinstance(outcome.error, StoreUnreachable)
+
+
+class _Anywhere:
+    """A sink for bytes that are not used: whether they come is what counts."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = sizes
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        """See :class:`hexkv.ports.Sink`."""
+        return memoryview(bytearray(size)) if size == self._sizes[index] else None
+
+    def filled(self, index: int, upto: int) -> None:
+        """See :class:`hexkv.ports.Sink`."""
