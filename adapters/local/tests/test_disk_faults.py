@@ -15,7 +15,17 @@ import pytest
 from depth import covering
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.ports import PAGE, Failed, Hit, Item, StoreBusy, Stored, StoreFull, StoreUnreachable
+from hexkv.ports import (
+    PAGE,
+    Failed,
+    Hit,
+    Item,
+    StoreBusy,
+    Stored,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+)
 from mounts import NAMESPACE, needs_mounts
 
 A, B = chunk_key("a"), chunk_key("b")
@@ -62,9 +72,9 @@ def store(tmp_path):
 NUMBERS = {
     errno.ENOSPC: StoreFull,
     errno.EDQUOT: StoreFull,
-    errno.EIO: StoreUnreachable,
+    errno.EIO: StoreError,
     errno.EROFS: StoreUnreachable,
-    errno.EACCES: StoreUnreachable,
+    errno.EACCES: StoreError,
     errno.EMFILE: StoreUnreachable,
 }
 CALLS = ["open", "posix_fallocate", "pwritev", "close", "replace", "pread", "pwrite"]
@@ -138,7 +148,7 @@ def test_a_read_that_fails_says_why_and_spares_the_store(store, monkeypatch, cal
         fail(patch, call, errno.EIO)
         (outcome,) = store.read([A], ListSink(), deadline())
     assert isinstance(outcome, Failed)
-    assert isinstance(outcome.error, StoreUnreachable)
+    assert type(outcome.error) is StoreError
     assert get(store, A) == b"frame"
 
 

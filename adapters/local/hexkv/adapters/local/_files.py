@@ -51,6 +51,9 @@ _READ = os.O_RDONLY | os.O_NONBLOCK
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
+_OWN = {errno.EIO, errno.EACCES, errno.EPERM, errno.EBADMSG, errno.EISDIR, errno.EUCLEAN}
+"""Errors of one file, where others of its directory may well be read and written."""
+
 
 class FileIO:
     """Reads and writes files, directly where file system and buffer allow it.
@@ -273,6 +276,12 @@ def store_error(error: OSError, doing: str) -> StoreError:
     """*error* as the core knows it; *doing* says during what."""
     kind = StoreFull if error.errno in _FULL else StoreUnreachable
     return kind(f"{doing}: {error.strerror or error}")
+
+
+def chunk_error(error: OSError, doing: str, path: str) -> StoreError:
+    """*error* of a call about one file; *doing* says during what."""
+    kind = StoreError if error.errno in _OWN else type(store_error(error, doing))
+    return kind(f"{doing}: {error.strerror or error}: {path}")
 
 
 def _reserve(file: int, size: int) -> None:

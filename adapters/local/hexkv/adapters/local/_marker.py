@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+from contextlib import suppress
 
 from hexkv.adapters.local._files import NEW
 from hexkv.adapters.local._layout import MARKER
-from hexkv.adapters.local._nofollow import move, open_file, remove
-from hexkv.ports import ConfigError
+from hexkv.adapters.local._nofollow import move, open_file, regular_size, remove
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.notices import Notices
+from hexkv.ports import Clock, ConfigError
 
 log = logging.getLogger("hexkv")
 
@@ -59,6 +62,38 @@ def check_format(root: str, aside: str = f"{MARKER}.tmp") -> None:
             f"{path} says {text[:80]!r}, but this version knows format {FORMAT} only; "
             "give the cache another directory or empty this one"
         )
+
+
+class Presence:
+    """Whether the directory of a store is there: one line of the log when it is gone, one after.
+
+    It may have been removed, or what was mounted there may not be any more.
+    """
+
+    def __init__(self, root: str, clock: Clock | None = None) -> None:
+        self._root = root
+        verbs = ("is gone", "is there again")
+        self._notices = Notices(log, "the directory", clock or SystemClock(), verbs)
+
+    def look(self) -> None:
+        """Call this where a file is missing."""
+        with suppress(OSError):
+            if regular_size(f"{self._root}/{MARKER}") is None:
+                self._notices.failed(self._root, "its chunks are lost, and new ones begin anew")
+            else:
+                self._notices.works(self._root)
+
+    def make(self, folder: str, aside: str) -> None:
+        """Make a folder that is missing, and the marker if that is missing, too.
+
+        Raises:
+            ConfigError: the directory has another format by now.
+            OSError: it cannot be written to.
+        """
+        self.look()
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        check_format(self._root, aside)
+        self.look()
 
 
 def _write(root: str, aside: str) -> None:

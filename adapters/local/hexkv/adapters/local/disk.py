@@ -11,8 +11,16 @@ from threading import Lock
 
 from hexkv.adapters.local._account import ByteAccount
 from hexkv.adapters.local._directory import SharedDirectory
-from hexkv.adapters.local._files import Direct, FileIO, make_file, open_frame, store_error
+from hexkv.adapters.local._files import (
+    Direct,
+    FileIO,
+    chunk_error,
+    make_file,
+    open_frame,
+    store_error,
+)
 from hexkv.adapters.local._layout import FOLDERS, MARKER, QUARANTINE, chunks_in, file_path
+from hexkv.adapters.local._marker import Presence
 from hexkv.adapters.local._nofollow import move, regular_size, remove
 from hexkv.adapters.local._quarantine import Quarantine
 from hexkv.adapters.local._ranges import RangeFiles
@@ -23,6 +31,7 @@ from hexkv.ports import (
     Entry,
     Failed,
     Item,
+    Miss,
     ReadOutcome,
     Sink,
     Stored,
@@ -34,6 +43,8 @@ from hexkv.ports import (
     TimedOut,
     WriteOutcome,
 )
+
+_ABSENT = Miss()
 
 
 class DiskStore:
@@ -94,6 +105,7 @@ class DiskStore:
                 self._quarantine = Quarantine(
                     f"{self._root}/{QUARANTINE}", quarantine_files, quarantine_bytes
                 )
+            self._presence = Presence(self._root)
             self._io = FileIO(direct, f"{self._root}/{MARKER}")
             self._ranges = RangeFiles(self._io)
         except OSError as error:
@@ -130,10 +142,7 @@ class DiskStore:
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         with self._call():
             try:
-                return [
-                    not deadline.expired and regular_size(self._path(key)) is not None
-                    for key in keys
-                ]
+                return [not deadline.expired and self._there(key) for key in keys]
             except OSError as error:
                 raise store_error(error, f"looking into {self._root}") from error
 
@@ -152,7 +161,7 @@ class DiskStore:
             try:
                 return self._ranges.read(self._path(key), start, into)
             except OSError as error:
-                return Failed(store_error(error, f"reading from {self._root}"))
+                return Failed(chunk_error(error, "reading", self._path(key)))
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
         with self._call():
@@ -166,7 +175,7 @@ class DiskStore:
             try:
                 return open_frame(self._path(key))
             except OSError as error:
-                raise store_error(error, f"reading from {self._root}") from error
+                raise chunk_error(error, "reading", self._path(key)) from error
 
     def put_file(
         self, key: ChunkKey, size: int, fill: Callable[[int], None], deadline: Deadline
@@ -230,13 +239,28 @@ class DiskStore:
                 self._directory.release()
         self._ranges.close()
 
+    def _there(self, key: ChunkKey) -> bool:
+        """True if a chunk has a file. Not where its folder cannot be searched, but others can.
+
+        Raises:
+            OSError: the directory itself cannot be searched.
+        """
+        try:
+            return regular_size(self._path(key)) is not None
+        except PermissionError:
+            regular_size(f"{self._root}/{MARKER}")
+            return False
+
     def _read(self, index: int, key: ChunkKey, sink: Sink, deadline: Deadline) -> ReadOutcome:
         if deadline.expired:
             return TimedOut()
         try:
-            return self._io.read(self._path(key), index, sink)
+            outcome = self._io.read(self._path(key), index, sink)
         except OSError as error:
-            return Failed(store_error(error, f"reading from {self._root}"))
+            return Failed(chunk_error(error, "reading", self._path(key)))
+        if outcome == _ABSENT:
+            self._presence.look()
+        return outcome
 
     def _write(
         self, key: ChunkKey, size: int, make: Callable[[str], None], deadline: Deadline
@@ -254,21 +278,30 @@ class DiskStore:
         aside = self._directory.part(next(self._number))
         stored = False
         try:
-            _in_its_folder(aside, lambda: make(aside))
+            self._in_its_folder(aside, lambda: make(aside))
             with self._account.changing(key, deadline, settled=size):
-                _in_its_folder(path, lambda: move(aside, path))
+                self._in_its_folder(path, lambda: move(aside, path))
                 stored = True
             self._ranges.drop(path)
             return Stored(size)
         except StoreError as error:
             return Failed(error)
         except OSError as error:
-            return Failed(store_error(error, f"writing to {self._root}"))
+            return Failed(chunk_error(error, "writing", path))
         finally:
             if not stored:
                 with suppress(OSError):  # whoever opens next removes what this one cannot
                     remove(aside)
                 self._account.cancel(size)
+
+    def _in_its_folder(self, path: str, act: Callable[[], None]) -> None:
+        """Act on *path*; make its folder first if it is not there."""
+        try:
+            act()
+        except FileNotFoundError:
+            aside = f"{MARKER}.{self._directory.engine:x}"
+            self._presence.make(os.path.dirname(path), aside)
+            act()
 
     def _set_aside(self, path: str) -> None:
         try:
@@ -302,15 +335,6 @@ class DiskStore:
                 self._calls -= 1
                 if self._closed and not self._calls:
                     self._directory.release()
-
-
-def _in_its_folder(path: str, act: Callable[[], None]) -> None:
-    """Act on *path*; make its folder first if it is not there."""
-    try:
-        act()
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        act()
 
 
 def _is_a_store(

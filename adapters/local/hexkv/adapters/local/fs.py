@@ -18,9 +18,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from hexkv.adapters.local._files import FileIO, make_file, open_frame, store_error
+from hexkv.adapters.local._files import FileIO, chunk_error, make_file, open_frame, store_error
 from hexkv.adapters.local._layout import FOLDERS, MARKER, chunks_in, file_path
-from hexkv.adapters.local._marker import check_format
+from hexkv.adapters.local._marker import Presence, check_format
 from hexkv.adapters.local._nofollow import move, regular_size, remove, resolved
 from hexkv.adapters.local._sweep import PART, Sweeper
 from hexkv.ports import (
@@ -86,6 +86,7 @@ class SharedFileStore:
             _join(self._root, f"{MARKER}.{self._engine}")
         except OSError as error:
             raise store_error(error, f"{self._root} cannot be used") from error
+        self._presence = Presence(self._root, clock)
         self._io = FileIO("off", f"{self._root}/{MARKER}")
 
     @property
@@ -97,7 +98,7 @@ class SharedFileStore:
         self._check_open()
         try:
             return [
-                not deadline.expired and _unless_gone(partial(_there, self._path(key)))
+                not deadline.expired and _unless_gone(partial(self._there, self._path(key)))
                 for key in keys
             ]
         except OSError as error:
@@ -130,7 +131,7 @@ class SharedFileStore:
         except OSError as error:
             if error.errno in _GONE:
                 return None
-            raise store_error(error, f"reading from {self._root}") from error
+            raise chunk_error(error, "reading", self._path(key)) from error
 
     def put_file(
         self, key: ChunkKey, size: int, fill: Callable[[int], None], deadline: Deadline
@@ -181,12 +182,14 @@ class SharedFileStore:
         path = self._path(key)
         try:
             outcome = _again(lambda: call(path))
+            if outcome == Miss():
+                self._presence.look()
             # Another host may have replaced the file between what said its size and its bytes.
             return _again(lambda: call(path)) if isinstance(outcome, Corrupt) else outcome
         except OSError as error:
             if error.errno in _GONE:
                 return Miss()
-            return Failed(store_error(error, f"reading from {self._root}"))
+            return Failed(chunk_error(error, "reading", path))
 
     def _write(
         self, key: ChunkKey, size: int, fill: Callable[[int], None], deadline: Deadline
@@ -195,7 +198,7 @@ class SharedFileStore:
         if deadline.expired:
             return TimedOut()
         path = self._path(key)
-        folder, name = os.path.split(path)
+        folder = os.path.dirname(path)
         # Beside its place: not every shared file system renames between folders in one step.
         part = f"{folder}/{PART}{self._engine}-{next(self._number)}"
         try:
@@ -203,7 +206,7 @@ class SharedFileStore:
             try:
                 make_file(part, size, fill, reserves=False)
             except FileNotFoundError:
-                os.makedirs(folder, mode=0o700, exist_ok=True)
+                self._presence.make(folder, f"{MARKER}.{self._engine}")
                 make_file(part, size, fill, reserves=False)
             _publish(part, path, size)
         except (OSError, StoreError) as error:
@@ -211,8 +214,15 @@ class SharedFileStore:
                 remove(part)
             if isinstance(error, StoreError):
                 return Failed(error)
-            return Failed(store_error(error, f"writing {name} to {self._root}"))
+            return Failed(chunk_error(error, "writing", path))
         return Stored(size)
+
+    def _there(self, path: str) -> bool:
+        try:
+            return regular_size(path) is not None
+        except PermissionError:  # of one folder, if not of the directory itself
+            regular_size(f"{self._root}/{MARKER}")
+            return False
 
     def _path(self, key: ChunkKey) -> str:
         return file_path(self._root, key)
@@ -240,10 +250,6 @@ def _unless_gone(call: Callable[[], bool]) -> bool:
         if error.errno in _GONE:
             return False
         raise
-
-
-def _there(path: str) -> bool:
-    return regular_size(path) is not None
 
 
 def _fill(frame: memoryview, file: int) -> None:
