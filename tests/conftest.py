@@ -1,7 +1,9 @@
 import atexit
 import gc
+from contextlib import closing
 
 import pytest
+from bad_sectors import BadSectors
 
 from rigging import rigging
 
@@ -27,6 +29,13 @@ def pytest_sessionfinish():
 def one_by_one(monkeypatch):
     """Layers go one by one, though those of the tests are small enough to go together."""
     monkeypatch.setattr("hexkv.core.requests.layers.groups._LEAST_BYTES", 1)
+
+
+@pytest.fixture
+def bad_sectors(monkeypatch):
+    """Has reads of chunks' files fail; see ``lib/bad_sectors.py``."""
+    with closing(BadSectors(monkeypatch)) as sectors:
+        yield sectors
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from configured import CHUNK, FRAME, LAYOUT, PATIENT
 from hexkv.api import Namespace, open_cache
-from hexkv.contracts.prefix_cache import Damaged, PrefixCacheContract
+from hexkv.contracts.prefix_cache import Damaged, Faulty, PrefixCacheContract
 from mutants.prefix_caches import EngineContract
 
 NAMESPACE = Namespace("toy", LAYOUT)
@@ -44,3 +44,9 @@ class TestOverMemoryAndDisk(PrefixCacheContract):
                         file.write_bytes(data)
 
             yield Damaged(cache, spoil)
+
+    @pytest.fixture
+    def faulty(self, tmp_path, bad_sectors):
+        disk = {"store": "disk", "settings": {"root": str(tmp_path)}}
+        with self.open(tmp_path, tiers=[disk]) as cache:
+            yield Faulty(cache, lambda: bad_sectors(tmp_path, cache.chunk_keys(self.prompt())[1]))

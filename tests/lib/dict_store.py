@@ -64,6 +64,8 @@ class DictStore:
         frame = self.fetch(key)
         if frame is None:
             return Miss()
+        if isinstance(frame, BadSector):
+            return Failed(StoreError("input/output error"))
         room = sink.room(index, self.size(frame))
         if room is None:
             return Miss(Reason.REFUSED)
@@ -182,6 +184,10 @@ class CapableStore(ScanningStore):
         super().close()
 
 
+class BadSector(bytes):
+    """A frame that cannot be read."""
+
+
 class RawDict:
     def __init__(self, medium):
         self.medium = medium
@@ -283,6 +289,13 @@ class WholeContract(PersistentContract):
             medium[key] = Zeros(size)
 
         return put
+
+    @pytest.fixture
+    def unreadable(self, medium):
+        def spoil(key):
+            medium[key] = BadSector(medium[key])
+
+        return spoil
 
     @pytest.fixture
     def aside(self, store):

@@ -3,6 +3,7 @@
 from contextlib import ExitStack, closing
 
 import pytest
+from bad_sectors import BadSectors
 
 from chunk_files import Files, Folder
 from hexkv.contracts.store import StoreContract
@@ -30,6 +31,11 @@ class FolderContract(StoreContract):
     @pytest.fixture
     def huge(self, raw):
         return raw.put_zeros
+
+    @pytest.fixture
+    def unreadable(self, tmp_path, monkeypatch):
+        with closing(BadSectors(monkeypatch)) as sectors:
+            yield lambda key: sectors(tmp_path, key)
 
     @pytest.fixture
     def sibling(self, opened, tmp_path_factory):

@@ -86,6 +86,10 @@ class TestFiles(FolderContract):
     def make(self, open_nixl):
         return lambda root: open_nixl(root=str(root), directory=self.directory)
 
+    @pytest.fixture
+    def unreadable(self):
+        return None  # NIXL reads by itself
+
 
 @pytest.mark.thorough
 class TestFilesOfManyHosts(TestFiles):

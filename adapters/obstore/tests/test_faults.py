@@ -61,6 +61,10 @@ class TestFolder(FolderContract):
     def huge(self):
         return None
 
+    @pytest.fixture
+    def unreadable(self):
+        return None  # the library reads by itself
+
 
 def soon(seconds=60.0):
     return Deadline.after(SystemClock(), seconds)

@@ -10,9 +10,9 @@ from threading import Event
 import pytest
 
 from configured import CHUNK, FRAME, NAMESPACE, PATIENT
-from dict_store import DictStore
+from dict_store import BadSector, DictStore
 from hexkv.contracts.faults import FaultyStore, Scripted
-from hexkv.contracts.prefix_cache import Damaged, PrefixCacheContract, Stuck
+from hexkv.contracts.prefix_cache import Damaged, Faulty, PrefixCacheContract, Stuck
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import build
@@ -50,6 +50,17 @@ class EngineContract(PrefixCacheContract):
             yield Damaged(self._over(built, DictStore(medium)), spoil)
 
     @pytest.fixture
+    def faulty(self):
+        medium = {}
+
+        def fail():
+            second = list(medium)[1]
+            medium[second] = BadSector(medium[second])
+
+        with rigging() as built:
+            yield Faulty(self._over(built, DictStore(medium)), fail)
+
+    @pytest.fixture
     def stuck(self):
         store = FaultyStore(DictStore({}), Scripted())
         with rigging() as built:
@@ -81,6 +92,23 @@ class TestFlipsABit(EngineContract):
             if got.loaded_tokens:
                 device.memory[-1][-1][0] ^= 1
             return got
+
+
+class TestPromisesInVain(EngineContract):
+    """What was ever stored is promised, whether or not it can be read."""
+
+    breaks = "prefix.24"
+
+    class Make(CacheEngine):
+        stored = frozenset()
+
+        def store(self, tokens, device, **options):
+            self.stored |= {*self.chunk_keys(tokens)}
+            return super().store(tokens, device, **options)
+
+        def lookup(self, tokens, **options):
+            there = [key in self.stored for key in self.chunk_keys(tokens)]
+            return Lookup(len(tokens), [*there, False].index(False) * CHUNK)
 
 
 class TestNamesChunksAlone(EngineContract):

@@ -11,10 +11,17 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import Phase
 
-from dict_store import CapableStore, DictContract, DictStore, PersistentContract
+from dict_store import (
+    BadSector,
+    CapableStore,
+    DictContract,
+    DictStore,
+    PersistentContract,
+    WholeContract,
+)
 from hexkv.contracts.doubles import chunk_key
 from hexkv.contracts.store._threads import WORKERS
-from hexkv.ports import Hit, Stored
+from hexkv.ports import Failed, Hit, Stored, StoreUnreachable
 from mutants.meetings import InStep, Overtaking
 
 
@@ -325,3 +332,40 @@ class TestAcknowledgesBeforeItWrites(DictContract):
                 super().write_one(self.waiting)
             self.waiting = item._replace(frame=memoryview(bytes(item.frame)))
             return Stored(len(item.frame))
+
+
+class TestTakesWhatItCannotReadForThere(WholeContract):
+    """A chunk that is there is not written again, whether or not it can be read."""
+
+    breaks = "L2.5"
+
+    class Make(CapableStore):
+        def write_one(self, item):
+            there = self.medium.get(item.key)
+            if isinstance(there, BadSector):
+                return Stored(0)
+            return super().write_one(item)
+
+
+class TestFailsTogether(WholeContract):
+    """One chunk that cannot be read fails for all that are read with it."""
+
+    breaks = "L2.5"
+
+    class Make(CapableStore):
+        def read(self, keys, sink, deadline):
+            outcomes = super().read(keys, sink, deadline)
+            failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+            return failed[:1] * len(keys) if failed else outcomes
+
+
+class TestSaysThatItIsOutOfReach(WholeContract):
+    """A chunk that cannot be read counts as a store that does not answer."""
+
+    breaks = "L2.5"
+
+    class Make(CapableStore):
+        def read_one(self, index, key, sink, deadline):
+            outcome = super().read_one(index, key, sink, deadline)
+            broken = isinstance(outcome, Failed)
+            return Failed(StoreUnreachable(str(outcome.error))) if broken else outcome

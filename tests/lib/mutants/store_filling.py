@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dict_store import CapableStore, DictContract
+from dict_store import BadSector, CapableStore, DictContract
 from hexkv.ports import PIECE, Hit, Miss, Reason
 
 
@@ -11,8 +11,8 @@ class TellingStore(CapableStore):
 
     def read_one(self, index, key, sink, deadline):
         frame = self.fetch(key)
-        if frame is None:
-            return Miss()
+        if frame is None or isinstance(frame, BadSector):
+            return super().read_one(index, key, sink, deadline)
         room = sink.room(index, self.size(frame))
         if room is None:
             return Miss(Reason.REFUSED)

@@ -9,6 +9,7 @@ TROUBLES = {
     "unsure": {Fault.UNSURE: 0.4},
     "damage": {Fault.FLIP: 0.15, Fault.SHORT: 0.1, Fault.SWAP: 0.1},
     "lies": {Fault.STALE: 0.2, Fault.LOST: 0.2},
+    "sectors": {Fault.UNREADABLE: 0.1},
     "slow": {},
 }
 
@@ -21,7 +22,8 @@ def advance(play):
 
 def trouble(play):
     place = play.rng.choice(play.stage.settings.places)
-    kind = play.rng.choice(("hang", "crash", "errors", "damage", "lies", "full", "slow"))
+    kinds = ("hang", "crash", "errors", "damage", "lies", "full", "slow", "sectors")
+    kind = play.rng.choice(kinds)
     if kind == "errors" and not place.indexed and play.rng.random() < 0.5:
         kind = "unsure"
     play.well(place)

@@ -15,7 +15,7 @@ from hexkv.ports import ChunkStore, DType, MemoryRegion, TransferChannel
 if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
     from hexkv.contracts.channel.apart import Recipe
     from hexkv.contracts.device import Holed, RawKV
-    from hexkv.contracts.prefix_cache import Damaged, Stuck
+    from hexkv.contracts.prefix_cache import Damaged, Faulty, Stuck
     from hexkv.contracts.serde import Close
     from hexkv.contracts.store import Foreign, Limit, Service
     from hexkv.plugins.spec import RawAccess
@@ -89,6 +89,9 @@ class Candidate:
 
     damaged: Damaged | None = None
     """For such a cache: another one, whose medium can be spoilt."""
+
+    faulty: Faulty | None = None
+    """For such a cache: another one, of which one chunk can be broken."""
 
     stuck: Stuck | None = None
     """For such a cache: another one, whose tiers can stop answering."""

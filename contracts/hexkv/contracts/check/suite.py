@@ -21,7 +21,7 @@ from hexkv.contracts.directory._base import Seen, soon
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.policy import PolicyContract
-from hexkv.contracts.prefix_cache import Damaged, PrefixCacheContract, Stuck
+from hexkv.contracts.prefix_cache import Damaged, Faulty, PrefixCacheContract, Stuck
 from hexkv.contracts.promise import not_offered
 from hexkv.contracts.serde import Close, SerdeContract
 from hexkv.contracts.serde._nearness import beyond
@@ -223,6 +223,10 @@ class TestPrefixCache(PrefixCacheContract):
     @pytest.fixture
     def damaged(self, candidate: Candidate) -> Damaged:
         return candidate.damaged or not_offered("damaged")
+
+    @pytest.fixture
+    def faulty(self, candidate: Candidate) -> Faulty:
+        return candidate.faulty or not_offered("faulty")
 
     @pytest.fixture
     def stuck(self, candidate: Candidate) -> Stuck:

@@ -20,6 +20,7 @@ from hexkv.ports import (
     ReadOutcome,
     Sink,
     Stored,
+    StoreError,
     StoreFull,
     StoreUnreachable,
     TimedOut,
@@ -76,6 +77,7 @@ class FaultyStore(Wrapped):
         self._crashed = False
         self._lock = Lock()
         self._deleted: dict[ChunkKey, None] = {}
+        self._unreadable: set[ChunkKey] = set()
         self._other: tuple[ChunkKey, bytes] | None = None
 
     def hang(self) -> None:
@@ -117,6 +119,9 @@ class FaultyStore(Wrapped):
         outcomes = list(self.inner.read(keys, tap, deadline))
         for i, fault in trouble.chunks.items():
             outcomes[i] = self._spoilt(fault, outcomes[i], keys[i], tap.given.get(i))
+        for i, key in enumerate(keys) if self._unreadable else ():
+            if key in self._unreadable and isinstance(outcomes[i], Hit):
+                outcomes[i] = Failed(StoreError("planned: unreadable"))
         self._end(trouble._replace(seconds=0.0))
         return outcomes
 
@@ -140,6 +145,7 @@ class FaultyStore(Wrapped):
         if kept:
             answers = self.inner.write(list(kept.values()), deadline)
             outcomes.update(zip(kept, answers, strict=True))
+            self._unreadable.difference_update(item.key for item in kept.values())
             last = items[max(kept)]
             self._other = last.key, bytes(last.frame)
         self._end(trouble)
@@ -148,6 +154,7 @@ class FaultyStore(Wrapped):
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         trouble = self._begin("delete", len(keys), deadline)
         gone = self.inner.delete(keys, deadline)
+        self._unreadable.difference_update(keys)
         with self._lock:
             self._deleted.update(dict.fromkeys(keys))
             while len(self._deleted) > _REMEMBERED:
@@ -213,6 +220,8 @@ class FaultyStore(Wrapped):
             return Failed(StoreUnreachable("planned"))
         if not isinstance(outcome, Hit) or not buffer:
             return outcome
+        if fault is Fault.UNREADABLE:
+            self._unreadable.add(key)
         if fault is Fault.STALE:
             return Miss()
         if fault is Fault.SHORT:

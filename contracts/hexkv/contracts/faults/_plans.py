@@ -27,6 +27,9 @@ class Fault(StrEnum):
     FAILED = "failed"
     """The chunk's outcome is ``Failed``; nothing was done for it."""
 
+    UNREADABLE = "unreadable"
+    """A read of the chunk fails, and so does each later one, until it is written or deleted."""
+
     STALE = "stale"
     """The chunk's answer is from before its last change: stored ones miss, deleted ones exist."""
 

@@ -31,6 +31,14 @@ class Damaged(NamedTuple):
     """Change bytes of every chunk on the medium, by no method of the cache."""
 
 
+class Faulty(NamedTuple):
+    """A cache that has to read a medium for every hit, and a way to break one chunk of it."""
+
+    cache: PrefixCache
+    fail: Callable[[], None]
+    """Have each read of the second chunk that was stored fail, until that is written anew."""
+
+
 class Stuck(NamedTuple):
     """A cache whose tiers stop answering."""
 
@@ -57,6 +65,11 @@ class PrefixCacheCase:
     def damaged(self) -> Damaged:
         """See :class:`Damaged`."""
         not_offered("damaged")
+
+    @pytest.fixture
+    def faulty(self) -> Faulty:
+        """See :class:`Faulty`."""
+        not_offered("faulty")
 
     @pytest.fixture
     def stuck(self) -> Stuck:

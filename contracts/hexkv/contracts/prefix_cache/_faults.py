@@ -9,6 +9,7 @@ from hexkv.contracts.prefix_cache._base import (
     CHUNKS,
     PATIENCE,
     Damaged,
+    Faulty,
     PrefixCacheCase,
     Stuck,
     computed,
@@ -50,6 +51,27 @@ class Faults(PrefixCacheCase):
         assert sum(got.misses.values()) == CHUNKS
         assert hit(cache, tokens) == 0
         put(cache, tokens)
+        assert hit(cache, tokens) == CHUNKS * self.chunk
+
+    @promise(
+        "prefix.24",
+        "promises no chunk of which two reads failed, and keeps it when it is stored again",
+        level="L2",
+        clause="PrefixCache.lookup",
+        why="a host that counts on it would fail each request for its prompt",
+    )
+    def test_a_chunk_that_cannot_be_read_is_not_promised(self, faulty: Faulty) -> None:
+        """The chunks before it are, and other prompts."""
+        cache, tokens, other = faulty.cache, self.prompt(), self.prompt(1)
+        put(cache, tokens)
+        put(cache, other)
+        faulty.fail()
+        for _ in range(2):
+            assert hit(cache, tokens) == self.chunk
+            assert hit(cache, other) == CHUNKS * self.chunk
+        assert cache.lookup(tokens).hit_tokens == self.chunk
+        assert put(cache, tokens) == self.chunk, "what cannot be read is not stored anew"
+        assert cache.lookup(tokens).hit_tokens == CHUNKS * self.chunk
         assert hit(cache, tokens) == CHUNKS * self.chunk
 
     @promise(

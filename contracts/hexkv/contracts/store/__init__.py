@@ -26,6 +26,7 @@ from hexkv.contracts.store._base import (
     RawAccess,
     Reopen,
     StoreCase,
+    Unreadable,
 )
 from hexkv.contracts.store._batches import Batches
 from hexkv.contracts.store._clearing import Clearing
@@ -56,6 +57,7 @@ __all__ = [
     "Reopen",
     "Service",
     "StoreContract",
+    "Unreadable",
 ]
 
 

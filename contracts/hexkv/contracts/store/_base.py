@@ -44,6 +44,9 @@ Huge = Callable[[ChunkKey, int], None]
 Aside = Callable[[], int]
 """The number of chunks that the medium keeps in quarantine, through the back door."""
 
+Unreadable = Callable[[ChunkKey], None]
+"""Makes each read of a chunk fail, through the back door, until it is deleted or written anew."""
+
 Reopen = Callable[[], ChunkStore] | None
 """Closes the store and opens another over the same medium; ``None`` if nothing outlives it."""
 
@@ -100,6 +103,11 @@ class StoreCase(Whole):
     @pytest.fixture
     def aside(self) -> Aside | None:
         """For stores that can set chunks aside: how many are."""
+        return None
+
+    @pytest.fixture
+    def unreadable(self) -> Unreadable | None:
+        """For stores of files or objects: see :data:`Unreadable`. Others stay readable."""
         return None
 
     @pytest.fixture

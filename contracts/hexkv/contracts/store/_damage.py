@@ -6,9 +6,18 @@ from collections.abc import Callable
 
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.contracts.promise import promise
-from hexkv.contracts.store._base import RawAccess, StoreCase, arrived, content, read, same, write
-from hexkv.ports import ChunkKey, ChunkStore, StoreError
+from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.store._base import (
+    RawAccess,
+    StoreCase,
+    Unreadable,
+    arrived,
+    content,
+    read,
+    same,
+    write,
+)
+from hexkv.ports import ChunkKey, ChunkStore, Hit, StoreError, StoreUnreachable
 
 A, B, C = (chunk_key(name) for name in "abc")
 
@@ -95,6 +104,35 @@ class Damage(StoreCase):
         same(read(store, A), [None])
         write(store, {A: frame})
         same(read(store, A), [frame])
+
+    @promise(
+        "L2.5",
+        "lets a chunk that cannot be read be written anew, and reads the others beside it",
+        clause="ChunkStore.read, ChunkStore.write, ChunkStore.delete",
+        why="one bad sector would end each request for its prompt, as long as the cache lives",
+        hint="answer Failed for the chunk alone, with a StoreError that is no StoreUnreachable;"
+        " never answer Stored because a file of that name is there",
+    )
+    def test_what_cannot_be_read_is_one_chunk_and_can_be_replaced(
+        self, store: ChunkStore, unreadable: Unreadable | None
+    ) -> None:
+        if unreadable is None:
+            not_offered("unreadable")
+        frames = {key: content(10_000, seed) for seed, key in enumerate((A, B, C))}
+        write(store, frames)
+        for renew in (lambda: None, lambda: store.delete([B], deadline())):
+            unreadable(B)
+            sink = ListSink()
+            for _ in range(2):
+                outcomes = store.read([A, B, C], sink, deadline())
+                assert not isinstance(outcomes[1], Hit), f"what cannot be read is {outcomes[1]}"
+                error = getattr(outcomes[1], "error", None)
+                assert not isinstance(error, StoreUnreachable), "others of the store are read"
+            brought = [arrived(sink, i, outcomes[i]) for i in (0, 2)]
+            same(brought, [frames[A], frames[C]])
+            renew()
+            write(store, {B: frames[B]})
+            same(read(store, A, B, C), list(frames.values()))
 
 
 def _survived(store: ChunkStore, key: ChunkKey, expected: bytes) -> list[bytes]:
