@@ -278,7 +278,7 @@ def _take(peer: Peer, index: int, sink: Sink, deadline: Deadline) -> ReadOutcome
     if size == ABSENT:
         return Miss()
     if size == UNREADABLE:
-        return Failed(StoreUnreachable("the server could not read the chunk"))
+        return Failed(StoreError("the server could not read the chunk"))
     if size > peer.agreed.max_value:
         raise BadMessage(f"the server announces a chunk of {size} bytes")
     landed = land(peer.stream, index, size, sink, deadline)

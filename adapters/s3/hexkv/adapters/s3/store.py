@@ -88,8 +88,8 @@ class S3Store:
         failures: list[StoreError] = []
 
         def ask(number: int) -> bool:
-            # Once one question fails, the rest would most likely fail as slowly.
-            if failures:
+            # Once the server is not reached, the rest would most likely fail as slowly.
+            if any(isinstance(failure, StoreUnreachable) for failure in failures):
                 return False
             try:
                 return self._present(unknown[number], deadline)
