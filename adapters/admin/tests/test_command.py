@@ -11,6 +11,7 @@ import pytest
 from administration import CHUNKS, TENANTS, Managed
 from configured import CHUNK, built
 from hexkv.plugins.__main__ import main
+from hexkv.ports import StoreError
 from processes import until
 
 
@@ -152,3 +153,18 @@ def test_ctrl_c_stops_a_verb_at_its_next_chunks_and_says_what_was_done(busy, cap
     assert process.returncode == 1
     assert "of 12 chunks done; stopped before the end" in out
     assert there.managed.counts()["slow"] < 12
+
+
+def test_status_has_the_last_error_of_each_tier(served, said):
+    assert served.hexkv("status") == 0
+    assert "last error" not in said()
+    (disk,) = served.engine._half.stack.named(["disk"])
+    disk.calls.failed("write", StoreError("no space left on device"))
+    assert served.hexkv("status") == 0
+    (line,) = [line for line in said().splitlines() if "last error" in line]
+    assert line.startswith("  disk: last error ")
+    assert line.endswith(" ago: write: StoreError: no space left on device")
+    assert served.hexkv("status", "--json") == 0
+    tier = json.loads(said())["tiers"][1]
+    assert tier["last_error"] == "write: StoreError: no space left on device"
+    assert tier["last_error_time"] > 0

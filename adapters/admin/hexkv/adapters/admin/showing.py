@@ -73,6 +73,10 @@ def show_status(health: Health) -> None:
             for tier in health.tiers
         ],
     )
+    for tier in health.tiers:
+        if tier.last_error:
+            ago = human_age(max(0.0, time.time() - (tier.last_error_time or 0.0)))
+            typer.echo(f"  {tier.name}: last error {ago} ago: {tier.last_error}")
 
 
 def show_tiers(tiers: Sequence[TierState]) -> None:
