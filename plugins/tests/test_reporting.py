@@ -144,11 +144,21 @@ def test_whatever_a_directory_raises_it_is_informed_later(caplog):
     rig.store(0)
     right, rig.directory.join = rig.directory.join, lambda *_: 1 / 0
     assert rig.turn() >= 1.0
-    assert "is not informed: " in caplog.text
+    for _ in range(5):
+        rig.clock.advance(2.0)
+        rig.turn()
+    (line,) = caplog.messages
+    assert "the directory is not informed: ZeroDivisionError: " in line
+    rig.directory.join = lambda *_: ()[0]
+    rig.clock.advance(60.0)
+    rig.turn()
+    assert "IndexError" in caplog.messages[1], "another cause is another line"
     rig.directory.join = right
-    rig.clock.advance(2.0)
+    rig.clock.advance(60.0)
     rig.settle()
     assert rig.known == {0}
+    assert "the directory is informed again after " in caplog.messages[2]
+    assert len(caplog.messages) == 3
 
 
 def test_a_queue_that_is_full_ends_in_a_new_snapshot():

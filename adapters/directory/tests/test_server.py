@@ -57,6 +57,16 @@ def test_who_does_not_know_the_secret_learns_nothing(served, client):
     assert client(served.address).members(soon()) == []
 
 
+def test_a_refused_client_is_one_line_of_the_directorys_log(served, client, caplog):
+    for _ in range(3):
+        with pytest.raises(StoreUnreachable, match="another secret"):
+            client(served.address, secret=b"some other secret").members(soon())
+    client(served.address).members(soon())
+    lines = [text for text in caplog.messages if text.startswith("directory: a client is refused")]
+    assert len(lines) == 1
+    assert "secret" in lines[0]
+
+
 @pytest.fixture
 def configured():
     """Opens directories as a configuration does; closes them."""
@@ -154,16 +164,23 @@ def test_garbage_after_the_greeting_ends_that_connection_alone(served, client):
     assert holders(good, keys) == [["ada"]] * 2
 
 
-def test_a_full_directory_says_so_and_lets_the_longest_silent_one_go(clock, client):
+def test_a_full_directory_says_so_and_lets_the_longest_silent_one_go(clock, client, caplog):
     with Served(clock, members=2) as served:
         directory = client(served.address)
         assert directory.join(life("ada"), [], soon())
         clock.advance(1.0)
         assert directory.join(life("bob"), batches(some(1)), soon())
-        with pytest.raises(StoreFull):
-            directory.join(life("cyd"), [], soon())
+        for _ in range(3):
+            with pytest.raises(StoreFull):
+                directory.join(life("cyd"), [], soon())
+        (line,) = [text for text in caplog.messages if "cyd" in text]
+        assert (
+            line
+            == "directory: node 'cyd' is refused: StoreFull: the directory has 2 members already"
+        )
         clock.advance(2.5)  # ada is silent for too long by now
         assert directory.join(life("cyd"), batches(some(1)), soon())
+        assert "directory: node 'cyd' is admitted after " in caplog.messages[-1]
         assert holders(directory, some(1)) == [["bob", "cyd"]]
         assert not directory.heartbeat(life("ada"), 0, soon())
 

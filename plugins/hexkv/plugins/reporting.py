@@ -18,6 +18,8 @@ from threading import Condition, Lock, Thread
 from types import TracebackType
 from typing import NoReturn, Self
 
+from hexkv.core.notices import Notices
+from hexkv.core.tiers.answers import words
 from hexkv.plugins.lives import Life
 from hexkv.ports import (
     KEY_BYTES,
@@ -180,6 +182,8 @@ class Reporter:
         self._failures = 0
         self._not_before = 0.0
         self._joined = False
+        verbs = ("is not informed", "is informed again")
+        self._notices = Notices(log, f"node {member.name!r}", clock, verbs)
 
     def turn(self) -> float:
         """Join, report or give a sign of life. Seconds until the next turn is due."""
@@ -191,13 +195,13 @@ class Reporter:
             pause = self._turn()
         except Exception as error:  # noqa: BLE001 - an adapter may be anybody's; the thread goes on
             self._failures += 1
-            if self._failures == 1:
-                log.warning("the directory is not informed: %s", error)
+            self._notices.failed("the directory", words(error))
             beats = min(1 << min(self._failures - 1, 16), _LONGEST_PAUSE)
             pause = beats * self._directory.heartbeat_seconds
             self._not_before = self._clock.now() + pause
             return pause
         self._failures = 0
+        self._notices.works("the directory")
         return pause
 
     def leave(self) -> None:

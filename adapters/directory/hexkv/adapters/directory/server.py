@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.session import Session
 from hexkv.adapters.net.connection import Connection, Limits
+from hexkv.adapters.net.handshake import Refused
 from hexkv.adapters.net.server import StreamServer
+from hexkv.plugins.notices import Notices
 from hexkv.ports import Clock
 
 _LARGEST = 1 << 20
@@ -45,6 +48,8 @@ class DirectoryServer(StreamServer):
         """
         self._cell = cell
         self._secret = secret
+        verbs = ("is refused", "is admitted")
+        self._notices = Notices(logging.getLogger("hexkv"), "directory", clock, verbs)
         super().__init__(
             listener,
             self._run_session,
@@ -57,4 +62,8 @@ class DirectoryServer(StreamServer):
         )
 
     def _run_session(self, connection: Connection) -> None:
-        Session(connection, self._cell, self._secret).run()
+        try:
+            Session(connection, self._cell, self._secret, self._notices).run()
+        except Refused as error:
+            self._notices.failed("a client", str(error), lasts=False)
+            raise

@@ -25,14 +25,16 @@ from hexkv.adapters.directory.wire import (
 from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit
+from hexkv.plugins.notices import Notices
 from hexkv.ports import Member, StoreBusy, StoreFull
 
 
 class Session:
     """Answers one connection from a cell."""
 
-    def __init__(self, connection: Connection, cell: Cell, secret: bytes) -> None:
+    def __init__(self, connection: Connection, cell: Cell, secret: bytes, notices: Notices) -> None:
         self._connection = connection
+        self._notices = notices
         self._cell = cell
         self._secret = secret
 
@@ -94,12 +96,19 @@ class Session:
             ((_, member),) = unpack_members(text)
         except ValueError as error:
             raise BadMessage("one member joins at a time") from error
+        what = f"node {member.name!r}"
         try:
             number = self._cell.join(member, head.number)
-        except StoreBusy:
+        except StoreBusy as error:
+            self._notices.failed(what, f"StoreBusy: {error}")
             return [Head(Kind.TAKEN).pack()]
-        except StoreFull:
+        except StoreFull as error:
+            self._notices.failed(what, f"StoreFull: {error}")
             return [Head(Kind.FULL).pack()]
+        if number is None:
+            self._notices.failed(what, "a later life of it is known")
+        else:
+            self._notices.works(what)
         return [_verdict(number is not None, number or 0)]
 
     def _part(self, head: Head, text: bytes, tags: Tags) -> list[bytes]:
