@@ -1,8 +1,11 @@
 """Hits from the disk in a process that stored nothing, and what a bad disk does to them."""
 
-import pytest
+from contextlib import closing
 
-from vllm_engines import prompt
+import pytest
+from bad_sectors import BadSectorsElsewhere
+
+from vllm_engines import PATIENT, connector, prompt
 from vllm_frames import cut, damage, frames, poison, sound
 
 CHUNK = 64
@@ -81,3 +84,30 @@ def test_every_seventh_chunk_fails_and_is_computed_and_stored_again(
     engine.flush()
     assert all(map(sound, every_seventh[name]))
     assert same(engine, words) == [CHUNKS * CHUNK]
+
+
+def test_where_failed_loads_fail_requests_a_bad_sector_fails_one(start, same, tmp_path_factory):
+    """The file of one chunk cannot be read, and the host ends a request whose load fails."""
+    root = tmp_path_factory.mktemp("sectors")
+    transfer = connector(PATIENT | config(root)) | {"kv_load_failure_policy": "fail"}
+    with closing(BadSectorsElsewhere(tmp_path_factory.mktemp("bad"))) as sectors:
+        engine = start(config(root), transfer=transfer, env=sectors.env)
+        words = prompt("bad sector", TOKENS)
+        before = 7 * CHUNK + 1
+        same(engine, words[:before])
+        engine.flush()
+        first = frames(root)
+        assert same(engine, words) == [7 * CHUNK]
+        engine.flush()
+        assert same(engine, words) == [CHUNKS * CHUNK]
+        sectors.spoil(min(frames(root) - first))
+        finished = []
+        for _ in range(4):
+            [answer] = engine.generate(words)
+            engine.flush()
+            finished.append(answer.finish)
+        assert finished == ["error", "length", "length", "length"]
+        assert same(engine, words) == [CHUNKS * CHUNK]
+        log = engine.log.read_text()
+        assert log.count("it is not used until it is written anew") == 1
+        engine.close()
