@@ -183,7 +183,7 @@ class Reporter:
         self._not_before = 0.0
         self._joined = False
         verbs = ("is not informed", "is informed again")
-        self._notices = Notices(log, f"node {member.name!r}", clock, verbs)
+        self._notices = Notices(log, f"node {life.member.name!r}", clock, verbs)
 
     def turn(self) -> float:
         """Join, report or give a sign of life. Seconds until the next turn is due."""

@@ -225,7 +225,7 @@ class TieredHold:
             tried.add(tier.name)
             # A store that only itself can speak for is read at once: absence is an answer, too.
             key = claim.spec.key
-            if tier.barred([key]) or not (tier.remote or tier.contains([key], now)[0]):
+            if tier.calls.faults.barred([key]) or not (tier.remote or tier.contains([key], now)[0]):
                 continue
             begun = self._stack.begin([claim.spec], [tier], self._owner, self._deadline, keeps=True)
             if begun:

@@ -127,12 +127,16 @@ class KeyFaults:
 
     def barred(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
         """Those of *keys* that are not to be promised."""
+        if not self.noted:
+            return []
         now = self._clock.now()
         found = [(key, self.noted.get(key)) for key in keys]
         return [key for key, fault in found if fault is not None and now < fault.until]
 
     def without(self, keys: Sequence[ChunkKey], here: Sequence[bool]) -> Sequence[bool]:
         """*here*, but ``False`` for chunks that are barred."""
+        if not self.noted:
+            return here
         barred = set(self.barred(keys))
         if not barred:
             return here

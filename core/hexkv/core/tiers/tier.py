@@ -40,7 +40,6 @@ from hexkv.ports import (
 )
 
 T = TypeVar("T")
-
 Work = Callable[[bool], tuple[T, bool | None]]
 """See :meth:`hexkv.core.io.scheduler.Lane.submit`."""
 
@@ -174,26 +173,19 @@ class Tier(ABC):
 
     def known(self, keys: Sequence[ChunkKey]) -> Sequence[bool]:
         """Return True for each chunk that the index has, and that is not barred."""
-        return self._promised(keys, self.index.contains(keys))
+        return self.calls.faults.without(keys, self.index.contains(keys))
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Return True for each chunk that is there, by index or store, and that is not barred."""
         if not self.index.decides:
-            return self._promised(keys, self.calls.contains(keys, deadline))
+            return self.calls.faults.without(keys, self.calls.contains(keys, deadline))
         known: Sequence[bool] = self.index.contains(keys)
         # Else no store is asked on a thread that must not wait for it.
         if (self.shared or self.indexing) and not all(known):
             strange = [k for k, here in zip(keys, known, strict=True) if not here]
             rest = iter(self.calls.contains(strange, deadline))
             known = [here or next(rest) for here in known]
-        return self._promised(keys, known)
-
-    def barred(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
-        """Those of *keys* that are not promised, because they cannot be read."""
-        return self.calls.faults.barred(keys) if self.calls.faults.noted else ()
-
-    def _promised(self, keys: Sequence[ChunkKey], here: Sequence[bool]) -> Sequence[bool]:
-        return self.calls.faults.without(keys, here) if self.calls.faults.noted else here
+        return self.calls.faults.without(keys, known)
 
     def adopt_foreign(
         self, found: Sequence[tuple[ChunkKey, int]], wall: float, turn: int
@@ -206,11 +198,8 @@ class Tier(ABC):
         if not found or not self.shared or not self.index.decides:
             return []
         known = self.index.contains([key for key, _ in found])
-        strange = [
-            Entry(key, size, wall)
-            for (key, size), here in zip(found, known, strict=True)
-            if not here
-        ]
+        rows = zip(found, known, strict=True)
+        strange = [Entry(key, size, wall) for (key, size), here in rows if not here]
         if not strange:
             return []
         with self.deleting.taking_in(Deadline(self._runtime.clock, 0.0), turn) as free:
@@ -272,8 +261,7 @@ class Tier(ABC):
         free = self.not_replaced(keys)
         self.let_go(free)
         with self.deleting.now(free) as mine:
-            well = self.calls.quarantine(mine, deadline)
-            if well:
+            if well := self.calls.quarantine(mine, deadline):
                 self.deleting.done(mine)
         if not well:
             self.delete(mine, deadline)

@@ -35,7 +35,7 @@ def make_way(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> list[C
     Returns:
         those that were written anew, and could not be read: they are left alone meanwhile.
     """
-    barred = tier.barred(keys)
+    barred = tier.calls.faults.barred(keys)
     if not barred:
         return []
     lost = tier.calls.faults.lost(barred)

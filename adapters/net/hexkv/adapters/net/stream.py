@@ -192,10 +192,7 @@ class Stream:
 
     @property
     def user(self) -> int | None:
-        """The user of the process at the other end; ``None`` where the kernel does not say.
-
-        Of a Unix socket, or of a connection that a server has over loopback.
-        """
+        """The user of a client, over a Unix socket or loopback; ``None`` where it is not known."""
         local = self._socket.family == socket.AF_UNIX
         return self.process.uid if local else owner_of(self._socket)
 
@@ -281,10 +278,7 @@ class Stream:
             self._socket.close()
 
     def detach(self) -> socket.socket:
-        """Return the socket, blocking and without time-outs, which is from now on the caller's.
-
-        Not with TLS, and not while bytes were received that were not taken.
-        """
+        """Return the socket, from now on the caller's. Not with TLS, or with bytes left to take."""
         sock = socket.socket(fileno=self._socket.detach())
         sock.settimeout(None)
         for option in self._armed:

@@ -114,7 +114,8 @@ class PageStore:
         def match(_: Call | None) -> Sequence[str | None]:
             return self._chunks.match(self.keys(names), self._until(self._deadlines.lookup))
 
-        found = self._do(match, [None] * (len(names) * self._pieces))
+        nowhere: Sequence[str | None] = [None] * (len(names) * self._pieces)
+        found = self._do(match, nowhere)
         if self._pieces == 1:
             return [tier is not None for tier in found]
         return [
