@@ -137,12 +137,13 @@ def test_an_identity_lives_as_long_as_the_weights_do(model, reference, greedy, t
             stored(2 * PAGES)
             server.flush()
         assert server.counted("hexkv_off") == 0
-    for checkpoint, said, answer in (
-        (model, {"weights": "v1", "name": "model"}, reference),
-        (new, {"weights": "v2"}, after),
-    ):
-        disk = {"store": "disk", "settings": {"root": str(root)}}
-        settings = behind(model=said, pool={"bytes": "64MiB"}, tiers=[disk], deadlines=PATIENT)
-        (log := tmp_path / said["weights"]).mkdir()
+    for checkpoint, name, answer in ((model, "v1", reference), (new, "v2", after)):
+        settings = behind(
+            model={"weights": name, "name": "model"},
+            pool={"bytes": "64MiB"},
+            tiers=[{"store": "disk", "settings": {"root": str(root)}}],
+            deadlines=PATIENT,
+        )
+        (log := tmp_path / name).mkdir()
         with Server(checkpoint, log, **settings) as server:
             assert server.generate(words) == (answer(words), FULL)
