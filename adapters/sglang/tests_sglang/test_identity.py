@@ -11,6 +11,7 @@ from sglang.srt.server_args import ServerArgs
 from hexkv.adapters.sglang import arguments
 from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.adapters.sglang.identity import Rank, namespace_of
+from hexkv.adapters.sglang.lora import CONTENTS
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.identity import identify
 from hexkv.plugins.weights import digest_of
@@ -52,6 +53,22 @@ def test_new_weights_in_an_old_folder_are_another_adapter(given, tmp_path):
     assert served(b"a" * 100) == served(b"a" * 100)
     assert served(b"a" * 100) != served(b"b" * 100)
     assert served(b"a" * 100) != namespace()
+
+
+@pytest.mark.parametrize(
+    "given", [lambda one: [one], lambda one: {"one": one}], ids=["records", "records by name"]
+)
+def test_an_adapter_in_the_names_of_pages_leaves_the_base_model_its_name(
+    given, tmp_path, monkeypatch
+):
+    """Its pages are named by its content, so a retrained one takes nothing from the model."""
+
+    def served(weights):
+        one = LoRARef(lora_name="one", lora_path=adapter(tmp_path / "one", weights))
+        monkeypatch.setitem(CONTENTS.digests, one.lora_id, "its content")
+        return namespace(enable_lora=True, lora_paths=given(one))
+
+    assert served(b"a" * 100) == served(b"b" * 100) == namespace()
 
 
 def test_an_operator_may_say_which_adapters_they_are(tmp_path):

@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 from hexkv.adapters.sglang import arguments as judged
 from hexkv.adapters.sglang.configuration import Configuration
 from hexkv.adapters.sglang.files import FILES
+from hexkv.adapters.sglang.lora import CONTENTS
 from hexkv.plugins.weights import folder_of
 from hexkv.ports import ConfigError, DType, KVLayout, Namespace, ParallelSlice
 
@@ -156,7 +156,7 @@ def files_of(arguments: object | None) -> Iterator[tuple[str, str, Path | None]]
     path = str(getattr(arguments, _MODEL, None) or "")
     yield _MODEL, path, _place(path, arguments)
     yield from judged.files_of(arguments)
-    for _, adapter in _adapters(arguments):
+    for _, adapter, _ in _adapters(arguments):
         yield _LORA, str(adapter), adapter if adapter.is_dir() else None
 
 
@@ -225,20 +225,27 @@ def _dtype(arguments: object | None) -> str:
     return _DTYPES.get(said, said)
 
 
-def _adapters(arguments: object | None) -> Iterator[tuple[str, Path]]:
-    """Name and place of each LoRA adapter that a server begins with."""
+def _adapters(arguments: object | None) -> Iterator[tuple[str, Path, str]]:
+    """Name, place, and SGLang's number of each LoRA adapter that a server begins with."""
     found = getattr(arguments, _LORA, None) or ()
     if getattr(arguments, "enable_lora", None) is False:
         return
     pairs = found.items() if isinstance(found, Mapping) else map(_name_and_path, found)
     for name, given in pairs:
-        yield name, Path(str(getattr(given, "lora_path", given)))
+        path, number = getattr(given, "lora_path", given), getattr(given, "lora_id", "")
+        yield name, Path(str(path)), str(number)
 
 
 def _held_by_adapters(arguments: object | None) -> str | None:
-    """What the LoRA adapters hold that a server begins with; SGLang tells only paths apart."""
+    """A digest of the LoRA adapters whose pages have no name by content; None without any.
+
+    SGLang tells these by their paths alone. The others have their content in the names of their
+    pages (:mod:`hexkv.adapters.sglang.lora`), so a retrained one leaves the base model's as it is.
+    """
     known = []
-    for name, path in _adapters(arguments):
+    for name, path, number in _adapters(arguments):
+        if number in CONTENTS.digests:
+            continue
         if not path.is_dir():
             log.warning("nothing says which weights the LoRA adapter %s has: set model.lora", path)
         content = FILES.digest(path, ", or set model.lora") if path.is_dir() else path
@@ -246,13 +253,14 @@ def _held_by_adapters(arguments: object | None) -> str | None:
     return sha256("\n".join(sorted(known)).encode()).hexdigest()[:32] if known else None
 
 
-def _name_and_path(given: object) -> tuple[str, str]:
+def _name_and_path(given: object) -> tuple[str, object]:
     """One of ``--lora-paths``: SGLang's record of it, a mapping, ``NAME=PATH``, or a path."""
     if isinstance(given, str):
         name, _, path = given.rpartition("=")
         return name or path, path
-    read = given.get if isinstance(given, Mapping) else partial(getattr, given)
-    return str(read("lora_name", None)), str(read("lora_path", None))
+    if isinstance(given, Mapping):
+        return str(given.get("lora_name")), given.get("lora_path")
+    return str(getattr(given, "lora_name", None)), given
 
 
 def _length(place: Path | None, arguments: object | None) -> str | None:
