@@ -190,6 +190,7 @@ def test_what_peers_know_a_process_by_follows_the_directory(caplog):
     with Served(ManualClock()) as server:
         former = RemoteDirectory(server.address, secret=SECRET)
         former.join(Member("ada", 1 << 60), [], deadline())
+        former.leave(Member("ada", 1 << 60), deadline())
         section = {
             "adapter": "embedded",
             "name": "ada",

@@ -17,7 +17,7 @@ from hexkv.adapters.directory.server import DirectoryServer
 from hexkv.adapters.lmcache.session import LMWire
 from hexkv.adapters.lmserver.server import Server
 from hexkv.adapters.lmserver.values import ServedValues
-from hexkv.adapters.net import admission
+from hexkv.adapters.net import client_check
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.peers.channel import Security
@@ -100,7 +100,7 @@ def test_over_loopback_a_listener_without_a_secret_answers_its_own_user_alone(
     started, monkeypatch, kind, host
 ):
     assert answered(started(kind, host), HELLOS[kind]) != b""
-    monkeypatch.setattr(admission, "own_user", lambda: NOBODY)
+    monkeypatch.setattr(client_check, "own_user", lambda: NOBODY)
     assert answered(started(kind, host), HELLOS[kind]) == b""
 
 
@@ -129,5 +129,5 @@ def test_a_line_says_how_each_listener_knows_who_asks(started, caplog, kind, sec
 
 @pytest.mark.parametrize("kind", ["hexkv", "peers", "directory"])
 def test_with_a_secret_every_user_is_asked_for_it(started, monkeypatch, kind):
-    monkeypatch.setattr(admission, "own_user", lambda: NOBODY)
+    monkeypatch.setattr(client_check, "own_user", lambda: NOBODY)
     assert answered(started(kind, secret=SECRET), HELLOS[kind]) != b""

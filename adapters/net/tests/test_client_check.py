@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -110,6 +111,15 @@ def test_a_process_of_another_user_is_known(opened, listening, monkeypatch, way)
         assert client.wait() == 0
 
 
+def test_a_client_that_has_said_all_and_waits_for_an_answer_is_known(connected, monkeypatch):
+    server, client = connected()
+    client.shutdown(socket.SHUT_WR)
+    assert server.recv(1) == b""
+    assert owner_of(server) == os.geteuid()
+    monkeypatch.setattr(owners, "_ask", lambda theirs, ours: None)
+    assert owner_of(server) == os.geteuid()
+
+
 def test_an_end_that_is_closed_belongs_to_no_user(connected):
     """Its row, if any is left, has user 0."""
     server, client = connected()
@@ -134,7 +144,8 @@ def test_an_end_of_another_network_belongs_to_no_user(connected, unasked, tmp_pa
     ]:
         table.write_bytes(text)
         assert owner_of(server, str(tmp_path)) == owner, text
-    client.close()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()  # by a reset, as a later connection with these ports ends the one before it
     table.write_bytes(head + ends + b" 01 " + behind % (OTHER, 7))
     assert owner_of(server, str(tmp_path)) is None, "a later connection may have the same ports"
 

@@ -23,9 +23,9 @@ QUARANTINE = "quarantine"
 class Client:
     """One connection, and what each of its leases must have in it."""
 
-    def __init__(self, name):
+    def __init__(self, name, clock):
         self.name = name
-        self.granted = Granted(BOUND * FRAME)
+        self.granted = Granted(BOUND * FRAME, clock)
         self.requests = count(1)
         self.holds = {}
         """By request and place: the lease, and the bytes."""
@@ -46,7 +46,9 @@ class NodePlay(Play):
         self.connect()
 
     def connect(self):
-        self.clients = [Client(f"client{next(self._names)}") for _ in range(CLIENTS)]
+        self.clients = [
+            Client(f"client{next(self._names)}", self.stage.world) for _ in range(CLIENTS)
+        ]
 
     def reset(self):
         super().reset()
@@ -186,7 +188,7 @@ def die(play):
 def kill(play, number):
     client = play.clients[number]
     play.note(f"{client.name} dies")
-    play.clients[number] = Client(f"client{next(play._names)}")
+    play.clients[number] = Client(f"client{next(play._names)}", play.stage.world)
     client.granted.close()
 
 
@@ -225,7 +227,7 @@ def take_over(play):
             for (owner, request, place, _, fresh), lease in zip(rows, theirs, strict=True)
             if owner is client
         ]
-        _go_on(client, mine)
+        _go_on(play, client, mine)
     rest = [lease.share(QUARANTINE) for lease in leases[len(places) :]]
     for lease in leases[len(places) :]:
         lease.release()
@@ -245,10 +247,10 @@ def take_over(play):
     play.troubled.clear()
 
 
-def _go_on(client, rows):
+def _go_on(play, client, rows):
     """A connection as the successor has it."""
-    granted = Granted(BOUND * FRAME)
-    granted.restore(rows)
+    granted = Granted(BOUND * FRAME, play.stage.world)
+    granted.restore(rows, client.granted.limits())
     for request, place, lease, _ in rows:
         for kind in (client.holds, client.fresh):
             if (request, place) in kind:

@@ -22,7 +22,13 @@ TABLES = "/proc/self/net"
 _LOOKS = 3
 """Reads of the tables for one connection: a row may be left out of one while others come and go."""
 
-_ESTABLISHED = 1
+_THEIRS = (1, 4, 5)
+"""States of an end that a process has open: ESTABLISHED, FIN_WAIT1, FIN_WAIT2. It may have ended
+its own direction by then, and still wait for an answer."""
+
+_OURS = (1, 8)
+"""States of the other end meanwhile: ESTABLISHED, CLOSE_WAIT."""
+
 _USER, _INODE = 3, 5
 """Fields of a row behind its state."""
 
@@ -64,14 +70,14 @@ def owner_of(sock: socket.socket, tables: str = TABLES) -> int | None:
 
     ``None`` where that is not known: the other end is not in this network namespace, is closed, or
     the kernel does not say. What it says holds as long as the connection lasts: *sock* is seen to
-    be established afterwards, so no other connection has had its ports in between.
+    be open afterwards, so no other connection has had its ports in between: one ends it.
     """
     try:
         theirs, ours = _end(sock.getpeername()), _end(sock.getsockname())
         for look in range(_LOOKS + 1):
             # The list only where there is no answer: it takes a walk through all connections.
             owner = _read(theirs, ours, tables) if look else _ask(theirs, ours)
-            if not _is_established(sock):
+            if not _is_open(sock):
                 return None
             if owner is not None:
                 return owner
@@ -112,15 +118,15 @@ def _ask(theirs: _End, ours: _End) -> int | None:
     family = socket.AF_INET if isinstance(theirs.address, IPv4Address) else socket.AF_INET6
     ports = [end.port.to_bytes(2, "big") for end in (theirs, ours)]
     addresses = [end.address.packed for end in (theirs, ours)]
-    every = 1 << _ESTABLISHED
-    body = _QUESTION.pack(family, socket.IPPROTO_TCP, every, *ports, *addresses, b"\xff" * 8)
+    states = sum(1 << state for state in _THEIRS)
+    body = _QUESTION.pack(family, socket.IPPROTO_TCP, states, *ports, *addresses, b"\xff" * 8)
     with suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
         head = _HEAD.pack(_HEAD.size + len(body), _BY_FAMILY, _REQUEST, 1, 0)
         kernel.sendto(head + body, (0, 0))
         answer, (port, _) = kernel.recvfrom(4096, socket.MSG_DONTWAIT)  # it is there already
         if port == 0 and _HEAD.unpack_from(answer)[1] == _BY_FAMILY:
             state, user, inode = _ANSWER.unpack_from(answer, _HEAD.size)
-            return _owner(user, inode) if state == _ESTABLISHED else None
+            return _owner(user, inode) if state in _THEIRS else None
     return None
 
 
@@ -132,10 +138,11 @@ def _read(theirs: _End, ours: _End, tables: str) -> int | None:
     else:
         places = [("tcp6", theirs, ours)]
     for table, far, near in places:
-        row = f" {far.row()} {near.row()} {_ESTABLISHED:02X} ".encode()
+        ends = f" {far.row()} {near.row()} "
+        rows = [f"{ends}{state:02X} ".encode() for state in _THEIRS]
         with suppress(FileNotFoundError), open(f"{tables}/{table}", "rb") as file:  # no IPv6
             for line in file:
-                if row in line:
+                if row := next(filter(line.__contains__, rows), None):
                     fields = line.partition(row)[2].split()
                     return _owner(int(fields[_USER]), int(fields[_INODE]))
     return None
@@ -146,5 +153,5 @@ def _owner(user: int, inode: int) -> int | None:
     return user if inode else None
 
 
-def _is_established(sock: socket.socket) -> bool:
-    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == bytes([_ESTABLISHED])
+def _is_open(sock: socket.socket) -> bool:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _OURS
