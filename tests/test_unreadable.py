@@ -242,6 +242,22 @@ def test_event_sinks_get_its_removal_and_its_return(over):
     assert changes == [(Change.REMOVED, [r.bad]), (Change.STORED, [r.bad])]
 
 
+@pytest.mark.parametrize("load", [got, by_layers])
+def test_event_sinks_get_the_return_of_what_was_mended_by_hand(over, load):
+    store = Sectors(error=StoreUnreachable("permission denied"))
+    r = over(store)
+    seen = len(r.events.events)
+    for _ in range(3):
+        got(r, PROMPT[: 5 * CHUNK])
+        got(r)
+    store.bad.clear()
+    r.clock.advance(FIRST_BAR)
+    assert load(r) == load(r) == FULL
+    assert settled(r)
+    changes = [(event.change, list(event.keys)) for event in r.events.events[seen:]]
+    assert changes == [(Change.REMOVED, [r.bad]), (Change.STORED, [r.bad])]
+
+
 def test_explain_has_the_reason_of_its_absence(over):
     r = over(Sectors())
     got(r)

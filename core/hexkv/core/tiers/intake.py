@@ -10,7 +10,7 @@ from hexkv.core.tiers.evicting import evict_soon
 from hexkv.core.tiers.remembering import GONE, remember_reads, set_aside
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.unreadable import withdraw
+from hexkv.core.tiers.unreadable import announce_returned, withdraw
 from hexkv.ports import (
     Change,
     ChunkKey,
@@ -155,6 +155,7 @@ def read_frames(
     remember_reads(runtime, tier.name, keys, outcomes, why)
     well = tier.calls.faults.reads_well(keys, outcomes)
     withdraw(runtime, tier, deadline)
+    announce_returned(runtime, tier, [key for key, _ in arrived])
     return Read(why, well, [0 if w else size for size, w in zip(sizes, why, strict=True)])
 
 

@@ -89,6 +89,9 @@ class KeyFaults:
         """Chunks whose last read failed. Empty mostly: then nothing here need be called."""
 
         self._fresh: dict[ChunkKey, Barred] = {}
+        self.withdrawn: dict[ChunkKey, None] = {}
+        """Chunks that were barred, and neither read nor written since. Empty mostly."""
+
         self._reads = self._answers = 0
         self._unread: set[ChunkKey] = set()
         self.unwritten: set[ChunkKey] = set()
@@ -164,7 +167,20 @@ class KeyFaults:
             return {}
         with self._lock:
             fresh, self._fresh = self._fresh, {}
+            self.withdrawn.update(dict.fromkeys(fresh))
+            while len(self.withdrawn) > _MOST:
+                del self.withdrawn[next(iter(self.withdrawn))]
             return fresh
+
+    def take_returned(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
+        """Those of *keys* that were withdrawn: they were read, or written, just now."""
+        if not self.withdrawn:
+            return []
+        with self._lock:
+            back = [key for key in keys if key in self.withdrawn]
+            for key in back:
+                del self.withdrawn[key]
+            return back
 
     def reads_well(self, keys: Sequence[ChunkKey], outcomes: Sequence[object]) -> bool | None:
         """Return whether a read shows its store to be well; ``None`` if it shows nothing.

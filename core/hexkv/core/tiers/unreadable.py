@@ -29,6 +29,11 @@ def withdraw(runtime: Runtime, tier: Tier, deadline: Deadline) -> None:
     runtime.tell(Change.REMOVED, tier.name, list(fresh))
 
 
+def announce_returned(runtime: Runtime, tier: Tier, keys: Sequence[ChunkKey]) -> None:
+    """Tell event sinks that those of *keys* are back that were withdrawn: they were just read."""
+    runtime.tell(Change.STORED, tier.name, tier.calls.faults.take_returned(keys))
+
+
 def make_way(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> list[ChunkKey]:
     """Set aside those of *keys* that are barred, before they are written anew.
 

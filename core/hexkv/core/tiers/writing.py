@@ -239,6 +239,7 @@ class Writer:
         for key, outcome in failed:
             self.dropped(tier, [key], Reason.FAILED, described(outcome))
         runtime.ages.stored(tier.name, done)
+        tier.calls.faults.take_returned(done)
         runtime.tell(Change.STORED, tier.name, done)
         runtime.history.forget(done, tier.name)
         return here, tier.calls.faults.writes_well(written, outcomes, failed)

@@ -29,6 +29,7 @@ from hexkv.core.requests.layers.heads import Head, head_bytes
 from hexkv.core.tiers.encoding import scratch
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.unreadable import announce_returned
 from hexkv.ports import (
     ChunkKey,
     CorruptFrame,
@@ -289,6 +290,7 @@ class RangeReader:
         size = self._length(arrived, parts)
         telemetry.observe(HistogramName.READ, self._runtime.clock.now() - began, tier=tier)
         telemetry.count(CounterName.READ_BYTES, size, tier=tier)
+        announce_returned(self._runtime, strip.tier, [self._prompt.keys[n] for n in arrived])
         well = strip.tier.calls.faults.reads_well([*outcomes], [*outcomes.values()])
         return frozenset(arrived), well
 
