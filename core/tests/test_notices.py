@@ -91,3 +91,22 @@ def test_a_long_error_is_of_the_kind_of_its_beginning(notices, caplog):
     notices.failed("read", "x" * 10_000_000)
     notices.failed("read", "x" * 10_000_000 + "y")
     assert len(caplog.messages) == 1
+
+
+def test_causes_without_end_are_some_lines_a_minute_with_a_count(notices, clock, caplog):
+    for _ in range(3):
+        for number in range(1000):
+            notices.failed(f"node {number}", "the directory is full")
+    assert len(caplog.messages) <= 64
+    clock.advance(EVERY)
+    notices.failed("node 1", "the directory is full")
+    assert caplog.messages[-1] == (
+        "tier disk: node 1 failed: the directory is full; 2 more since the last line;"
+        " 2808 more of other kinds"
+    )
+
+
+def test_what_fails_without_end_takes_bounded_memory(notices):
+    for number in range(100_000):
+        notices.failed(f"node {number}", "the directory is full")
+    assert len(notices.troubles) <= 1024

@@ -17,7 +17,10 @@ EVERY = 60.0
 """Seconds between two lines of one kind."""
 
 _MOST = 64
-"""Kinds that are remembered; the oldest is forgotten first."""
+"""Kinds that have a line in a minute; all others together have a count in the next line."""
+
+_MOST_TROUBLES = 1024
+"""What is remembered to fail; the oldest is forgotten first, and has no line at its end."""
 
 _LENGTH = 300
 """Characters of an error that make its kind."""
@@ -72,6 +75,11 @@ class Notices:
         self._verbs = verbs
         self._lock = Lock()
         self._kinds: dict[tuple[str, str], _Kind] = {}
+        """In the order of their last lines."""
+
+        self._others = 0
+        """Failures of kinds for which there was no room, since the last line."""
+
         self.troubles: dict[str, _Trouble] = {}
         """What fails at present. Empty mostly: a success need not call :meth:`works` then."""
 
@@ -93,20 +101,35 @@ class Notices:
             if lasts:
                 trouble = self.troubles.setdefault(what, _Trouble(now))
                 trouble.failures += count
+                if len(self.troubles) > _MOST_TROUBLES:
+                    del self.troubles[next(iter(self.troubles))]
             found = self._kinds.get(kind)
             if found is not None and now - found.logged < EVERY:
                 found.held_back += count
                 return
+            if found is None and not self._has_room(now):
+                self._others += count
+                return
             more = 0 if found is None else found.held_back
+            others, self._others = self._others, 0
             self._kinds.pop(kind, None)
             self._kinds[kind] = _Kind(now)
-            if len(self._kinds) > _MOST:
-                del self._kinds[next(iter(self._kinds))]
             if lasts:
                 trouble.logged = True
         also = f"; {more} more since the last line" if more else ""
+        also += f"; {others} more of other kinds" if others else ""
         text = f"{self._subject}: {what} {self._verbs[0]}: {words}{detail}{also}"
         self._log.warning("%s", text)
+
+    def _has_room(self, now: float) -> bool:
+        """Return whether one more kind may have a line. Under the lock."""
+        if len(self._kinds) < _MOST:
+            return True
+        oldest = next(iter(self._kinds))
+        if now - self._kinds[oldest].logged < EVERY:
+            return False
+        self._others += self._kinds.pop(oldest).held_back
+        return True
 
     def works(self, what: str) -> None:
         """Write that *what* works again, if the log has a line that it does not."""
