@@ -8,9 +8,10 @@ from threading import Event, Thread
 
 import pytest
 
-from directory_servers import SECRET, DirectoryProcess
+from directory_servers import SECRET, DirectoryProcess, Served
 from hexkv.adapters.node.taking import Predecessor
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS
+from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins.addresses import Addresses
 from hexkv.ports import ConfigError, StoreError
@@ -135,6 +136,21 @@ def test_a_node_that_is_taken_over_is_read_by_its_peers_again(taken, channel, fi
         thread.join()
     assert not wrong
     assert "peers are not served" not in node.said()
+
+
+def test_a_node_that_hands_over_leaves_its_directory_to_its_successor(tmp_path):
+    """At once: by the directory's clock, which stands still, it is never silent."""
+    with (
+        Served(ManualClock()) as served,
+        NodeProcess(tmp_path, **sections(directory_at(served) | {"name": "n"}, "127.0.0.1:0")) as n,
+    ):
+
+        def lives():
+            return [member.generation for _, member in served.cell.columns()[1]]
+
+        (before,) = eventually(lives)
+        n.take_over()
+        eventually(lambda: lives() > [before])
 
 
 @pytest.mark.thorough

@@ -59,3 +59,4 @@ def give_up(stack: TierStack) -> None:
     for tier in stack.tiers:
         if not tier.lends or tier.own_memory:
             tier.close()
+    stack.runtime.closing()  # a directory, where only one process at a time has a name
