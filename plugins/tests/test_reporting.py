@@ -24,6 +24,7 @@ from hexkv.ports import (
     Change,
     ConfigError,
     Member,
+    StoreBusy,
     StoreUnreachable,
 )
 from processes import until
@@ -159,6 +160,23 @@ def test_whatever_a_directory_raises_it_is_informed_later(caplog):
     assert rig.known == {0}
     assert "the directory is informed again after " in caplog.messages[2]
     assert len(caplog.messages) == 3
+
+
+def test_a_name_that_another_process_has_is_taken_a_heartbeat_after_it_is_free():
+    """However long the process had it: its successor may have waited through a hand-over."""
+    rig, beat = Rig(), 1.0
+    rig.store(0)
+    right = rig.directory.join
+
+    def taken(*_):
+        raise StoreBusy("another process is 'ada' at present")
+
+    rig.directory.join = taken
+    for _ in range(20):
+        assert rig.turn(beat) <= beat
+    rig.directory.join = right
+    rig.turn(beat)
+    assert rig.known == {0}
 
 
 def test_a_queue_that_is_full_ends_in_a_new_snapshot():

@@ -197,6 +197,8 @@ class Reporter:
             self._failures += 1
             self._notices.failed("the directory", words(error))
             beats = min(1 << min(self._failures - 1, 16), _LONGEST_PAUSE)
+            if isinstance(error, StoreBusy):  # the directory answers: the name is free soon
+                beats = 1
             pause = beats * self._directory.heartbeat_seconds
             self._not_before = self._clock.now() + pause
             return pause
