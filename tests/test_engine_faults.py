@@ -9,6 +9,7 @@ from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
+from hexkv.core.notices import EVERY
 from hexkv.core.tiers.indexes import Unindexed
 from hexkv.ports import CounterName, Failed, Hit, Miss, StoreUnreachable, TimedOut
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
@@ -37,6 +38,31 @@ def test_damaged_frames_are_counted_misses_and_set_aside(rig, tmp_path):
     assert total >= 1
     assert r.telemetry.total(CounterName.CORRUPT) == 3
     assert r.at_rest()
+
+
+def test_damaged_frames_are_one_line_with_a_key_and_then_one_a_minute(rig, tmp_path, caplog):
+    r = rig([disk(tmp_path)])
+    keys = r.engine.chunk_keys(PROMPT)
+
+    def damage_and_read(*numbers):
+        r.engine.store(PROMPT, computed())
+        assert r.engine.flush()
+        for number in numbers:
+            (file,) = tmp_path.glob(f"??/{keys[number].hex()}.hexkv")
+            file.write_bytes(bytes(FRAME))
+        r.engine.retrieve(PROMPT, empty())
+
+    damage_and_read()
+    assert not caplog.messages, "a success writes nothing"
+    for numbers in ([2, 4, 7], [2], [2]):
+        damage_and_read(*numbers)
+    r.clock.advance(EVERY)
+    damage_and_read(9)
+    line = "tier disk: verification failed: not the frame that was written"
+    assert caplog.messages == [
+        f"{line}: {keys[2].hex()} and 2 more",
+        f"{line}: {keys[9].hex()}; 2 more since the last line",
+    ]
 
 
 def test_a_frame_under_another_key_is_never_used(rig, tmp_path):

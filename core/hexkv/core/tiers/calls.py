@@ -311,6 +311,12 @@ class StoreCalls:
         detail = f"; it is not used until it is written anew{named}"
         self._notices.failed("two reads of a chunk", words, detail=detail, lasts=False)
 
+    def set_aside(self, keys: Sequence[ChunkKey]) -> None:
+        """Write that frames are damaged: which one, and how many others of the same read."""
+        others = f" and {len(keys) - 1} more" if keys[1:] else ""
+        words, detail = "not the frame that was written", f": {keys[0].hex()}{others}"
+        self._notices.failed("verification", words, len(keys), detail=detail, lasts=False)
+
     def _judge(self, what: str, outcomes: Sequence[ReadOutcome | WriteOutcome]) -> bool:
         """Count and write what the store failed at for chunks of a call; True if there is any."""
         if Failed not in set(map(type, outcomes)):

@@ -61,6 +61,7 @@ def set_aside(
 ) -> None:
     """Count damaged chunks, make them unreadable, and remember why they are gone."""
     if damaged:
+        tier.calls.set_aside(damaged)
         runtime.telemetry.count(CounterName.CORRUPT, len(damaged), tier=tier.name)
         tier.quarantine(damaged, deadline)
         runtime.note(damaged, tier.name, Reason.CORRUPT)
