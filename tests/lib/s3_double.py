@@ -40,10 +40,14 @@ class Objects:
         self.whole = {}
         self.uploads = {}
         self.numbers = count(1)
+        self.archived = set()
+        """Objects that a rule of the bucket moved to a class that is not read at once."""
+
         self.largest = 1 << 40
 
     def put(self, name, body):
         with self.lock:
+            self.archived.discard(name)
             self.whole[name] = SimpleNamespace(
                 body=body, tag=f'"{next(self.numbers):032x}"', time=datetime.now(UTC)
             )
@@ -166,6 +170,8 @@ class Handler(StreamRequestHandler):
         if path.startswith("/-/") and "x-owner" in self.headers:
             if path == "/-/largest":
                 objects.largest = int(body)
+            if path == "/-/archived":
+                objects.archived.add(bytes(body).decode())
             self.reply(200, b"%d" % len(objects.uploads))
             return
         if self.method == "PUT" and objects.largest < 0:
@@ -232,6 +238,8 @@ class Handler(StreamRequestHandler):
             raise Bad(404, "NoSuchKey")
         if self.headers.get("if-match", found.tag) != found.tag:
             raise Bad(412, "PreconditionFailed")
+        if name in self.server.objects.archived and self.method == "GET":
+            raise Bad(403, "InvalidObjectState")
         size = len(found.body)
         headers = {"ETag": found.tag, "Accept-Ranges": "bytes"}
         asked = self.headers.get("range")

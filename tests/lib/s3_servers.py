@@ -81,8 +81,15 @@ class Double:
 
     def limit(self, size):
         """Take no object, or part of one, of more than *size* bytes from now on; -1: none."""
+        self._set("largest", str(size))
+
+    def archive(self, name):
+        """Keep the object of this name, and let it be read no more until it is put anew."""
+        self._set("archived", name)
+
+    def _set(self, what, value):
         with closing(self._connect()) as line:
-            line.request("PUT", "/-/largest", str(size), headers={"x-owner": self.owner})
+            line.request("PUT", f"/-/{what}", value, headers={"x-owner": self.owner})
             assert line.getresponse().status == 200
 
     def uploads(self):

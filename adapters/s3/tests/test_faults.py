@@ -259,6 +259,27 @@ def test_an_object_that_vanishes_after_a_lookup_is_a_miss_and_forgotten(
     assert list(store.contains([KEY], soon())) == [False]
 
 
+@both
+def test_an_archived_object_is_promised_in_vain_once_and_written_anew(
+    serve, server, prefix, caplog
+):
+    served = serve()
+    served.until_whole(served.store)
+    engine = served.rig.engine
+    archived = engine.chunk_keys(PROMPT)[5]
+    server.archive(f"{prefix}/{archived.hex()}")
+    assert engine.lookup(PROMPT).hit_tokens == len(PROMPT), "the server says that it has it"
+    assert served.retrieve() == 5 * CHUNK
+    assert engine.lookup(PROMPT).hit_tokens == 5 * CHUNK
+    assert served.store() == len(PROMPT)
+    assert engine.flush()
+    assert engine.lookup(PROMPT).hit_tokens == served.retrieve() == len(PROMPT)
+    assert engine.health().tiers[0].reading == "closed"
+    (line,) = (line for line in caplog.messages if "not used until" in line)
+    assert "InvalidObjectState" in line
+    assert archived.hex() in line
+
+
 def test_a_range_that_ends_before_its_end_is_corrupt(double, open_store):
     store = open_store(**double.settings)
     store.write([Item(KEY, frame(100))], soon())
