@@ -25,7 +25,7 @@ from hexkv.adapters.net.listening import Listener
 from hexkv.adapters.net.peers import wire as peer_wire
 from hexkv.adapters.net.peers.line import greet as greet_peer
 from hexkv.adapters.net.server import listen
-from hexkv.adapters.net.stream import connect
+from hexkv.adapters.net.stream import Stream, connect
 from hexkv.adapters.node import wire as node_wire
 from hexkv.adapters.node.greeting import greet as greet_node
 from hexkv.adapters.node.limits import Limits as NodeLimits
@@ -225,3 +225,42 @@ def test_probes_are_answered_beside_500_silent_and_500_trickling_connections():
                     stream._socket.sendall(there.start[turn : turn + 1])
             there.greet(silent(opened, there.address))
         assert sum(there.admission.turned_away.values()) >= 2 * MANY - 64
+
+
+def test_a_request_has_five_seconds_in_all_and_one_to_its_first_byte():
+    """By the deadlines of what is waited for: nothing here takes a second."""
+    clock, first, ends = ManualClock(), [], []
+    take_some, send = Stream.take_some, Stream.send
+
+    def slow():
+        clock.advance(3.0)
+        return ""
+
+    def ready(self, seconds):
+        first.append(seconds)
+        return True
+
+    def taking(self, most, deadline):
+        ends.append(deadline.at)
+        return take_some(self, most, deadline)
+
+    def sending(self, views, deadline):
+        ends.append(deadline.at)
+        send(self, views, deadline)
+
+    server = HealthServer(Address("127.0.0.1"), clock, str, slow)
+    here, there = socket.socketpair()
+    with (
+        closing(server),
+        closing(here),
+        patch.multiple(Stream, ready=ready, take_some=taking, send=sending),
+    ):
+        here.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")  # so that the server waits for nothing
+        start = clock.now()
+        server._server._admission.admit(there)
+        here.settimeout(PATIENCE)
+        assert here.recv(15) == b"HTTP/1.0 200 OK"
+    assert first == [1.0]
+    assert clock.now() == start + 3.0
+    assert set(ends) == {start + 5.0}
+    assert len(ends) > 1, "of what comes, and of what goes"
