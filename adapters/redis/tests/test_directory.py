@@ -161,6 +161,26 @@ def test_nodes_join_report_leave_and_are_located(valkey, open_directory, door):
     assert not ada.heartbeat(life("ada"), 1, soon())
 
 
+def test_the_last_life_of_a_node_is_known_after_it_is_silent_or_has_left(
+    valkey, open_directory, door
+):
+    ada, bob = open_directory(valkey.url, ttl=5000.0), open_directory(valkey.url)
+    assert bob.last_life("ada", soon()) == 0
+    assert ada.join(life("ada", 2**62), [], soon())
+    assert bob.join(life("bob", 7), [], soon())
+    door.elapse(3 * BEAT)
+    assert bob.join(life("bob", 8), [], soon()), "which forgets silent members"
+    bob.leave(life("bob", 8), soon())
+    assert [bob.last_life(name, soon()) for name in ("ada", "bob", "cyd")] == [2**62, 8, 0]
+    ((admin, last),) = door.keys(b"{m}life:ada")
+    assert 4900 < admin.ttl(last) <= 5000
+    admin.unlink(last)
+    assert ada.join(life("ada", 2**62), [], soon())
+    ((admin, last),) = door.keys(b"{m}life:ada")
+    admin.unlink(last)
+    assert bob.last_life("ada", soon()) == 2**62, "as of one that joined by a former version"
+
+
 def test_a_sign_of_life_lasts_three_heartbeats_and_an_entry_its_ttl(valkey, open_directory, door):
     ada = open_directory(valkey.url, ttl=5000.0)
     assert ada.join(life("ada"), batches(some(1)), soon())

@@ -258,3 +258,14 @@ class TestAnswersAfterTheEnd(DictDirectoryContract):
             if self._closed:
                 return [node.member for node in self._alive()]
             return super().members(deadline)
+
+
+class TestForgetsTheLivesOfTheSilent(DictDirectoryContract):
+    """No life is known of a node that gives no sign of it."""
+
+    breaks = "directory.19"
+
+    class Make(DictDirectory):
+        def last_life(self, name, deadline):
+            alive = self.members(deadline)
+            return next((it.generation for it in alive if it.name == name), 0)

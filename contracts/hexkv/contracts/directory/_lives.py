@@ -18,7 +18,7 @@ from hexkv.contracts.directory._base import (
     some,
     soon,
 )
-from hexkv.contracts.promise import promise
+from hexkv.contracts.promise import not_offered, promise
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     REPORT_KEYS,
@@ -28,6 +28,7 @@ from hexkv.ports import (
     Report,
     StoreError,
     StoreUnreachable,
+    SupportsLives,
 )
 
 _BEYOND = 1.01
@@ -251,6 +252,30 @@ class Lives(DirectoryCase):
         for call in _calls(ada):
             with pytest.raises(StoreError):
                 call(soon())
+
+    @promise(
+        "directory.19",
+        "says which life of a node was the last, also of one that is silent",
+        level="L1",
+        clause="SupportsLives.last_life",
+        why="a node that starts anew could not begin a later life than its former one",
+    )
+    def test_the_last_life_of_a_node_is_known(
+        self, seen: Seen, elapse: Callable[[float], None]
+    ) -> None:
+        """While it is silent others join; a life that is refused changes nothing."""
+        ada, bob = seen("ada"), seen("bob")
+        if not isinstance(bob, SupportsLives):
+            not_offered("SupportsLives")
+        assert bob.last_life("ada", soon()) == 0
+        for generation, taken in ((5, True), (2**62, True), (6, False)):
+            assert ada.join(life("ada", generation), [], soon()) is taken
+        for _ in range(2):
+            assert bob.join(life("bob", 7), [], soon())
+            assert [bob.last_life(name, soon()) for name in NODES] == [2**62, 7, 0]
+            elapse(2 * SILENT_HEARTBEATS * bob.heartbeat_seconds)
+        with pytest.raises(StoreUnreachable):
+            bob.last_life("ada", Deadline(SystemClock(), 0.0))
 
 
 def _calls(directory: Directory) -> list[Callable[[Deadline], object]]:

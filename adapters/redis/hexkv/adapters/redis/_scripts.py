@@ -41,10 +41,11 @@ for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ARGV[3] .. ARGV[4])
 redis.call('SET', KEYS[2], ARGV[2] .. ':0', 'PX', ARGV[5])
+redis.call('SET', KEYS[3], ARGV[3], 'EX', ARGV[7])
 return 1
 """
-"""KEYS: the members, the sign of life. ARGV: name, mark, generation, addresses, milliseconds, how
-signs of life begin."""
+"""KEYS: the members, the sign of life, the last life. ARGV: name, mark, generation, addresses,
+milliseconds, how signs of life begin, seconds that the last life is known."""
 
 ALIVE = b"""
 local known = redis.call('HGET', KEYS[1], ARGV[1])

@@ -1,11 +1,12 @@
 """A directory in Redis or Valkey: for each chunk a string of the memberships that hold it.
 
-=====================  ==========================================================================
-``{prefix}e:`` + 24 B  a chunk: 8 bytes of its namespace, 16 of its digest. The marks of
-                       memberships, 8 bytes each. Expires after ``ttl``
-``{prefix}{m}members`` a hash: by name the mark, the generation and the addresses of a member
-``{prefix}{m}:`` name  its sign of life: mark and last report. Expires after three heartbeats
-=====================  ==========================================================================
+=========================  ======================================================================
+``{prefix}e:`` + 24 B      a chunk: 8 bytes of its namespace, 16 of its digest. The marks of
+                           memberships, 8 bytes each. Expires after ``ttl``
+``{prefix}{m}members``     a hash: by name the mark, the generation and the addresses of a member
+``{prefix}{m}:`` name      its sign of life: mark and last report. Expires after three heartbeats
+``{prefix}{m}life:`` name  the generation of its last life. Expires after ``ttl``
+=========================  ======================================================================
 
 Marks are random, so a server that lost data, all of it or some, names nobody wrongly. What it lost
 is not located until the node's snapshot is renewed, which each does after half of ``ttl``.
@@ -87,6 +88,7 @@ class RedisDirectory:
         self._entry = prefix + b"e:"
         self._members = prefix + b"{m}members"
         self._sign = prefix + b"{m}:"
+        self._last = prefix + b"{m}life:"
         self._ttl = ttl
         self._heartbeat_seconds = heartbeat_seconds
         self._lives: dict[str, _Life] = {}
@@ -104,7 +106,8 @@ class RedisDirectory:
         mark = secrets.token_bytes(MARK_BYTES)
         where = f"{member.address}\0{member.admin}".encode()
         words = [member.name.encode(), mark, _digits(member.generation), where]
-        if self._script(_scripts.JOIN, member, [*words, self._lasting, self._sign], deadline) != 1:
+        words += [self._lasting, self._sign, self._seconds]
+        if self._script(_scripts.JOIN, member, words, deadline) != 1:
             return False
         if former := self._lives.pop(member.name, None):
             self._void.append(former.mark)
@@ -116,13 +119,15 @@ class RedisDirectory:
         return True
 
     def last_life(self, name: str, deadline: Deadline) -> int:
+        # Among the members a silent one is no more once another joins. Nodes of former versions
+        # are among them alone.
+        asked = [(b"GET", self._last + name.encode()), (b"HGET", self._members, name.encode())]
         with self._failing(), self._one(self._members, deadline).wire(deadline) as wire:
-            wire.send([request(b"HGET", self._members, name.encode())], deadline)
-            noted = wire.reply(deadline)
-        digits = (
-            noted[MARK_BYTES : MARK_BYTES + GENERATION_DIGITS] if isinstance(noted, bytes) else b""
-        )
-        return int(digits) if digits.isdigit() else 0
+            wire.send([request(*words) for words in asked], deadline)
+            last, noted = wire.reply(deadline), wire.reply(deadline)
+        member = noted[MARK_BYTES:][:GENERATION_DIGITS] if isinstance(noted, bytes) else b""
+        found = [last if isinstance(last, bytes) else b"", member]
+        return max(int(digits) if digits.isdigit() else 0 for digits in found)
 
     def report(self, member: Member, report: Report, deadline: Deadline) -> bool:
         _check(report.added, report.removed)
@@ -172,6 +177,11 @@ class RedisDirectory:
         """Milliseconds that a sign of life lasts."""
         return b"%d" % max(1, round(SILENT_HEARTBEATS * self._heartbeat_seconds * 1000))
 
+    @property
+    def _seconds(self) -> bytes:
+        """The ``ttl``, in whole seconds."""
+        return b"%d" % max(1, round(self._ttl))
+
     def _life(self, member: Member) -> _Life:
         """The membership of *member*; one that no server knows if there is none, or it is old."""
         life = self._lives.get(member.name)
@@ -193,9 +203,10 @@ class RedisDirectory:
         self, script: bytes, member: Member, words: Sequence[bytes], deadline: Deadline
     ) -> Reply:
         """Run a script on what is known of a member."""
-        keys = self._members, self._sign + member.name.encode()
+        name = member.name.encode()
+        keys = self._members, self._sign + name, self._last + name
         with self._failing(), self._one(self._members, deadline).wire(deadline) as wire:
-            wire.send([request(b"EVAL", script, b"2", *keys, *words)], deadline)
+            wire.send([request(b"EVAL", script, b"3", *keys, *words)], deadline)
             return wire.reply(deadline)
 
     def _note(
@@ -210,7 +221,7 @@ class RedisDirectory:
         if not names:
             return
         void = b"".join(self._void)
-        ttl = b"%d" % max(1, round(self._ttl))
+        ttl = self._seconds
         apart = isinstance(self._route, Cluster)
         with self._failing():
             for server, which in self._route.split(names, deadline):
