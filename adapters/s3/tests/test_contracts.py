@@ -23,6 +23,10 @@ class OnTheDouble(S3Contract):
             yield service
 
     @pytest.fixture
+    def unreadable(self, server, raw):
+        return lambda key: server.archive(f"{raw.prefix}{key.hex()}")
+
+    @pytest.fixture
     def limit(self, server, raw):
         with closing(OneLine(server, f"{raw.prefix}limit")) as limit:
             yield limit
