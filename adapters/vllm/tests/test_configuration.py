@@ -129,3 +129,11 @@ def test_what_can_be_built_depends_on_no_block(registry, tmp_path):
     root = tmp_path / "never made"
     verify({"tiers": [{"store": "disk", "settings": {"root": str(root)}}]}, registry)
     assert not root.exists()
+
+
+@pytest.mark.parametrize("budget", [1 << 20, "all"], ids=repr)
+def test_behind_vllms_offloading_nothing_is_loaded_within_a_step(registry, budget):
+    with pytest.raises(ConfigError, match="leave out sync_load_budget_bytes"):
+        configure_offloading({"sync_load_budget_bytes": budget}, registry)
+    for none in ({}, {"sync_load_budget_bytes": 0}, {"sync_load_budget_bytes": "0"}):
+        assert configure_offloading(none, registry)

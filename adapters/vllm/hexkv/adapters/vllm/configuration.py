@@ -31,6 +31,9 @@ _DEADLINES = {"lookup": 1.0, "retrieve": 5.0, "store": 1.0, "close": 4.0}
 KEY = "hexkv"
 """The key of this configuration in that of vLLM's offloading."""
 
+_WITHIN_STEPS = "sync_load_budget_bytes"
+"""The key there that has vLLM 0.33 load within a step what is no more than so many bytes."""
+
 BLOCK_TOKENS = 1
 """Tokens of a block's chunk behind vLLM's offloading. What vLLM counts is inside of a block."""
 
@@ -112,12 +115,19 @@ def configure_offloading(extra: Mapping[str, object], registry: Registry) -> Con
     """The same for what is behind vLLM's offloading, in the key ``hexkv`` of its configuration.
 
     Raises:
-        ConfigError: as above, or the size of a chunk: vLLM says what a block is.
+        ConfigError: as above, or the size of a chunk: vLLM says what a block is. Or vLLM is to load
+            within steps.
     """
     wanted = extra.get(KEY, {})
     # The other keys are vLLM's, which ignores what it does not know.
     if KEY not in extra and (near := get_close_matches(KEY, extra, n=1)):
         raise ConfigError(f"{near[0]} (from {SOURCE}): unknown key, did you mean {KEY!r}?")
+    # A load within a step has to be right when the step begins; here one that fails never ends.
+    if str(extra.get(_WITHIN_STEPS, 0)) != "0":
+        raise ConfigError(
+            f"{_WITHIN_STEPS} (from {SOURCE}): hexkv loads between steps here: leave out"
+            f" {_WITHIN_STEPS}"
+        )
     if not isinstance(wanted, Mapping) or "chunk" in wanted:
         raise ConfigError("hexkv: a configuration without chunk: vLLM says what a block is")
     chunk = {"chunk": {"size": BLOCK_TOKENS}}
