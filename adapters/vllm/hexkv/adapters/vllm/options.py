@@ -66,7 +66,8 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
         " mm_tensor_ipc mm_ipc_gpu_memory_gb skip_mm_profiling limit_per_prompt"
         " mm_processor_cache_gb mm_processor_cache_type mm_shm_cache_max_object_size_mb",
         "cache_config": "gpu_memory_utilization num_gpu_blocks_override num_gpu_blocks"
-        " num_cpu_blocks kv_cache_memory_bytes kv_cache_size_tokens kv_cache_max_concurrency"
+        " num_cpu_blocks simple_cpu_offload_num_blocks kv_cache_memory_bytes"
+        " kv_cache_size_tokens kv_cache_max_concurrency"
         " kv_offloading_size kv_offloading_backend swap_space cpu_offload_gb"
         " cpu_kvcache_space_bytes"
         " _block_size_resolved",
@@ -75,7 +76,8 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
         "attention_config": "backend backend_per_kind minimax_m3_msa_decode_backend"
         " flash_attn_version flash_attn_max_num_splits_for_cuda_graph"
         " tokenspeed_mla_min_split_kv tq_max_kv_splits_for_cuda_graph use_trtllm_attention"
-        " mla_prefill_backend sparse_mla_force_mqa sparse_mla_prefill_workspace_factor"
+        " mla_prefill_backend trtllm_ragged_backend sparse_mla_force_mqa"
+        " sparse_mla_prefill_workspace_factor indexer_tp_shard_min_rows minimax_m3_indexer_cp"
         " flex_attn_block_m flex_attn_block_n flex_attn_q_block_size flex_attn_kv_block_size"
         " use_prefill_decode_attention use_cudnn_prefill use_trtllm_ragged_deepseek_prefill"
         " disable_flashinfer_prefill",
@@ -115,7 +117,7 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
         "model_config.multimodal_config": "interleave_mm_strings mm_encoder_fp8_scale_save_path"
         " mm_encoder_fp8_scale_save_margin",
         "": "structured_outputs_config observability_config logging_config profiler_config"
-        " kv_events_config reasoning_config aux_output_config watermark_config",
+        " kv_events_config reasoning_config aux_output_config watermark_config watchdog_config",
     },
     "Of requests: what decides about their KV is in the namespace of each, or they have none.": {
         "model_config": "seed enable_prompt_embeds",
@@ -146,7 +148,7 @@ NAMED: Mapping[str, str] = {
     "attention_config": "disable_flashinfer_q_quantization use_prefill_query_quantization"
     " indexer_kv_dtype use_fp4_indexer_cache indexer_sparse_logits hisparse_config use_non_causal",
     "mamba_config": "enable_stochastic_rounding stochastic_rounding_philox_rounds",
-    "kernel_config": "moe_backend linear_backend linear_backend_per_quant",
+    "kernel_config": "moe_backend linear_backend linear_backend_per_quant monokernel",
     "parallel_config": "worker_extension_cls",
     "lora_config": "target_modules enable_tower_connector_lora enable_mixed_moe_lora_format"
     " enable_moe_shared_loras",
