@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import torch
 from vllm import SamplingParams
 from vllm.config import KVEventsConfig, KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -29,6 +30,9 @@ from hexkv.adapters.vllm.connector import HexKVConnector, KVConnectorRole
 
 BLOCK, HEADS, WIDTH = 16, 1, 16
 NAMES = ["layer.0", "layer.1"]
+
+FOLLOWED = hasattr(KVConnectorBase_V1, "unregister_kv_caches")
+"""Whether this vLLM says when its KV memory goes and comes back."""
 
 
 def link(before, token, weights=""):
@@ -79,7 +83,7 @@ def _tensor(weights):
 
 
 class _Worker:
-    """The methods of vLLM's worker that change a toy's weights."""
+    """The methods of vLLM's worker that change a toy's weights, or take its KV memory away."""
 
     def __init__(self, toy):
         self._toy = toy
@@ -91,9 +95,22 @@ class _Worker:
 
     def sleep(self, level=1):
         self._toy.weights = self._toy.weights if level == 1 else " dropped"
+        self.discard(("kv_cache",))
+
+    def discard(self, tags):
+        if FOLLOWED and "kv_cache" in tags:
+            self._toy.worker.unregister_kv_caches()
+        for cache in self._toy.caches.values():
+            cache.fill_(torch.nan)
 
     def wake_up(self, tags=None):
-        pass
+        if tags is not None and "kv_cache" not in tags:
+            return
+        for cache in self._toy.caches.values():
+            assert bool(cache.isnan().all()), "there was no memory to write to"
+            cache.fill_(-2.0)
+        if FOLLOWED:
+            self._toy.worker.restore_kv_caches()
 
     def get_model(self):
         parameters = [("weights", _tensor(self._toy.weights))]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -25,7 +24,8 @@ from hexkv.adapters.vllm.rank_cache import LayerParts, RankCache, Together, Wind
 from hexkv.adapters.vllm.requests import Shape
 from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
 from hexkv.adapters.vllm.serving import Handing, LookupServer, Scopes
-from hexkv.adapters.vllm.sharded import ShardedCache, ShardedPages, slices_of
+from hexkv.adapters.vllm.sharded import ShardedCache, ShardedPages, Slice, slices_of
+from hexkv.adapters.vllm.streams import beside, settle
 from hexkv.adapters.vllm.together import LoadsTogether
 from hexkv.adapters.vllm.under_way import UnderWay
 from hexkv.adapters.vllm.weights import Weights
@@ -144,10 +144,30 @@ Half = WorkerConnector[DeviceKV] | WorkerConnector[Sequence[DeviceKV]]
 class WorkerContext:
     """A worker's half, and the socket at which its engine is asked. Closed by :meth:`close`."""
 
-    def __init__(self, half: Half, listener: ChannelServer, place: Path) -> None:
+    def __init__(
+        self,
+        half: Half,
+        listener: ChannelServer,
+        place: Path,
+        device: torch.device,
+        go_on: Callable[[], None],
+    ) -> None:
         self.half = half
+        self.go_on = go_on
+        """Has the half use vLLM's KV memory again, after :meth:`leave`."""
+
         self._listener = listener
         self._place = place
+        self._device = device
+
+    def leave(self) -> None:
+        """Leave vLLM's KV memory alone, with nothing queued that uses it. Twice is allowed.
+
+        Raises:
+            EngineBusy: a copy does not end.
+        """
+        self.half.leave()
+        settle(self._device)
 
     def close(self) -> None:
         """Stop listening and close the engine. Twice is allowed."""
@@ -175,7 +195,7 @@ def worker_connector(
     rank = Rank.of(config, memory.replicas)
     slices = slices_of(config, memory, rank, ours, caches, version)
     # The pool's blocks take the frames of the largest.
-    base = max(slices, key=lambda each: each.pages.layout.token_bytes)
+    base = _largest(slices)
     namespace = replace(
         namespace_of(config, base.pages.layout, rank, configured.engine, inside=base.inside),
         parallel=base.piece,
@@ -224,21 +244,23 @@ def worker_connector(
         listener = ChannelServer(socket_path(place, rank.number), desk)
         opened.pop_all()
 
+    device = next(iter(caches.values())).device
+
     def half(
         cache: RankCache[Window],
-        windows: Windows[Window],
+        look: Callable[[Sequence[Slice]], Windows[Window]],
         together: Together[Window] | None = None,
         parts: LayerParts[Window] | None = None,
-    ) -> WorkerConnector[Window]:
-        return WorkerConnector(
+    ) -> tuple[WorkerConnector[Window], Callable[[], None]]:
+        made = WorkerConnector(
             cache,
-            windows,
+            look(slices),
             scopes,
             layer_names=list(caches),
             layerwise=ours.loading == "layerwise",
             loaders=ours.loaders if together is None else 1,
             saves=saves,
-            beside=_beside(next(iter(caches.values())).device),
+            beside=beside(device),
             ledger=ledger,
             chunk=chunk_size,
             tally=tally,
@@ -249,12 +271,17 @@ def worker_connector(
             parts=parts,
         )
 
+        def again() -> None:
+            made.go_on(look(slices_of(config, memory, rank, ours, caches, version)))
+
+        return made, again
+
     worker: Half
     if sharded is not None:
         early = sharded if ours.storing == "layerwise" else None
-        worker = half(sharded, ShardedPages(slices), parts=early)
+        worker, go_on = half(sharded, ShardedPages, parts=early)
     else:
-        worker = half(engine, base.pages, together)
+        worker, go_on = half(engine, lambda slices: _largest(slices).pages, together)
     frames = [each.pages.layout.chunk_bytes(settings.chunk.size) for each in slices]
     log.info(
         "hexkv %s under vLLM %s, rank %d of %d: %s; pool of %s; a chunk of %d tokens is %s",
@@ -271,7 +298,11 @@ def worker_connector(
         log.info("a rank's part of a chunk is kept in %d shard(s), for other ranks", shards)
     if isinstance(base.pages, BlockPages):
         log.info("KV is kept in whole blocks, for vLLM on machines like this one: %s", base.inside)
-    return WorkerContext(worker, listener, place)
+    return WorkerContext(worker, listener, place, device, go_on)
+
+
+def _largest(slices: Sequence[Slice]) -> Slice:
+    return max(slices, key=lambda each: each.pages.layout.token_bytes)
 
 
 def _together(
@@ -345,32 +376,6 @@ def _media(tiers: Sequence[TierSettings]) -> dict[str, str]:
 def _place(config: VllmConfig, configured: Configuration, *, make: bool) -> Path:
     instance = str(config.kv_transfer_config.engine_id)
     return meeting_place(configured.connector.socket_dir, instance, make=make)
-
-
-class _Stream:
-    """Copies beside the model's stream, after what was queued there at the time of making."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._before = torch.cuda.current_stream(device).record_event()
-        self._entered = ExitStack()
-
-    def __enter__(self) -> None:
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_event(self._before)
-        self._entered.enter_context(torch.cuda.stream(stream))
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._entered.close()
-
-
-def _beside(device: torch.device) -> Callable[[], AbstractContextManager[object]]:
-    return (lambda: _Stream(device)) if device.type == "cuda" else ExitStack
 
 
 def _size(size: int | None) -> str:

@@ -9,8 +9,7 @@ reaches vLLM: the cache is left out, and vLLM computes.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from hexkv.adapters.vllm import assembly
 from hexkv.adapters.vllm.assembly import WorkerContext, adapters_of
+from hexkv.adapters.vllm.carried import PlannedStep, WorkerReport
 from hexkv.adapters.vllm.configuration import verify
 from hexkv.adapters.vllm.events import BlockEvent
 from hexkv.adapters.vllm.guard import guarded
@@ -44,7 +44,7 @@ from hexkv.adapters.vllm.stats import HexKVProm, HexKVStats
 from hexkv.plugins.discovery import discover
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import KVTransferConfig, VllmConfig
     from vllm.distributed.kv_events import KVCacheEvent
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
         KVConnectorPromMetrics,
@@ -59,31 +59,6 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 log = logging.getLogger("vllm.hexkv")
-
-
-class PlannedStep(KVConnectorMetadata):  # type: ignore[misc]  # untyped here
-    """A step's loads and saves, on their way to every worker."""
-
-    def __init__(self, step: Step, lost: Step | None = None) -> None:
-        """Take the plan, and *lost* loads: vLLM counts on them, but they are in no plan."""
-        self.step = step
-        self.lost = Step() if lost is None else lost
-
-
-class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]  # untyped here
-    """What the ranks have to say after a step, on its way to the scheduler."""
-
-    def __init__(self, steps: Mapping[int, int], told: Sequence[BlockEvent]) -> None:
-        """Take steps whose loads are over, on how many ranks; and what the tiers took and lost."""
-        self.steps = steps
-        self.told = told
-
-    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
-        if not isinstance(other, WorkerReport):
-            return self
-        steps = Counter(self.steps)
-        steps.update(other.steps)
-        return WorkerReport(dict(steps), [*self.told, *other.told])
 
 
 class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
@@ -181,6 +156,29 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
             vllm.__version__,
             self._adapters,
         )
+
+    # Sleep mode. vLLM calls these from 0.33 on; before, it only sleeps where no load is under way.
+
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: KVTransferConfig) -> bool:
+        """Yes: hexkv follows the KV cache's memory when it goes and comes back."""
+        del kv_transfer_config
+        return True
+
+    def unregister_kv_caches(self) -> None:
+        """Leave the KV cache's memory alone, which is about to go. Twice is allowed.
+
+        Raises:
+            EngineBusy: a copy from it or to it does not end; vLLM must keep the memory, and does.
+        """
+        if self._rig is not None:
+            self._rig.leave()
+
+    @guarded(None)
+    def restore_kv_caches(self) -> None:
+        """Use the KV cache's memory again, wherever its tensors are by now. Twice is allowed."""
+        if self._rig is not None:
+            self._rig.go_on()
 
     def _abandon(self) -> None:
         if self._rig is not None and self.has_connector_metadata():

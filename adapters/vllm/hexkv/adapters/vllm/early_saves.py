@@ -64,7 +64,7 @@ class EarlySaves:
             sound: whether what a save stores was computed from KV that had arrived.
         """
         if self._current.step is not step:
-            self.wait(self._current.step)  # its blocks may be others' from now on
+            self.wait()  # its blocks may be others' from now on
             self._current = _UnderWay(step)
         now = self._current
         before, after = now.computed, now.computed | {layer}
@@ -78,12 +78,13 @@ class EarlySaves:
                     future = self._thread.submit(self._run, context, save, part)
                     now.begun.setdefault(place, {})[part] = future
 
-    def wait(self, step: Step) -> None:
-        """Wait for what has begun of *step*, which no deadline but those of stores may cut short.
+    def wait(self, step: Step | None = None) -> None:
+        """Wait for what has begun of *step*, or of the last one.
 
-        The blocks that are read may be another request's afterwards.
+        No deadline but those of stores may cut it short: the blocks that are read may be another
+        request's afterwards.
         """
-        if self._current.step is step:
+        if step is None or self._current.step is step:
             wait([one for parts in self._current.begun.values() for one in parts.values()])
 
     def begun(self, step: Step, place: int) -> dict[int, StoreReport | None]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
 
+from hexkv.adapters.vllm.messages import Missed
 from hexkv.plugins.families import HELP as ENGINE_HELP
 from hexkv.plugins.families import REASONS, TIERED, known_series, reason_label
 from hexkv.plugins.telemetry import BREAKER, Totals
@@ -218,6 +219,15 @@ class Tally:
         with self._lock:
             for name, amount in counts.items():
                 self._counts[name] = self._counts.get(name, 0) + amount
+
+
+def count_missed(telemetry: Telemetry, missed: Sequence[Missed], each: int) -> None:
+    """Count what no load asks the engine for, because it was not found; a chunk has *each* keys."""
+    for reason, chunks, tokens in missed:
+        telemetry.count(CounterName.LOOKUPS, chunks * each)
+        telemetry.count(CounterName.LOOKUP_TOKENS, tokens * each)
+        telemetry.count(CounterName.MISSES, chunks * each, reason=reason)
+        telemetry.count(CounterName.MISSED_TOKENS, tokens * each, reason=reason)
 
 
 def per_second(counts: Mapping[str, float]) -> dict[str, int | float]:

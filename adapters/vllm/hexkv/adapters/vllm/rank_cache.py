@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from hexkv.adapters.vllm.messages import Load
 from hexkv.ports import (
@@ -13,6 +13,7 @@ from hexkv.ports import (
     ChunkKey,
     Cleared,
     Health,
+    InvalidRequest,
     LayeredRead,
     Lookup,
     Namespace,
@@ -121,6 +122,39 @@ class Windows(Protocol[_Made]):
     def block(self) -> int: ...
 
     def window(self, blocks: Sequence[int], start: int) -> _Made: ...
+
+
+class KVMemory(Generic[_Whole]):
+    """Windows on a rank's KV memory, which vLLM takes away while it sleeps. Safe from any thread.
+
+    Args:
+        windows: on the memory that is there at first.
+    """
+
+    def __init__(self, windows: Windows[_Whole]) -> None:
+        self._windows: Windows[_Whole] | None = windows
+        self.block = windows.block
+
+    @property
+    def there(self) -> bool:
+        """True while there is memory."""
+        return self._windows is not None
+
+    def window(self, blocks: Sequence[int], start: int) -> _Whole:
+        """As of :class:`Windows`.
+
+        Raises:
+            InvalidRequest: the memory is gone.
+        """
+        windows = self._windows
+        if windows is None:
+            raise InvalidRequest("vLLM's KV memory is gone: it sleeps")
+        return windows.window(blocks, start)
+
+    def swap(self, windows: Windows[_Whole] | None) -> Windows[_Whole] | None:
+        """From now on there are *windows*, or there is no memory. Those that there were before."""
+        before, self._windows = self._windows, windows
+        return before
 
 
 class Together(Protocol[_Whole]):

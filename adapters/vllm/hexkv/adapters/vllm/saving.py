@@ -80,6 +80,11 @@ class Saving(Generic[Window]):
                 self._save(step, place, save, began)
             began = time.monotonic()
 
+    def wait(self) -> None:
+        """Wait for what has begun of the last step."""
+        if self._early is not None:
+            self._early.wait()
+
     def close(self) -> None:
         """Store nothing more. Twice is allowed."""
         if self._early is not None:

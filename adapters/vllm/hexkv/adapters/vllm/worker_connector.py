@@ -12,22 +12,23 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
 from hexkv.adapters.vllm.events import BlockEvent, Ledger
-from hexkv.adapters.vllm.messages import Computed, Load, Missed, Save, Step
-from hexkv.adapters.vllm.metrics import EngineReport, Tally
-from hexkv.adapters.vllm.rank_cache import LayerParts, RankCache, Together, Windows
+from hexkv.adapters.vllm.messages import Computed, Load, Save, Step
+from hexkv.adapters.vllm.metrics import EngineReport, Tally, count_missed
+from hexkv.adapters.vllm.outside import Outside
+from hexkv.adapters.vllm.rank_cache import KVMemory, LayerParts, RankCache, Together, Windows
 from hexkv.adapters.vllm.requests import PAD
 from hexkv.adapters.vllm.saving import Saving
 from hexkv.adapters.vllm.serving import Handing, Scopes
 from hexkv.adapters.vllm.under_way import UnderWay
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
-    CounterName,
     Deadline,
+    EngineBusy,
     LayeredRead,
     Namespace,
     Retrieved,
@@ -48,6 +49,9 @@ _LOADS_END = 0.005
 millisecond each, of the core that copies where cores are few; and whoever comes meanwhile waits
 less than for a step that computes something."""
 
+_LEAVING = 30.0
+"""Seconds for loads under way to end before vLLM's memory goes: each has a deadline of its own."""
+
 _FORGETTING = 10.0
 """Seconds for what is to be deleted once it has arrived: a node that is late for it counts as gone,
 and a busy one may be late by more than a second."""
@@ -63,13 +67,6 @@ class _Layered:
     load: Load
     layers: LayeredRead
     done: int = 0
-
-
-@dataclass(slots=True)
-class _Outside:
-    """Loads that requests wait for outside of any step."""
-
-    running: dict[str, tuple[Load, Future[int]]] = field(default_factory=dict)
 
 
 class WorkerConnector(Generic[Window]):
@@ -118,7 +115,7 @@ class WorkerConnector(Generic[Window]):
         self._report_of = EngineReport(
             handing.rank, engine.telemetry, engine.health if own_tiers else None
         )
-        self._windows = windows
+        memory = self._windows = KVMemory(windows)
         self._scopes = scopes
         self._places = {name: place for place, name in enumerate(layer_names)}
         self._layerwise = layerwise
@@ -132,12 +129,12 @@ class WorkerConnector(Generic[Window]):
         self._ledger = ledger
         self._chunk = chunk
         self._saving = Saving(
-            engine, windows, scopes, ledger=ledger, chunk=chunk, each=self._each, tally=self.tally
+            engine, memory, scopes, ledger=ledger, chunk=chunk, each=self._each, tally=self.tally
         )
         if parts is not None:
             self._saving.begin_early(parts, layer_names, beside)
         self._threads = ThreadPoolExecutor(loaders, thread_name_prefix="hexkv-load")
-        self._outside = _Outside()
+        self._outside = Outside()
         self._layered: list[_Layered] = []
         self._contexts = ExitStack()
         self._idle = self._waits = self._replaced = False
@@ -150,7 +147,7 @@ class WorkerConnector(Generic[Window]):
         """Before (or, without loads in it, after) the model runs: load."""
         self._spoiled.clear()
         self._idle, self._waits, self._replaced = step.idle, step.waits, step.replaced
-        self._count(step.missed)
+        count_missed(self._engine.telemetry, step.missed, self._each)
         for order, load in enumerate(step.loads, step.number * _LOADS):
             if load.later:
                 self._outside.running[load.request] = load, self._begin_outside(load, order)
@@ -175,7 +172,8 @@ class WorkerConnector(Generic[Window]):
 
     def computed_layer(self, step: Step, name: str) -> None:
         """The model has computed this layer, all of *step*."""
-        if self._saves and not self._layered:  # whose KV may turn out not to have arrived
+        # What is loaded layer by layer may turn out not to have arrived.
+        if self._saves and self._windows.there and not self._layered:
             self._saving.computed(step, name, self._sound)
 
     def end_loads(self, step: Step) -> None:
@@ -194,7 +192,7 @@ class WorkerConnector(Generic[Window]):
 
     def save(self, step: Step) -> None:
         """Then copy out what is to be stored. Writing goes on by itself."""
-        if self._saves:
+        if self._saves and self._windows.there:
             self._saving.save(step, self._sound)
         if self._under_way is not None:
             for prompt in step.computed:
@@ -207,25 +205,11 @@ class WorkerConnector(Generic[Window]):
         if (self._idle and running) or self._waits:
             seconds = _ANSWERS if self._waits else _LOADS_END
             wait(running or [self._never], seconds, FIRST_COMPLETED)
-        if not running:
-            return set()
-        over = {name for name, (_, done) in self._outside.running.items() if done.done()}
-        for name in over:
-            load, future = self._outside.running[name]
-            error = future.exception()
-            if error is not None:
-                log.warning("loading failed: %s: %s", type(error).__name__, error)
-            self._report(load, load.start if error is not None else future.result())
-            del self._outside.running[name]
-        return over
+        return self._over()
 
     def lost(self) -> set[str]:
         """The same where :meth:`arrived` fails: whatever they loaded is to be computed."""
-        over = {name: load for name, (load, done) in self._outside.running.items() if done.done()}
-        for name, load in over.items():
-            del self._outside.running[name]
-            self._report(load, load.start)
-        return set(over)
+        return self._over(lost=True)
 
     def bad_blocks(self) -> set[int]:
         """Blocks that were not loaded as they should have been, since the last call."""
@@ -249,16 +233,33 @@ class WorkerConnector(Generic[Window]):
         """Something went wrong with *step* as a whole: nothing in it can be relied on."""
         if not step.loads:
             return
-        layered, self._layered = self._layered, []
-        self._contexts.close()
-        for load in (*(one.load for one in layered), *step.loads):
+        self._drop_layered()
+        for load in step.loads:
             if load.later and load.request in self._outside.running:
                 continue
             self._report(load, load.start)
             if load.later:
-                over: Future[int] = Future()
-                over.set_result(load.start)
-                self._outside.running[load.request] = load, over
+                self._outside.failed(load)
+
+    def leave(self) -> None:
+        """Leave vLLM's KV memory alone until :meth:`go_on`. Twice is allowed.
+
+        What loads have brought there by now counts as not loaded, unless vLLM knows of it.
+
+        Raises:
+            EngineBusy: a copy does not end; all goes on as before.
+        """
+        windows = self._windows.swap(None)  # nothing begins from here on
+        self._saving.wait()
+        self._drop_layered()
+        if not self._outside.lose(_LEAVING):
+            self._windows.swap(windows)
+            raise EngineBusy(f"KV is still being loaded after {_LEAVING:g} seconds: do not sleep")
+
+    def go_on(self, windows: Windows[Window]) -> None:
+        """Use vLLM's KV memory again through *windows*, if it was left."""
+        if not self._windows.there:
+            self._windows.swap(windows)
 
     def close(self) -> None:
         """Stop loading and close the engine. Twice is allowed."""
@@ -269,20 +270,23 @@ class WorkerConnector(Generic[Window]):
         self._saving.close()
         self._engine.close()
 
+    def _over(self, *, lost: bool = False) -> set[str]:
+        over = set()
+        for load, arrived in self._outside.over(lost=lost):
+            self._report(load, arrived)
+            over.add(load.request)
+        return over
+
+    def _drop_layered(self) -> None:
+        """End loads that keep pace with the model, which computed without them."""
+        layered, self._layered = self._layered, []
+        self._contexts.close()
+        for one in layered:
+            self._report(one.load, one.load.start)
+
     def _sound(self, save: Save) -> bool:
         """True if what *save* stores was not computed from KV that did not arrive."""
         return self._spoiled.isdisjoint(save.blocks)
-
-    def _count(self, missed: Sequence[Missed]) -> None:
-        """Count what no load asks the engine for, because it was not found."""
-        count = self._engine.telemetry.count
-        each = self._each
-        for reason, chunks, tokens in missed:
-            chunks, tokens = chunks * each, tokens * each
-            count(CounterName.LOOKUPS, chunks)
-            count(CounterName.LOOKUP_TOKENS, tokens)
-            count(CounterName.MISSES, chunks, reason=reason)
-            count(CounterName.MISSED_TOKENS, tokens, reason=reason)
 
     def _begin_outside(self, load: Load, order: int) -> Future[int]:
         """Load in another thread; up to which token everything arrived."""
@@ -379,7 +383,7 @@ class WorkerConnector(Generic[Window]):
 
     def _begin(self, load: Load) -> None:
         namespace = self._scopes.namespace(load.scope)
-        if namespace is None:
+        if namespace is None or not self._windows.there:
             self._engine.unpin(load.request)
             self._report(load, load.start)
             return
