@@ -224,6 +224,13 @@ def test_folders_of_one_name_are_told_apart_by_their_weights(weights, tmp_path, 
     assert "mine" in served(model=str(weights), said=vouched).revision
 
 
+def test_a_copy_in_a_folder_of_another_name_shares_where_both_are_called_the_same(weights):
+    copy = weights.with_name("model-copy")
+    shutil.copytree(weights, copy)
+    for said, names in (({}, 2), ({"name": "model"}, 1)):
+        assert len({served(model=str(folder), said=said) for folder in (weights, copy)}) == names
+
+
 def test_a_copy_of_what_a_hub_has_is_named_as_a_folder_with_the_same(weights, tmp_path):
     pytest.importorskip("huggingface_hub")
     hub = tmp_path / "hub" / "models--org--model"
