@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.gpu.timing import Rate, Size, Value, finish, on_gpu, pinned, rate, synchronise
 from hexkv.adapters.sglang.devices import PageCopies, device_pages
-from hexkv.adapters.vllm.assembly import _beside
+from hexkv.adapters.vllm.streams import beside
 from hexkv.adapters.vllm.windows import LayerShape, Pages, pages_of
 from hexkv.kernels import PagedKV
 from hexkv.ports import KVLayout, Span
@@ -64,8 +64,8 @@ def _vllm(
     before = {key: cache.clone() for key, cache in caches.items()}
     for cache in caches.values():
         cache[torch.tensor(mine, device=device)] = 0  # queued, and not waited for
-    beside = _beside(device)()
-    with beside:  # begins behind what the model's stream had queued when it was made
+    made = beside(device)()
+    with made:  # begins behind what the model's stream had queued when it was made
         finish(window.scatter(spans))
     synchronise(device)
     for key, cache in caches.items():
