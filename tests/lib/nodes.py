@@ -149,7 +149,7 @@ class NodeProcess(Engines):
 class Node(Engines):
     """A node that serves from a thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         root,
         *,

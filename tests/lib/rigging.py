@@ -95,7 +95,7 @@ def rigging():
     """Builds engines over the given tiers; closes them and checks that nothing leaked."""
     with ExitStack() as opened:
 
-        def build(
+        def build(  # noqa: PLR0913
             tiers,
             *,
             slots=64,

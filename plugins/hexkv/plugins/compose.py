@@ -217,7 +217,7 @@ def _over_node(
     return half, settings.chunk.tail, None
 
 
-def open_stack(
+def open_stack(  # noqa: PLR0913
     opened: ExitStack,
     loaded: Loaded,
     registry: Registry,

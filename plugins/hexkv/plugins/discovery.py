@@ -1,6 +1,6 @@
 """Finding plugins: every installed entry point of the group ``hexkv``.
 
-A broken plugin is recorded in :attr:`Registry.broken`, offers nothing, and stops nobody; so is
+A broken plugin is recorded in ``Registry.broken``, offers nothing, and stops nobody; so is
 one that claims a name that is taken. hexkv's own distributions are taken in first, then the
 others by name: which plugin keeps a name does not depend on the order in which they were found.
 Nothing heavy is imported: a plugin module describes adapters and imports what they need when

@@ -92,7 +92,7 @@ class LayerwiseCache(Protocol):
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
     ) -> AbstractContextManager[LayeredRead]:
-        """:meth:`retrieve`, layer by layer. Leaving the context early frees everything."""
+        """``retrieve``, layer by layer. Leaving the context early frees everything."""
         ...
 
     def store_layers(

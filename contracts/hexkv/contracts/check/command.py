@@ -35,7 +35,7 @@ _PATIENCE = 30.0
 """Seconds within which a store must answer before it is checked at all."""
 
 
-def check(
+def check(  # noqa: PLR0913
     target: Annotated[
         str, typer.Argument(help="A URL, an adapter's name, or module:factory.", show_default=False)
     ] = "",

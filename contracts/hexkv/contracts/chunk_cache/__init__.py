@@ -15,7 +15,7 @@ class ChunkCacheContract(Keys, Holds, Windows, ChunkCacheCase, Whole):
     """Subclass this and give it the fixtures ``cache`` and ``ledger``.
 
     ``cache`` is an empty :class:`~hexkv.ports.ChunkCache` with room for at least 16 chunks of
-    :data:`~hexkv.contracts.chunk_cache._base.LAYOUT` and :data:`TOKENS` tokens, on tiers that
+    :data:`~hexkv.contracts.chunk_cache._base.LAYOUT` and ``TOKENS`` tokens, on tiers that
     keep what they are given. ``ledger`` gives the number of leases by owner, without those of the
     tiers. ``crowd``, optional, leases all memory that is free, and gives it back when called.
     """

@@ -19,10 +19,10 @@ class Fault(StrEnum):
     """The call does its work and raises all the same, as when an answer is lost."""
 
     HANG = "hang"
-    """The call, and every later one, does not return before :meth:`FaultyStore.release`."""
+    """The call, and every later one, does not return before ``FaultyStore.release``."""
 
     CRASH = "crash"
-    """The call, and every later one, raises until :meth:`FaultyStore.restart`."""
+    """The call, and every later one, raises until ``FaultyStore.restart``."""
 
     FAILED = "failed"
     """The chunk's outcome is ``Failed``; nothing was done for it."""

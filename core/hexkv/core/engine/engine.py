@@ -66,7 +66,7 @@ class CacheEngine:
     Names what it is asked for by tokens, and leaves the rest to the chunk half below.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         namespace: Namespace,
         half: ChunkHalf,

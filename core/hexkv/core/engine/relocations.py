@@ -37,7 +37,7 @@ _LONGEST_TOKEN = 200
 
 
 class Relocations(ABC):
-    """The verbs; see :class:`hexkv.ports.Relocation`. :class:`KeyedAdmin` has them, too."""
+    """The verbs; see :class:`hexkv.ports.Relocation`. ``KeyedAdmin`` has them, too."""
 
     def __init__(self, stack: TierStack, calls: Calls, *, work: float) -> None:
         """At a node with *stack*, in its *calls*; *work* seconds for each few chunks."""

@@ -76,7 +76,7 @@ class BlockPool:
         """Asked to let go of that many bytes when nothing is free; whether it let go of any."""
 
         self.first_end: Callable[[], float] = _never
-        """When there is next something past its time that :attr:`reclaim` lets go of."""
+        """When there is next something past its time that ``reclaim`` lets go of."""
 
         self._region = region
         self._ahead = region if isinstance(region, SupportsPrefault) else None
@@ -110,7 +110,7 @@ class BlockPool:
     ) -> BlockLease:
         """A lease on a block with room for *payload_bytes*, its header empty.
 
-        Takes a free block, else asks :attr:`reclaim` for one, else waits for a release:
+        Takes a free block, else asks ``reclaim`` for one, else waits for a release:
         first come, first served. Who does not wait never passes those who do. *behind* bytes
         more are asked for at once, where the caller is about to need them.
 

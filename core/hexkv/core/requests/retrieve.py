@@ -104,7 +104,7 @@ class Arriving:
     room, so that two requests never wait for each other.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         stack: TierStack,
         prompt: Prompt,
@@ -272,7 +272,7 @@ def worth_waiting(
     return min(deadline, Deadline.after(deadline.clock, spare), key=attrgetter("at"))
 
 
-def load_prefix(
+def load_prefix(  # noqa: PLR0913
     stack: TierStack,
     copier: Copier,
     prompt: Prompt,

@@ -22,7 +22,10 @@ from hexkv.ports import ChunkKey, Entry, Policy
 
 @dataclass(slots=True, weakref_slot=True)  # a frozen one takes three times as long to make
 class Reservation:
-    """What :meth:`TierIndex.reserve` decided. Keys of the batch in none of these are there."""
+    """The verdict of :meth:`hexkv.core.tiers.index.TierIndex.reserve`.
+
+    Keys of the batch in none of these are there.
+    """
 
     keys: list[ChunkKey] = field(default_factory=list)
     """To write, in prefix order. Each must be committed or aborted."""
@@ -206,7 +209,7 @@ class Bookkeeping:
     def depart(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
         """Those of *keys* that may be deleted now: neither resident nor reserved.
 
-        Each of them is leaving until :meth:`deleted`, also one that nobody had let go of: it
+        Each of them is leaving until ``deleted``, also one that nobody had let go of: it
         cannot be reserved meanwhile, or the delete would take what was written just then.
         """
         with self._lock:

@@ -50,7 +50,7 @@ class TierStack:
     """Tiers from fastest to slowest, over one pool. Safe from any thread."""
 
     def __init__(self, plans: Iterable[TierPlan], runtime: Runtime) -> None:
-        """Make the tiers' lanes; :meth:`rebuild` then learns what they hold.
+        """Make the tiers' lanes; ``rebuild`` then learns what they hold.
 
         Raises:
             ConfigError: two tiers have one name.

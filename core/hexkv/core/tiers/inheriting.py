@@ -54,7 +54,7 @@ def keep(stack: TierStack, name: str, leases: Sequence[Lease]) -> int:
 def give_up(stack: TierStack) -> None:
     """End what tiers do beside the memory, which is another process's from now on.
 
-    Nothing in blocks of the pool is written or released; :meth:`~BlockPool.freeze` came first.
+    Nothing in blocks of the pool is written or released; ``BlockPool.freeze`` came first.
     """
     for tier in stack.tiers:
         if not tier.lends or tier.own_memory:

@@ -45,7 +45,7 @@ def contains_by_deadline(
 def find_tiers(
     tiers: Sequence[Tier], keys: Sequence[ChunkKey], deadline: Deadline, *, asks: bool = True
 ) -> Found:
-    """The first tier that holds each chunk, if any does; for *asks* see :func:`ask`."""
+    """The first tier that holds each chunk, if any; *asks*: see :func:`contains_by_deadline`."""
     search: _Search | None = None
     for tier in tiers:
         if not tier.rules.reads:
@@ -67,7 +67,7 @@ def find_tiers_soon(
     deadline: Deadline,
     then: Callable[[Found], None],
 ) -> None:
-    """Call *then* with what :func:`where` would say: at once if no store need be asked.
+    """Call *then* with the answer of :func:`find_tiers`: at once if no store need be asked.
 
     Otherwise the worker that asked the last store calls it; always, and once.
     """

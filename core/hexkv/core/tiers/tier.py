@@ -115,7 +115,7 @@ class Tier(ABC):
 
     @property
     def failures(self) -> int:
-        """See :attr:`hexkv.core.tiers.calls.StoreCalls.failures`."""
+        """The failures of :class:`hexkv.core.tiers.calls.StoreCalls`."""
         return self.calls.failures
 
     @property

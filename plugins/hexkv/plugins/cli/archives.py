@@ -62,7 +62,7 @@ _MEMORY = "256MiB"
 _LEAST = 4 * PAGE
 
 
-def export_(
+def export_(  # noqa: PLR0913
     archive: Archive,
     config: Config = None,
     namespace: SpaceOption = "",
@@ -101,7 +101,7 @@ def export_(
     raise typer.Exit(1 if report.lost else 0)
 
 
-def import_(
+def import_(  # noqa: PLR0913
     archive: Archive,
     config: Config = None,
     namespace: SpaceOption = "",

@@ -57,7 +57,7 @@ def parse_chunks(text: str, chunk_bytes: int | None) -> int:
     return chunks
 
 
-def plan(
+def plan(  # noqa: PLR0913
     trace: Annotated[
         Path,
         typer.Argument(

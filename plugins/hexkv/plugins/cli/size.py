@@ -26,7 +26,7 @@ from hexkv.plugins.records import read_records
 from hexkv.ports import DType
 
 
-def size(
+def size(  # noqa: PLR0913
     config: Annotated[
         Path | None, typer.Option(help="A model's config.json, or its folder (Hugging Face).")
     ] = None,

@@ -60,7 +60,7 @@ _FAMILIES = (
 )
 
 
-def serve(
+def serve(  # noqa: PLR0913
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 7171,
     members: Annotated[int, typer.Option(min=1, max=1024, help="Nodes, at most.")] = 64,

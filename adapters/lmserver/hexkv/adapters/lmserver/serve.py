@@ -36,7 +36,7 @@ from hexkv.plugins.spec import OpenContext
 from hexkv.ports import PAGE, Clock, frame_bytes
 
 
-def serve(
+def serve(  # noqa: PLR0913
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 0,
     budget: Annotated[str, typer.Option(help="Bytes of all chunks together.")] = "4GiB",

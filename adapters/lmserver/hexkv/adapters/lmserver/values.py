@@ -25,7 +25,7 @@ class ServedValues:
     In memory, or in a directory with memory before it for what is on its way and was used last.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         schemes: Iterable[str],
         registry: Registry,

@@ -94,7 +94,9 @@ class FileIO:
                     raise refused from error
 
     def write(self, path: str, frame: memoryview) -> None:
-        """Make a new file of *frame*. It is not synced: see :class:`~.disk.DiskStore`.
+        """Make a new file of *frame*. It is not synced.
+
+        See :class:`hexkv.adapters.local.disk.DiskStore`.
 
         Raises:
             OSError: also if a file is there already. A part of the file may be left behind.

@@ -23,7 +23,7 @@ log = logging.getLogger("hexkv")
 class StreamServer:
     """Has each connection answered by a thread of its own."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         listener: socket.socket | Accepting,
         attend: Callable[[Connection], None],

@@ -6,7 +6,10 @@ from hexkv.adapters.node.wire import Status, Verb
 
 
 class Answer:
-    """What a node says to one request, as far as it has come. Made by :meth:`Link.ask`."""
+    """What a node says to one request, as far as it has come.
+
+    Made by :meth:`hexkv.adapters.node.link.Link.ask`.
+    """
 
     __slots__ = (
         "__weakref__",

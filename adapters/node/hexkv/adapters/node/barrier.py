@@ -22,7 +22,7 @@ class Barrier:
         os.eventfd_write(self._event, 1)
 
     def lift(self) -> None:
-        """Sessions may read again, those that :meth:`Session.resume`."""
+        """Sessions may read again, after ``Session.resume``."""
         os.eventfd_read(self._event)
         self.down = False
 

@@ -39,7 +39,7 @@ _DYING = 10.0
 """Seconds in which the system ends a node that closed its connection because it was killed."""
 
 
-def node(
+def node(  # noqa: PLR0913
     config: Annotated[
         Path | None, typer.Option(help="The configuration: pool, tiers, tenants.")
     ] = None,

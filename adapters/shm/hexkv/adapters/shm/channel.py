@@ -49,7 +49,7 @@ class ShmChannel(PeerChannel):
         clients: connections that are served at a time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         clock: Clock,
         *,

@@ -91,7 +91,7 @@ class WorkerConnector(Generic[Window]):
             them keep to one order. Closed with this.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         engine: RankCache[Window],
         windows: Windows[Window],

@@ -32,7 +32,7 @@ from hexkv.ports import (
 class LeasedRead:
     """See :class:`hexkv.ports.LayeredRead`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         service: ChunkService,
         copier: Copier,

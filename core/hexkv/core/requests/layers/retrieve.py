@@ -49,7 +49,7 @@ class LayeredRetrieve:
     before hold KV of the longer prefix; the host computes again, from there, what it lost.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         stack: TierStack,
         copier: Copier,

@@ -19,7 +19,7 @@ from hexkv.ports import Deadline, DeviceKV, InvalidRequest, PoolExhausted, Span,
 class LayeredStore:
     """A store under way: the host says which layer is complete, and goes on computing."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         stack: TierStack,
         copier: Copier,

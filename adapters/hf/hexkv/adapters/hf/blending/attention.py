@@ -60,7 +60,7 @@ class AttentionWatch(TorchFunctionMode):
         ]
 
 
-def _weights(
+def _weights(  # noqa: PLR0913
     prompt: int,
     rows: torch.Tensor,
     query: torch.Tensor,

@@ -32,7 +32,7 @@ _STAND_IN = ("argparse.py", "inspect.py", "tarfile.py", "typing.py")
 """Sources that every Python brings along: what is measured where no sample is given."""
 
 
-def calibrate(
+def calibrate(  # noqa: PLR0913
     model: Annotated[str, typer.Argument(help="A folder, or a name on the hub.")],
     record: Annotated[
         Path | None,

@@ -32,7 +32,7 @@ class TcpPeers(PeerChannel):
         memory: of which peers copy by themselves what they were lent; ``None``: frames are sent.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         address: Address,
         clock: Clock,
