@@ -207,3 +207,14 @@ def test_what_peers_know_a_process_by_follows_the_directory(caplog):
             with pytest.raises(StoreUnreachable, match="started anew"):
                 peers_of(bob).ask(Peer(member.address, 1 << 60), b"self", b"", soon())
         former.close()
+
+
+def test_a_life_that_cannot_be_a_later_one_is_one_line_of_the_log(directory, caplog):
+    """As over a channel that is one life for good: it is tried again, and fails again."""
+    Node(directory, directory.clock, generation=3 << 31).beat()
+    stuck = Node(directory, directory.clock, generation=1)
+    stuck.life._renew = lambda _: False
+    stuck.beat(30)
+    lines = [text for text in caplog.messages if "cannot follow its life" in text]
+    assert len(lines) == 1
+    assert present(directory) == []

@@ -31,6 +31,8 @@ class Life:
         self._member = member
         self._renew = renew
         self._lock = Lock()
+        self._stuck = False
+        """True once the log has a line that this life cannot be a later one."""
 
     @property
     def member(self) -> Member:
@@ -45,6 +47,8 @@ class Life:
                 return
             later = ((known >> _TIE_BITS) + 1 << _TIE_BITS) + mine % (1 << _TIE_BITS)
             if later >= _END or not self._renew(later):
-                log.error("node %r cannot follow its life %d", self._member.name, known)
+                if not self._stuck:
+                    log.error("node %r cannot follow its life %d", self._member.name, known)
+                self._stuck = True
                 return
             self._member = replace(self._member, generation=later)
