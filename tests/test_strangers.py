@@ -23,6 +23,7 @@ from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.peers.channel import Security
 from hexkv.adapters.net.server import listen
 from hexkv.adapters.tcp.channel import TcpChannel
+from hexkv.contracts.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
 from processes import PATIENCE
@@ -94,18 +95,19 @@ def answered(place, hello):
             return b""
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-@pytest.mark.parametrize("kind", HELLOS)
+@each("host", ["127.0.0.1", "::1"])
+@each("kind", HELLOS)
 def test_over_loopback_a_listener_without_a_secret_answers_its_own_user_alone(
     started, monkeypatch, kind, host
 ):
     assert answered(started(kind, host), HELLOS[kind]) != b""
-    monkeypatch.setattr(client_check, "own_user", lambda: NOBODY)
-    assert answered(started(kind, host), HELLOS[kind]) == b""
+    with monkeypatch.context() as another:
+        another.setattr(client_check, "own_user", lambda: NOBODY)
+        assert answered(started(kind, host), HELLOS[kind]) == b""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a process of another user takes root")
-@pytest.mark.parametrize("kind", HELLOS)
+@each("kind", HELLOS)
 def test_a_real_process_of_another_user_is_answered_nothing(started, kind):
     place = started(kind)
     words = [str(NOBODY), *map(str, place), HELLOS[kind].hex()]
@@ -116,9 +118,10 @@ def test_a_real_process_of_another_user_is_answered_nothing(started, kind):
     assert answered(place, HELLOS[kind]) != b"", "its own user is served all the same"
 
 
-@pytest.mark.parametrize("secret", [b"", SECRET], ids=["open", "guarded"])
-@pytest.mark.parametrize("kind", ["hexkv", "peers", "directory"])
+@each("secret", [b"", SECRET], ids=["open", "guarded"])
+@each("kind", ["hexkv", "peers", "directory"])
 def test_a_line_says_how_each_listener_knows_who_asks(started, caplog, kind, secret):
+    caplog.clear()
     known = "show that they know the secret" if secret else f"are processes of user {os.geteuid()}"
     with caplog.at_level(logging.INFO, "hexkv.listening"):
         place = Address(*started(kind, secret=secret))
@@ -127,7 +130,7 @@ def test_a_line_says_how_each_listener_knows_who_asks(started, caplog, kind, sec
     assert line.endswith(f": clients {known}")
 
 
-@pytest.mark.parametrize("kind", ["hexkv", "peers", "directory"])
+@each("kind", ["hexkv", "peers", "directory"])
 def test_with_a_secret_every_user_is_asked_for_it(started, monkeypatch, kind):
     monkeypatch.setattr(client_check, "own_user", lambda: NOBODY)
     assert answered(started(kind, secret=SECRET), HELLOS[kind]) != b""

@@ -383,8 +383,8 @@ def test_sequences_part_behind_the_prompt(gqa, engine_for, prompt):
             cached.save(tokens, loaded.cache, sequence=1 - row)
 
 
-@pytest.mark.parametrize("loading", [torch.no_grad, torch.enable_grad, torch.inference_mode])
-@pytest.mark.parametrize("using", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+@each("loading", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+@each("using", [torch.no_grad, torch.enable_grad, torch.inference_mode])
 def test_a_cache_loaded_in_one_mode_works_in_every_mode(gqa, engine_for, prompt, loading, using):
     cached = CachedModel(gqa, engine_for(gqa))
     ids = prompt(4 * CHUNK + 5)

@@ -16,6 +16,7 @@ from hexkv.adapters.net.client_check import ClientCheck
 from hexkv.adapters.net.handshake import Refused
 from hexkv.adapters.net.owners import own_user, owner_of
 from hexkv.adapters.net.stream import Stream
+from hexkv.contracts.cases import each
 from hexkv.ports import ConfigError
 
 OTHER = 54321
@@ -72,7 +73,7 @@ def connected(opened, listening):
     return connected
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@each("way", WAYS)
 def test_a_process_of_this_user_is_known(connected, way):
     server, _ = connected(*way)
     assert owner_of(server) == own_user() == os.geteuid()
@@ -84,30 +85,29 @@ def unasked(monkeypatch):
     monkeypatch.setattr(owners, "_ask", lambda theirs, ours: None)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@each("way", WAYS)
 def test_a_process_of_this_user_is_known_by_the_list_of_all(connected, way, unasked):
     server, _ = connected(*way)
     assert owner_of(server) == os.geteuid()
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@each("way", WAYS)
 def test_the_kernel_is_asked_for_one_connection(connected, way, tmp_path):
     server, _ = connected(*way)
     assert owner_of(server, str(tmp_path)) == os.geteuid(), "the list was read"
 
 
 @root
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_a_process_of_another_user_is_known(opened, listening, monkeypatch, way):
+@each("way", WAYS)
+def test_a_process_of_another_user_is_known(listening, monkeypatch, way):
     family, host, client_family, place = way
     listener = listening(family, host)
     words = [client_family, place, str(listener.getsockname()[1]), str(OTHER)]
     with subprocess.Popen([sys.executable, "-c", CONNECT, *words]) as client:
-        server = opened.enter_context(listener.accept()[0])
-        assert owner_of(server) == OTHER
-        monkeypatch.setattr(owners, "_ask", lambda theirs, ours: None)
-        assert owner_of(server) == OTHER
-        server.close()
+        with listener.accept()[0] as server, monkeypatch.context() as unasked:
+            assert owner_of(server) == OTHER
+            unasked.setattr(owners, "_ask", lambda theirs, ours: None)
+            assert owner_of(server) == OTHER
         assert client.wait() == 0
 
 

@@ -9,6 +9,7 @@ from hexkv.adapters.sglang import weights
 from hexkv.adapters.sglang.files import Files
 from hexkv.adapters.sglang.updates import CHANGED, Changes
 from hexkv.adapters.sglang.weights import REPLACED, Weights
+from hexkv.contracts.cases import each
 from hexkv.plugins.weights import digest_of
 from hexkv.ports import ConfigError
 
@@ -21,13 +22,17 @@ def changed(monkeypatch):
     return CHANGED
 
 
-@pytest.fixture
-def folder(tmp_path):
-    folder = tmp_path / "model"
-    folder.mkdir()
+def model_in(place):
+    folder = place / "model"
+    folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(bytes(100))
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return model_in(tmp_path)
 
 
 def replaced(folder):
@@ -61,10 +66,11 @@ def test_files_that_are_as_they_were_loaded_have_their_digest(folder):
     assert loaded(folder).digest(folder) == digest_of(folder)
 
 
-@pytest.mark.parametrize("change", [replaced, written, configured, exchanged])
+@each("change", [replaced, written, configured, exchanged])
 def test_files_that_were_replaced_since_a_server_loaded_them_say_nothing_of_its_weights(
-    change, folder
+    change, tmp_path
 ):
+    folder = model_in(tmp_path / change.__name__)
     files = loaded(folder)
     change(folder)
     with pytest.raises(ConfigError, match=r"replaced since .*: restart the server, or vouch"):

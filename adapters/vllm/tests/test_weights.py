@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hexkv.adapters.vllm import weights as module
 from hexkv.adapters.vllm.weights import CHANGING, KEEPING, Weights, fingerprint, watch
+from hexkv.contracts.cases import each
 
 FIRST = "weights-first"
 
@@ -89,9 +90,15 @@ class Engine:
 
 
 @pytest.fixture
-def engine(monkeypatch):
+def engines(monkeypatch):
+    """Makes engines whose weights are those of their disks."""
     monkeypatch.setattr(module, "weights_at", lambda config, place: config.disk.get(place, ""))
-    return Engine()
+    return Engine
+
+
+@pytest.fixture
+def engine(engines):
+    return engines()
 
 
 def test_calls_that_leave_weights_as_they_are_cost_nothing(engine):
@@ -101,8 +108,10 @@ def test_calls_that_leave_weights_as_they_are_cost_nothing(engine):
     assert engine.seen == list(KEEPING)
 
 
-@pytest.mark.parametrize("method", sorted(CHANGING))
-def test_the_cache_stops_before_weights_change(engine, method, caplog):
+@each("method", sorted(CHANGING))
+def test_the_cache_stops_before_weights_change(engines, method, caplog):
+    engine = engines()
+    caplog.clear()
     assert engine.call(method) == [method]
     assert engine.intact_in_call == [False]
     assert not engine.weights.intact
@@ -121,8 +130,10 @@ def test_weights_that_are_loaded_from_elsewhere_end_the_cache(engine, caplog):
     assert not engine.weights.intact, "vLLM reads from where it was sent last"
 
 
-@pytest.mark.parametrize("given_", [{}, {"weights_path": "copy"}, {"is_checkpoint_format": True}])
-def test_loading_the_first_weights_again_keeps_the_cache(engine, given_, caplog):
+@each("given_", [{}, {"weights_path": "copy"}, {"is_checkpoint_format": True}])
+def test_loading_the_first_weights_again_keeps_the_cache(engines, given_, caplog):
+    engine = engines()
+    caplog.clear()
     caplog.set_level("INFO", "vllm.hexkv")
     engine.call("reload_weights", **given_)
     assert engine.intact_in_call == [False], "it is known afterwards"
@@ -133,7 +144,7 @@ def test_loading_the_first_weights_again_keeps_the_cache(engine, given_, caplog)
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     "given_",
     [
         {"weights_iterator": [("a", 1)]},
@@ -141,7 +152,8 @@ def test_loading_the_first_weights_again_keeps_the_cache(engine, given_, caplog)
         {"weights_path": "nobody knows"},
     ],
 )
-def test_weights_that_cannot_be_named_end_the_cache(engine, given_):
+def test_weights_that_cannot_be_named_end_the_cache(engines, given_):
+    engine = engines()
     engine.call("reload_weights", **given_)
     assert not engine.weights.intact
 
@@ -184,9 +196,10 @@ def test_nothing_that_was_computed_in_between_is_believed(engine, caplog):
     assert "computed without any" in caplog.text
 
 
-@pytest.mark.parametrize("other", ["update_weights", "extension", _swaps, "reload_weights"])
-def test_weights_that_had_others_in_between_are_not_believed(engine, other):
+@each("other", ["update_weights", "extension", _swaps, "reload_weights"])
+def test_weights_that_had_others_in_between_are_not_believed(engines, other):
     """A reload need not reach everything that the others brought."""
+    engine = engines()
     engine.call("sleep", level=2)
     engine.call("wake_up")
     given_ = {"weights_path": "other"} if other == "reload_weights" else {}
@@ -231,8 +244,10 @@ def _trains(worker):
         worker.get_model().one[3, 7] += 1.0  # PyTorch counts it
 
 
-@pytest.mark.parametrize("change", ["extension", _trains, _swaps])
-def test_calls_of_unknown_methods_and_of_callables_are_seen_by_what_they_do(engine, change, caplog):
+@each("change", ["extension", _trains, _swaps])
+def test_calls_of_unknown_methods_and_of_callables_are_seen_by_what_they_do(engines, change, caplog):
+    engine = engines()
+    caplog.clear()
     engine.call(_looks)
     engine.call("what_an_extension_asks")
     assert engine.weights.intact
