@@ -202,7 +202,7 @@ FIRST = 24 + 8 * LAYOUT.layers + 8 * 2
 """Where the first plane's block begins in a payload for ``LAYOUT``."""
 
 
-@pytest.mark.parametrize("half", [0, 15, 255])
+@each("half", [0, 15, 255])
 def test_an_alphabet_that_there_is_not_is_corrupt(half):
     payload = bytearray(encode(cachegen(), gaussian(LAYOUT, 20), LAYOUT, 20))
     payload[FIRST] = half
@@ -210,7 +210,7 @@ def test_an_alphabet_that_there_is_not_is_corrupt(half):
         decode(cachegen(), bytes(payload), LAYOUT, 20)
 
 
-@pytest.mark.parametrize("field", [0, 128], ids=["class", "turn"])
+@each("field", [0, 128], ids=["class", "turn"])
 def test_a_lane_of_a_kind_that_there_is_not_is_corrupt(field):
     payload = bytearray(encode(cachegen(), gaussian(LAYOUT, 20), LAYOUT, 20))
     payload[FIRST + 1 + 2 * 20 + field] = 200

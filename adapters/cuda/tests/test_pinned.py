@@ -13,6 +13,7 @@ import torch
 from hexkv.adapters.cuda import pinned
 from hexkv.adapters.cuda.numa import node_near, prefer
 from hexkv.adapters.cuda.pinned import PinnedMemory
+from hexkv.contracts.cases import each
 from hexkv.ports import PAGE, InvalidRequest, PoolExhausted
 
 MIB = 1 << 20
@@ -110,14 +111,15 @@ def test_a_node_that_is_not_there_is_no_reason_not_to_have_memory(caplog):
     region.close()
 
 
-@pytest.mark.parametrize("node", [-1, 1024])
+@each("node", [-1, 1024])
 def test_a_number_that_no_node_can_have_is_refused(node):
     with pytest.raises(OSError, match="cannot be asked for"):
         prefer(0, PAGE, node)
 
 
-@pytest.mark.parametrize(("text", "node"), [("1\n", 1), ("-1\n", None), ("x", None), (None, None)])
-def test_the_node_of_a_gpu_is_what_the_system_says_of_its_slot(tmp_path, text, node):
+@each(("text", "node"), [("1\n", 1), ("-1\n", None), ("x", None), (None, None)])
+def test_the_node_of_a_gpu_is_what_the_system_says_of_its_slot(tmp_path_factory, text, node):
+    tmp_path = tmp_path_factory.mktemp("case")
     folder = tmp_path / "bus/pci/devices/0000:3b:00.0"
     folder.mkdir(parents=True)
     if text is not None:

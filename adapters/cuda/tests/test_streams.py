@@ -5,6 +5,7 @@ import torch
 
 from hexkv.adapters.cuda.pinned import PinnedMemory
 from hexkv.adapters.cuda.streams import CudaKV
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import deadline
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch, Span
 
@@ -37,7 +38,7 @@ def test_tensors_of_another_device_are_refused():
         CudaKV("cpu").paged(LAYOUT, given, range(16))
 
 
-@pytest.mark.parametrize("wrong", [[[None, None]] * 2, [[torch.zeros(3)] * 2] * 2])
+@each("wrong", [[[None, None]] * 2, [[torch.zeros(3)] * 2] * 2])
 def test_what_is_no_kv_is_refused(wrong):
     with pytest.raises(LayoutMismatch):
         CudaKV("cpu").contiguous(LAYOUT, wrong)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.model import CachedModel
+from hexkv.contracts.cases import each
 
 CHUNK = 16  # as the engines here cut
 NEW = 12
@@ -72,7 +72,7 @@ def test_of_a_prompt_that_is_cached_whole_the_last_token_is_computed(model, engi
     assert answer.tokens == tokens
 
 
-@pytest.mark.parametrize("length", [1, CHUNK - 1])
+@each("length", [1, CHUNK - 1])
 def test_a_prompt_shorter_than_a_chunk_is_computed_and_not_stored(gqa, engine_for, length, prompt):
     ids = prompt(length)
     logits, tokens = without_cache(gqa, ids)

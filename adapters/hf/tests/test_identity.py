@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from hexkv.adapters.hf.identity import namespace_of_model, weights_digest
 from hexkv.adapters.hf.memory import tensors_of
 from hexkv.adapters.hf.shape import layout_of
+from hexkv.contracts.cases import each
 from hexkv.plugins.config import load as configuration
 from hexkv.plugins.identity import identify
 from hexkv.plugins.weights import digest_of
@@ -63,10 +64,13 @@ def stored(folder):
     return load(folder)
 
 
-@pytest.mark.parametrize("kind", ["llama-gqa", "mistral-sliding"])
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_model_from_a_folder_has_the_digest_of_the_folder(tmp_path, models, kind, tied, dtype):
+@each("kind", ["llama-gqa", "mistral-sliding"])
+@each("tied", [False, True])
+@each("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_model_from_a_folder_has_the_digest_of_the_folder(
+    tmp_path_factory, models, kind, tied, dtype
+):
+    tmp_path = tmp_path_factory.mktemp("case")
     model = models[kind]()
     model.config.tie_word_embeddings = tied
     model.tie_weights()
@@ -130,17 +134,16 @@ def cast_to_eight_bits_and_back(model):
             weight.copy_(weight.to(torch.float8_e4m3fn).to(weight.dtype))
 
 
-@pytest.mark.parametrize(
-    "change", [pruned, replaced, configured, mixed, cast_to_eight_bits_and_back]
-)
+@each("change", [pruned, replaced, configured, mixed, cast_to_eight_bits_and_back])
 def test_a_model_that_is_no_longer_the_folders_shares_with_transformers_only(folder, change):
     model = load(folder)
     change(model)
     assert weights_digest(model).startswith("memory-")
 
 
-@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
-def test_a_folder_that_lost_a_file_proves_nothing(tmp_path, folder, missing):
+@each("missing", ["config.json", "model.safetensors"])
+def test_a_folder_that_lost_a_file_proves_nothing(tmp_path_factory, folder, missing):
+    tmp_path = tmp_path_factory.mktemp("case")
     model = load(folder)
     model.config.name_or_path = str(tmp_path)
     for name in {"config.json", "model.safetensors"} - {missing}:
@@ -164,7 +167,7 @@ def test_weights_that_are_not_in_memory_need_a_name(llama):
         weights_digest(model)
 
 
-@pytest.mark.parametrize("said", [{}, {"revision": "8c1"}, {"name": "ours"}, {"weights": "v1"}])
+@each("said", [{}, {"revision": "8c1"}, {"name": "ours"}, {"weights": "v1"}])
 def test_the_section_model_of_a_configuration_works_as_under_every_host(stored, said):
     host = namespace_of_model(stored)
     namespace = identify(host, configuration(environ={}, overrides={"model": said}))

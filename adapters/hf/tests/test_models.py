@@ -71,7 +71,7 @@ def encoder_decoder():
     return T5ForConditionalGeneration(T5Config(vocab_size=32, d_model=16, num_layers=1, d_ff=16))
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "reason"),
     [
         (lambda: mamba().eval(), "recurrent state"),
@@ -112,7 +112,7 @@ def bert_of_masks(llama):
     return BertForMaskedLM(BertConfig(**SMALL, num_attention_heads=2)).eval()
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "reason"),
     [
         (not_causal, r"attends both ways \(is_causal=False\)"),
@@ -127,8 +127,8 @@ def test_a_model_that_sees_later_tokens_is_refused(llama, model, reason):
         layout_of(model(llama))
 
 
-@pytest.mark.parametrize("model", [not_causal, gemma_both_ways])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@each("model", [not_causal, gemma_both_ways])
+@each("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_it_is_refused_whatever_its_configuration_says(llama, model, dtype, monkeypatch):
     monkeypatch.setattr(shape, "_BOTH_WAYS", {})
     with pytest.raises(LayoutMismatch, match="attends both ways: KV of layer 1"):

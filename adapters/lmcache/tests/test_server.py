@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink
 from hexkv.ports import Failed, Item, Miss, Stored, StoreUnreachable
 from lm_servers import SMALL, RawHexkv, RawLM, Served, served
@@ -44,7 +45,7 @@ def test_an_oversize_claim_ends_the_connection(server, length):
     assert ended(server.address, head(1, length)) == b""
 
 
-@pytest.mark.parametrize("start", [head(2)[:44], head(1, 1000) + b"part"])
+@each("start", [head(2)[:44], head(1, 1000) + b"part"])
 def test_a_client_that_stops_half_way_is_dropped(start):
     with served(*QUICK) as server:
         assert ended(server.address, start) == b""

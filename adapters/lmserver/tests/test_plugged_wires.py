@@ -10,6 +10,7 @@ from hexkv.adapters.lmserver.server import Server
 from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.server import listen
+from hexkv.contracts.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
 from hexkv.ports import ConfigError
@@ -118,7 +119,7 @@ def test_values_of_a_plugins_wire_are_no_chunks_and_the_other_way_round():
             assert exactly(sock, 11) == b"9876543210\1"
 
 
-@pytest.mark.parametrize(
+@each(
     ("wires", "secret"), [((), b""), ((Notes(),), b"a secret of the tests")], ids=["none", "secret"]
 )
 def test_a_wire_that_is_not_spoken_here_ends_the_connection(wires, secret):
@@ -130,7 +131,7 @@ def test_a_wire_that_is_not_spoken_here_ends_the_connection(wires, secret):
         assert sock.recv(1) == b""
 
 
-@pytest.mark.parametrize(
+@each(
     "wires",
     [
         (Notes(), Notes()),

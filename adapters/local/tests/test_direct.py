@@ -63,8 +63,11 @@ def put(store, frame, key=A):
     return store.write([Item(key, frame)], deadline())[0]
 
 
-@pytest.mark.parametrize("direct", ["auto", "on"])
-def test_a_frame_of_whole_aligned_pages_is_written_and_read_past_the_cache(tmp_path, moves, direct):
+@each("direct", ["auto", "on"])
+def test_a_frame_of_whole_aligned_pages_is_written_and_read_past_the_cache(
+    tmp_path_factory, moves, direct
+):
+    tmp_path = tmp_path_factory.mktemp("case")
     store = DiskStore(tmp_path, direct=direct)
     assert store.direct
     moves.clear()
@@ -101,19 +104,27 @@ def test_a_file_system_that_takes_no_advice_is_read_all_the_same(tmp_path, monke
     store.close()
 
 
-@pytest.mark.parametrize(
+@each(
     "frame",
     [
-        pytest.param(lambda: pages(PAGE, 512), id="starts within a page"),
-        pytest.param(lambda: pages(PAGE - 1), id="is no whole page"),
-        pytest.param(lambda: pages(3 * PAGE + 512), id="ends within a page"),
-        pytest.param(lambda: memoryview(bytes(PAGE)), id="is read-only"),
-        pytest.param(lambda: pages(0), id="is empty"),
+        lambda: pages(PAGE, 512),
+        lambda: pages(PAGE - 1),
+        lambda: pages(3 * PAGE + 512),
+        lambda: memoryview(bytes(PAGE)),
+        lambda: pages(0),
+    ],
+    ids=[
+        "starts within a page",
+        "is no whole page",
+        "ends within a page",
+        "is read-only",
+        "is empty",
     ],
 )
 def test_what_is_not_aligned_goes_through_the_cache_and_arrives_all_the_same(
-    tmp_path, moves, frame
+    tmp_path_factory, moves, frame
 ):
+    tmp_path = tmp_path_factory.mktemp("case")
     store = DiskStore(tmp_path, direct="on")
     moves.clear()
     frame, sink = frame(), ListSink(offset=1)
@@ -245,8 +256,10 @@ def test_a_refusal_that_comes_with_the_first_frame_costs_nothing_but_a_warning(
     strict.close()
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
-def test_a_disk_error_is_no_refusal(tmp_path, monkeypatch, number):
+@each("number", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
+def test_a_disk_error_is_no_refusal(tmp_path_factory, monkeypatch, number):
+    tmp_path = tmp_path_factory.mktemp("case")
+
     def failing(file, buffers, offset):
         raise OSError(number, os.strerror(number))
 
@@ -263,11 +276,14 @@ def test_a_disk_error_is_no_refusal(tmp_path, monkeypatch, number):
 # --- ranges -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("start", "size", "direct"),
     [(PAGE, 2 * PAGE, True), (0, 4 * PAGE, True), (PAGE + 1, PAGE, False), (PAGE, 100, False)],
 )
-def test_a_range_of_whole_pages_is_read_past_the_cache(tmp_path, moves, start, size, direct):
+def test_a_range_of_whole_pages_is_read_past_the_cache(
+    tmp_path_factory, moves, start, size, direct
+):
+    tmp_path = tmp_path_factory.mktemp("case")
     store = DiskStore(tmp_path, direct="on")
     frame, into = pages(4 * PAGE), pages(size)
     put(store, frame)

@@ -282,7 +282,7 @@ def test_after_the_deadline_the_rest_of_a_batch_is_timed_out(store):
 # --- opening and closing --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
+@each(("first", "second"), [(True, False), (False, True), (True, True)])
 def test_a_store_that_must_be_alone_is_alone_and_tells_who_has_the_directory(root, first, second):
     store = DiskStore(root, exclusive=first)
     assert store.shared is not first
@@ -352,7 +352,7 @@ def test_chunks_of_a_former_format_are_left_alone_with_a_line_in_the_log(store, 
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("below", ["", "/below"])
+@each("below", ["", "/below"])
 def test_a_root_that_is_a_file_is_a_configuration_error(tmp_path, below):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigError, match="is not a directory"):
@@ -365,7 +365,7 @@ def test_a_root_without_a_name_is_a_configuration_error():
         DiskStore("")
 
 
-@pytest.mark.parametrize("bound", ["quarantine_files", "quarantine_bytes"])
+@each("bound", ["quarantine_files", "quarantine_bytes"])
 def test_a_negative_bound_is_a_configuration_error(root, bound):
     with pytest.raises(ConfigError):
         DiskStore(root, **{bound: -1})

@@ -14,6 +14,7 @@ import pytest
 
 from depth import covering
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.ports import (
     PAGE,
@@ -141,7 +142,7 @@ def test_a_file_system_that_reserves_nothing_is_good_enough(store, monkeypatch, 
     assert get(store, A) == b"frame"
 
 
-@pytest.mark.parametrize("call", ["open", "preadv"])
+@each("call", ["open", "preadv"])
 def test_a_read_that_fails_says_why_and_spares_the_store(store, monkeypatch, call):
     put(store, A, b"frame")
     with monkeypatch.context() as patch:
@@ -162,7 +163,7 @@ def test_a_deletion_that_fails_counts_what_is_still_there(store, monkeypatch):
     assert store.delete([A], deadline()) == [True]
 
 
-@pytest.mark.parametrize("call", ["pwrite", "stat"])
+@each("call", ["pwrite", "stat"])
 def test_a_count_that_could_not_be_written_down_is_made_anew(store, monkeypatch, call):
     put(store, A, b"frame")
     assert store.used_bytes == 5

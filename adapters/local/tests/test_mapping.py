@@ -142,15 +142,17 @@ def test_without_a_limit_the_machine_decides(tmp_path):
     assert available_bytes(machine(tmp_path, 7, {"a": ("max", 5, 0)}, "/a")) == 7 * 1024
 
 
-@pytest.mark.parametrize("version", [V1, V2], ids=["cgroup 1", "cgroup 2"])
-def test_the_tightest_group_around_the_process_decides(tmp_path, version):
+@each("version", [V1, V2], ids=["cgroup 1", "cgroup 2"])
+def test_the_tightest_group_around_the_process_decides(tmp_path_factory, version):
+    tmp_path = tmp_path_factory.mktemp("case")
     groups = {"a": ("1000", 300, 100), "a/b": ("5000", 0, 0), "other": ("1", 0, 0)}
     assert available_bytes(machine(tmp_path, 7, groups, "/a/b", version)) == 800
 
 
-@pytest.mark.parametrize("version", [V1, V2], ids=["cgroup 1", "cgroup 2"])
-@pytest.mark.parametrize("inside", ["/", "/host/path/of/the/container"])
-def test_a_container_sees_its_limit_at_the_top(tmp_path, inside, version):
+@each("version", [V1, V2], ids=["cgroup 1", "cgroup 2"])
+@each("inside", ["/", "/host/path/of/the/container"])
+def test_a_container_sees_its_limit_at_the_top(tmp_path_factory, inside, version):
+    tmp_path = tmp_path_factory.mktemp("case")
     assert available_bytes(machine(tmp_path, 7, {"": ("1000", 300, 0)}, inside, version)) == 700
 
 

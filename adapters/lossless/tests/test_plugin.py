@@ -2,6 +2,7 @@ import pytest
 
 from hexkv.adapters.lossless.plugin import ZstdSettings, hexkv_adapters
 from hexkv.adapters.lossless.zstd import ZstdSerde
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.spec import NoSettings, OpenContext
@@ -31,7 +32,7 @@ def test_it_opens_by_its_name_in_a_configuration():
     assert isinstance(discover().open("serde", "zstd", {"level": 3}, CONTEXT), ZstdSerde)
 
 
-@pytest.mark.parametrize("level", [23, -1])
+@each("level", [23, -1])
 def test_a_level_that_there_is_not_is_an_error(level):
     with pytest.raises(ConfigError, match=r"level: .*between 0 and 22"):
         discover().open("serde", "zstd", {"level": level}, CONTEXT)

@@ -113,7 +113,7 @@ def test_damage_is_corrupt_or_gives_a_chunk(data):
         assert len(decoded) == LAYOUT.chunk_bytes(TOKENS)
 
 
-@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32])
+@each("dtype", [DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32])
 def test_numbers_take_fewer_bytes_than_zstd_makes_of_them(dtype):
     layout = KVLayout.attention(dtype, layers=2, heads=8, key_width=128)
     raw = words(layout, 256)

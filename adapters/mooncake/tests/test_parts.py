@@ -70,7 +70,7 @@ def test_every_number_is_an_error_of_a_store(code, kind):
     assert str(code) in str(error_of(code))
 
 
-@pytest.mark.parametrize("code", [-703, -704])
+@each("code", [-703, -704])
 def test_what_is_not_there_is_a_miss(code):
     assert read_outcome(code) == Miss()
 

@@ -66,7 +66,7 @@ def test_what_cannot_be_is_refused_with_its_name(read, extra, message):
         read(extra)
 
 
-@pytest.mark.parametrize("chunk", [{"size": 256}, {"seeded": True}, {"tail": 32}])
+@each("chunk", [{"size": 256}, {"seeded": True}, {"tail": 32}])
 def test_other_chunks_than_sglangs_pages_are_refused(read, chunk):
     [name] = chunk
     with pytest.raises(ConfigError, match=f"chunk.{name} .*page"):

@@ -2,9 +2,8 @@
 
 from array import array
 
-import pytest
-
 from hexkv.adapters.vllm.requests import PAD
+from hexkv.contracts.cases import each
 from vllm_plans import BLOCK, Clock, Rank, arrive, blocks, half, request, step
 
 
@@ -76,7 +75,7 @@ class Coming(Rank):
         return {"hit": self.hit, "tiers": {}, "coming": self.coming}
 
 
-@pytest.mark.parametrize("end", ["settled", "nonsense", "late"])
+@each("end", ["settled", "nonsense", "late"])
 def test_a_request_waits_for_what_another_engine_computes_as_long_as_it_may(end):
     rank, clock = Coming(), Clock()
     plan = half(rank, Rank(hit=112), tail=BLOCK, clock=clock, wait_seconds=5.0)

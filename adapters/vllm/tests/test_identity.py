@@ -242,7 +242,7 @@ def test_a_copy_of_what_a_hub_has_is_named_as_a_folder_with_the_same(weights, tm
     assert served(config).revision == served(model=str(weights)).revision
 
 
-@pytest.mark.parametrize("way", ["hf_overrides", "hf_config_path"])
+@each("way", ["hf_overrides", "hf_config_path"])
 def test_a_configuration_from_elsewhere_is_another_model(weights, way):
     """What is in force counts: overrides may be a function, a path may lead to anything."""
     names = {
@@ -253,7 +253,7 @@ def test_a_configuration_from_elsewhere_is_another_model(weights, way):
     assert len(names) == 3  # without either, what the folder says is in its digest
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "load_format"),
     [
         ({"hf_config": SimpleNamespace()}, "auto"),
@@ -310,7 +310,7 @@ def test_a_draft_model_has_a_part_in_what_is_cached(weights):
     assert drafting("eagle") != before
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "why"),
     [
         ({"hf_config": SimpleNamespace(is_causal=False)}, "attend both ways"),

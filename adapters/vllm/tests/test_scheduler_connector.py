@@ -2,13 +2,12 @@
 
 from array import array
 
-import pytest
-
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.adapters.vllm.requests import Allowed, Scheduled, Shape
 from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
 from hexkv.adapters.vllm.settings import ConnectorSettings
 from hexkv.adapters.vllm.weights import Weights
+from hexkv.contracts.cases import each
 from hexkv.ports import Reason
 from vllm_plans import BLOCK, CHUNK, Clock, Rank, arrive, blocks, half, request, step
 
@@ -64,7 +63,7 @@ def test_tokens_that_vllm_has_itself_are_not_loaded():
     assert plan.matched(name, 80) == (0, False)
 
 
-@pytest.mark.parametrize(("later", "external"), [(False, 95), (True, 96)])
+@each(("later", "external"), [(False, 95), (True, 96)])
 def test_within_a_step_one_token_is_left_to_compute(later, external):
     plan = half(Rank(hit=96), later=later)
     name = arrive(plan, request(96))
@@ -75,7 +74,7 @@ def test_within_a_step_one_token_is_left_to_compute(later, external):
     assert array("I", load.tokens).tolist() == list(range(96))
 
 
-@pytest.mark.parametrize("loading", ["sync", "layerwise", "async"])
+@each("loading", ["sync", "layerwise", "async"])
 def test_a_prompt_with_images_is_loaded_between_steps_beside_others_in_them(loading):
     plan = SchedulerConnector(
         ConnectorSettings(loading=loading), Shape(CHUNK, BLOCK), [Rank(hit=96)]
@@ -185,7 +184,7 @@ def test_what_was_found_is_not_stored_again():
     assert (save.start, save.end) == (64, 96)
 
 
-@pytest.mark.parametrize(("wanted", "end"), [(True, 128), (False, 96)])
+@each(("wanted", "end"), [(True, 128), (False, 96)])
 def test_generated_tokens_are_stored_if_wanted(wanted, end):
     plan = half(Rank(), write_generated=wanted)
     name = arrive(plan, request(100, generated=40))

@@ -245,7 +245,9 @@ def _trains(worker):
 
 
 @each("change", ["extension", _trains, _swaps])
-def test_calls_of_unknown_methods_and_of_callables_are_seen_by_what_they_do(engines, change, caplog):
+def test_calls_of_unknown_methods_and_of_callables_are_seen_by_what_they_do(
+    engines, change, caplog
+):
     engine = engines()
     caplog.clear()
     engine.call(_looks)

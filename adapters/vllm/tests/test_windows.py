@@ -76,7 +76,7 @@ def test_what_is_scattered_is_what_was_gathered_and_nothing_else_changes(order, 
         assert torch.equal(cache[[1, 3, 4]], before[name][[1, 3, 4]])
 
 
-@pytest.mark.parametrize("apart", [False, True])
+@each("apart", [False, True])
 def test_blocks_before_the_start_are_not_written(apart):
     source, target = caches(), caches(seed=1)
     before = {name: cache.clone() for name, cache in target.items()}
@@ -102,7 +102,7 @@ def test_where_tokens_lie_apart_a_chunk_is_cut_as_other_engines_cut_it():
     assert equal(gathered(found, [4, 1], 3, 13), raw)
 
 
-@pytest.mark.parametrize("flat", [False, True])
+@each("flat", [False, True])
 def test_latent_attention_has_a_latent_plane_and_one_of_rope(flat):
     given = caches(layers=2, heads=1, width=12)
     if flat:  # [blocks, tokens, content], before 0.29

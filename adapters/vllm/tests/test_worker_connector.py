@@ -81,7 +81,7 @@ def test_blocks_before_the_start_stay_as_they_are(rank):
     assert rank.half.bad_blocks() == set()
 
 
-@pytest.mark.parametrize("layerwise", [False, True])
+@each("layerwise", [False, True])
 def test_what_is_lost_between_finding_and_loading_is_reported_block_by_block(layerwise):
     rank = Rank(layerwise=layerwise)
     try:
@@ -229,8 +229,8 @@ def test_requests_of_another_kind_share_nothing(rank):
         assert rank.find(scope=scope) == 0
 
 
-@pytest.mark.parametrize("way", ["in the step", "layer by layer", "between steps"])
-@pytest.mark.parametrize("happened", ["replaced", "gone"])
+@each("way", ["in the step", "layer by layer", "between steps"])
+@each("happened", ["replaced", "gone"])
 def test_kv_of_an_adapter_is_used_while_that_adapter_is_the_one_that_computes(way, happened):
     rank = Rank(layerwise=way == "layer by layer")
     poet, models = Scope(lora="poet", adapter=1), [Adapter(1)]
@@ -276,7 +276,7 @@ def test_clearing_that_may_have_left_something_says_so(rank, monkeypatch):
     assert answer == {"chunks": 3, "left": {"disk": "what is being written may stay"}}
 
 
-@pytest.mark.parametrize("way", ["in the step", "layer by layer", "between steps"])
+@each("way", ["in the step", "layer by layer", "between steps"])
 def test_a_load_under_which_the_weights_were_replaced_did_not_arrive(way):
     """It began with the first weights; vLLM is about to compute with others."""
     rank = Rank(layerwise=way == "layer by layer")
@@ -296,7 +296,7 @@ def test_a_load_under_which_the_weights_were_replaced_did_not_arrive(way):
         rank.half.close()
 
 
-@pytest.mark.parametrize("way", ["in the step", "between steps"])
+@each("way", ["in the step", "between steps"])
 def test_a_load_under_which_its_adapter_was_replaced_did_not_arrive(way):
     rank = Rank()
     poet, models = Scope(lora="poet", adapter=1), [Adapter(1), Adapter(2)]
