@@ -2,6 +2,7 @@
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import (
     FREED,
     FRESH,
@@ -54,7 +55,7 @@ def test_keys_have_the_real_size_and_a_namespace():
     assert a == chunk_key("a")
 
 
-@pytest.mark.parametrize("offset", [0, 1, 17])
+@each("offset", [0, 1, 17])
 def test_a_sink_gives_fresh_room_of_the_exact_size(offset):
     sink = ListSink(offset=offset)
     room = sink.room(3, 100)
@@ -82,7 +83,7 @@ def test_a_sink_refuses_what_it_was_told_to():
     assert sink.data(1) is None
 
 
-@pytest.mark.parametrize("place", [-1, 10])
+@each("place", [-1, 10])
 def test_a_sink_sees_what_is_written_beside_the_room(place):
     sink = ListSink()
     room = sink.room(0, 10)

@@ -77,7 +77,7 @@ def read(store, *keys):
     return outcome, sink.data(0)
 
 
-@pytest.mark.parametrize("wrap", [FaultyStore, RecordingStore, lambda s: SlowStore(s, 1.0)])
+@each("wrap", [FaultyStore, RecordingStore, lambda s: SlowStore(s, 1.0)])
 def test_a_wrapped_store_has_the_abilities_of_the_store_inside_and_no_others(wrap):
     abilities = (
         SupportsScan,

@@ -358,13 +358,13 @@ def test_sealing_again_with_another_algorithm_makes_that_the_frame_s():
     assert FrameCodec(ADLER).open(memoryview(frame)) == header._replace(checksum="adler32")
 
 
-@pytest.mark.parametrize("size", [1, 16])
+@each("size", [1, 16])
 def test_a_checksum_may_have_up_to_sixteen_bytes(size):
     codec = FrameCodec(HashFunction("c" * size, lambda data: bytes([len(data) % 251]) * size))
     assert codec.open(memoryview(seal(codec=codec))).checksum == "c" * size
 
 
-@pytest.mark.parametrize("size", [0, 17])
+@each("size", [0, 17])
 def test_a_checksum_that_does_not_fit_a_header_is_refused(size):
     with pytest.raises(ConfigError):
         FrameCodec(HashFunction("c" * size, lambda data: b"1234"))

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from depth import thorough
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import chunk_key
 from hexkv.core.policies import LRU, POLICIES
 from hexkv.core.tiers.index import TierIndex
@@ -89,7 +90,7 @@ def test_deleting_twice_gives_bytes_back_once():
     assert index.used == 10
 
 
-@pytest.mark.parametrize("size", [41, 1000])
+@each("size", [41, 1000])
 def test_a_chunk_larger_than_the_budget_is_refused_and_evicts_nobody(size):
     index = filled([A, B])
     reservation = index.reserve([C, D], [size, 10])

@@ -116,7 +116,7 @@ def test_no_tokens_are_no_bytes(empty):
 
 
 @pytest.mark.skipif(sys.byteorder == "big", reason="such a host has to swap, hence to copy")
-@pytest.mark.parametrize("dtype", [np.uint32, np.int32])
+@each("dtype", [np.uint32, np.int32])
 def test_a_contiguous_buffer_of_32_bit_tokens_is_not_copied(dtype):
     tokens = np.array([1, 2, 3], dtype)
     packed = pack(tokens)
@@ -131,7 +131,7 @@ def test_a_buffer_of_another_width_is_copied():
     assert packed == expected([1, 2, 3])
 
 
-@pytest.mark.parametrize("with_numpy", [True, False])
+@each("with_numpy", [True, False])
 def test_a_tensor_is_copied_to_the_host_first(with_numpy):
     tensor = Tensor(np.array([5, 6, TOP]), with_numpy=with_numpy)
     assert pack(tensor) == expected([5, 6, TOP])

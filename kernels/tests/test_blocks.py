@@ -96,7 +96,7 @@ def test_half_a_block_is_refused():
         window.gather([Span(1, TOKENS + 1, memoryview(chunk))])
 
 
-@pytest.mark.parametrize("block", [4, -2])
+@each("block", [4, -2])
 def test_a_block_that_is_not_there_is_refused(block):
     given = pages(1, 4, (0, 1, 2))
     with pytest.raises(InvalidRequest, match="is not in"):

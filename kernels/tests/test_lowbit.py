@@ -1,12 +1,12 @@
 """Numbers of 8 and 4 bits are the nearest ones, and single precision knows every dtype."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from hexkv.contracts.cases import each
 from hexkv.kernels.coding import compiled_lowbit, in_torch, lowbit, plain
 from hexkv.kernels.coding.floats import FLOATS, narrowed, widened
 from hexkv.kernels.dtypes import torch_dtype
@@ -72,7 +72,7 @@ def every_number(dtype):
     return bits[np.isfinite(numbers.numpy())]
 
 
-@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16])
+@each("dtype", [DType.BFLOAT16, DType.FLOAT16])
 def test_every_number_comes_back_from_single_precision(dtype):
     bits = every_number(dtype)
     numbers = widened(memoryview(bits.tobytes()), dtype)

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.kernels.rope import reference, rotate
 from hexkv.kernels.rotary import RotaryMap, Rotation, check_kind
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch, SegmentRun
@@ -59,7 +60,7 @@ def test_the_fast_way_is_a_rounding_from_the_reference(offset, interleaved, kind
     assert (found.double() - wanted.double()).abs().le(8 * step).all()
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
+@each("interleaved", [False, True])
 def test_no_offset_changes_no_bit_and_nothing_behind_the_pairs_is_touched(interleaved):
     given_keys = keys(4, 2, 2 * PAIRS + 5)
     assert torch.equal(rotate(given_keys, FREQUENCIES, 0, interleaved=interleaved), given_keys)

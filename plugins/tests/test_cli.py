@@ -328,7 +328,7 @@ def test_a_wrong_call_is_told_apart_by_its_exit_code(words, run):
     assert "Error" in err
 
 
-@pytest.mark.parametrize("words", [["adapters"], ["config", "show"], ["inspect"]])
+@each("words", [["adapters"], ["config", "show"], ["inspect"]])
 def test_every_command_explains_itself(words, run):
     code, out, _ = run(*words, "--help")
     assert code == 0

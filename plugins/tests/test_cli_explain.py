@@ -72,7 +72,7 @@ def in_json(answer):
     return code, {found["identity"]["model"]: found for found in json.loads(out)["namespaces"]}
 
 
-@pytest.mark.parametrize("text", [json.dumps(PROMPT), " ".join(map(str, PROMPT)) + "\n"])
+@each("text", [json.dumps(PROMPT), " ".join(map(str, PROMPT)) + "\n"])
 def test_a_prompt_that_is_there_for_some_model_is_a_full_hit(hexkv, cache, text):
     code, found = in_json(hexkv(text, cache, "--json"))
     assert code == 0
@@ -165,7 +165,7 @@ def test_frames_of_which_nothing_can_be_said_do_not_hide_the_others(hexkv, cache
     assert why in hexkv(PROMPT, cache)[1]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "fields"),
     [
         (f"model: {{name: toy}}\nchunk: {{size: {CHUNK}}}", []),

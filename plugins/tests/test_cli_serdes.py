@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.plugins.__main__ import main
 
 
@@ -49,7 +50,7 @@ def test_people_get_two_tables(serdes):
     assert "zstd" in out
 
 
-@pytest.mark.parametrize("links", ["fast", "0", "", "1GB,"])
+@each("links", ["fast", "0", "", "1GB,"])
 def test_a_link_that_is_none_is_a_wrong_call(serdes, links):
     code, _, err = serdes("--links", links)
     assert code == 2

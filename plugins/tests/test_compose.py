@@ -297,7 +297,7 @@ def test_a_configured_name_replaces_the_hosts_where_a_digest_tells_the_weights()
         identify(Namespace("toy", LAYOUT), loaded)
 
 
-@pytest.mark.parametrize("model", [{}, {"revision": "r"}, {"revision": "d1"}, {"name": "toy"}])
+@each("model", [{}, {"revision": "r"}, {"revision": "d1"}, {"name": "toy"}])
 def test_whatever_a_configuration_says_other_weights_have_other_names(model):
     """But for ``weights``, by which the operator vouches for them."""
     hosts = [Namespace("toy", LAYOUT, revision=digest) for digest in ("d1", "d2")]
@@ -333,7 +333,7 @@ def test_a_tier_may_name_several_serdes_and_the_model_s_rate_is_passed_on(tmp_pa
         assert {"zstd", "zstd-planes/1"} <= set(engine._half.stack.runtime.serdes)
 
 
-@pytest.mark.parametrize(
+@each(
     ("sections", "said"),
     [
         ({"tiers": [{"store": "memory", "serde": ["raw", "zsdt"]}]}, "zstd"),

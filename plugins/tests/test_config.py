@@ -316,7 +316,7 @@ def test_a_renamed_key_is_answered_with_the_new_one():
         load(None, {}, {"chunk": {"bare": True}})
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "salts", "message"),
     [
         ("aa", ("red", "blue"), r"\[0\] and \[1\] are both called 'a'"),

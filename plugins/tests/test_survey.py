@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.plugins.survey import survey
 from hexkv.ports import (
@@ -45,7 +46,7 @@ def test_frames_are_found_at_any_depth_under_any_name_newest_first(tmp_path):
     assert not found.damaged
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "reason"),
     [
         (flipped(frame(), 20), "header is damaged"),
@@ -54,7 +55,8 @@ def test_frames_are_found_at_any_depth_under_any_name_newest_first(tmp_path):
         (frame()[:100], "too few"),
     ],
 )
-def test_what_a_header_shows_is_damage_without_verification(data, reason, tmp_path):
+def test_what_a_header_shows_is_damage_without_verification(data, reason, tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("case")
     (tmp_path / "x").write_bytes(data)
     ((path, why),) = survey(tmp_path, CODEC).damaged
     assert path == "x"

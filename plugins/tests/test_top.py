@@ -9,6 +9,7 @@ from threading import Thread
 import pytest
 from rich.console import Console
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli.top import frame
@@ -96,7 +97,7 @@ def test_rates_are_of_the_interval_also_behind_a_start_anew():
     assert anew.tokens_per_second == 50.0
 
 
-@pytest.mark.parametrize("tiers", [3, 60])
+@each("tiers", [3, 60])
 def test_a_picture_fits_a_terminal_of_80_by_24(tiers):
     lines = [
         f'hexkv_{name}{{tier="tier {n} of a long name",lane="read",tenant="t{n}"}} {n << 30}'

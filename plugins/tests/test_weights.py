@@ -79,7 +79,7 @@ def test_one_changed_bit_anywhere_is_another_digest(tmp_path_factory, name, at, 
     assert digest_of(other) != digest_of(checkpoint(folder / "one"))
 
 
-@pytest.mark.parametrize(
+@each(
     "tensors",
     [
         TENSORS | {"layer.0.weight": ("F16", [4, 8], bytes(range(64)))},
@@ -94,12 +94,13 @@ def test_one_changed_bit_anywhere_is_another_digest(tmp_path_factory, name, at, 
     ],
     ids=["dtype", "shape", "swapped", "one more", "one less"],
 )
-def test_names_dtypes_and_shapes_count(tensors, tmp_path):
+def test_names_dtypes_and_shapes_count(tensors, tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("case")
     other = checkpoint(tmp_path / "other", tensors)
     assert digest_of(other) != digest_of(checkpoint(tmp_path / "one"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "same"),
     [
         ({"rope_theta": 5e5}, False),
@@ -107,14 +108,16 @@ def test_names_dtypes_and_shapes_count(tensors, tmp_path):
         ({"transformers_version": "9", "torch_dtype": "float16", "_name_or_path": "x"}, True),
     ],
 )
-def test_a_configuration_counts_but_for_what_a_copy_changes(change, same, tmp_path):
+def test_a_configuration_counts_but_for_what_a_copy_changes(change, same, tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("case")
     other = checkpoint(tmp_path / "other", config=CONFIG | change)
     (other / "tokenizer.json").write_text("{}")
     assert (digest_of(other) == digest_of(checkpoint(tmp_path / "one"))) is same
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.gguf", "modeling_own.py"])
-def test_weights_that_only_a_host_can_read_and_code_count_as_files(name, tmp_path):
+@each("name", ["pytorch_model.bin", "model.gguf", "modeling_own.py"])
+def test_weights_that_only_a_host_can_read_and_code_count_as_files(name, tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("case")
     folder = checkpoint(tmp_path / "one")
     seen = {digest_of(folder)}
     for content in (b"a" * 100, b"b" * 100, b"a" * 101):
