@@ -150,8 +150,9 @@ def test_a_pool_or_a_budget_smaller_than_one_chunk_is_refused_with_both_numbers(
         built(tmp_path, budget=FRAME - 1)
 
 
-@pytest.mark.parametrize("slots", [1, 2, 3])
-def test_a_request_larger_than_the_pool_goes_to_disk_in_pieces_and_says_so(tmp_path, slots):
+@each("slots", [1, 2, 3])
+def test_a_request_larger_than_the_pool_goes_to_disk_in_pieces_and_says_so(tmp_path_factory, slots):
+    tmp_path = tmp_path_factory.mktemp("case")
     with built(tmp_path, slots=slots) as engine:
         report = engine.store(PROMPT, computed())
         assert report.tiers["disk"] == report.stored_tokens == len(PROMPT)

@@ -1,9 +1,8 @@
 """Chunks go to a device that decodes them as their serde left them, and to any other one raw."""
 
-import pytest
-
 from dict_store import ScanningStore
 from eight_serde import Eight, repeating
+from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.ports import (
@@ -119,7 +118,7 @@ def test_a_device_is_not_asked_what_it_decodes_of_what_memory_keeps_raw(rig):
     assert not asked
 
 
-@pytest.mark.parametrize("knows", [False, RuntimeError("no idea")])
+@each("knows", [False, RuntimeError("no idea")])
 def test_a_device_that_does_not_decode_this_serde_has_raw_chunks(rig, knows):
     r, serde = deep(rig, link())
     device = DecodingKV(knows)
@@ -139,7 +138,7 @@ def test_without_a_free_block_for_what_is_encoded_the_host_decodes(rig):
     assert settled(r)
 
 
-@pytest.mark.parametrize("how", ["wrong", "early"])
+@each("how", ["wrong", "early"])
 def test_what_the_device_cannot_decode_is_no_hit(rig, how):
     r, _ = deep(rig, link())
     device = DecodingKV(**{how: CorruptFrame("a stream that does not end")})

@@ -7,6 +7,7 @@ import pytest
 
 from depth import thorough
 from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins.observing import ObservedCache
@@ -105,7 +106,7 @@ def test_a_chunk_on_disk_between_chunks_in_memory_is_a_hit(rig, tmp_path):
     assert target.agrees(computed(), FULL)
 
 
-@pytest.mark.parametrize("as_mask", [False, True])
+@each("as_mask", [False, True])
 def test_skipped_tokens_are_neither_loaded_nor_stored(rig, as_mask):
     r = rig([memory()])
     skip = 3 * CHUNK

@@ -6,6 +6,7 @@ from threading import Event
 import pytest
 
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
@@ -116,24 +117,41 @@ def garbage(size):
     return how
 
 
-@pytest.mark.parametrize(
+@each(
     "how",
     [
-        pytest.param(raises(StoreUnreachable("gone")), id="unreachable"),
-        pytest.param(raises(RuntimeError("bug")), id="bug"),
-        pytest.param(raises(MemoryError()), id="memory"),
-        pytest.param(raises(SystemExit("bug")), id="exit"),
-        pytest.param(lambda keys, sink: [], id="short answer"),
-        pytest.param(lambda keys, sink: [Failed(OSError())] * len(keys), id="failed"),
-        pytest.param(lambda keys, sink: [TimedOut()] * len(keys), id="late"),
-        pytest.param(lambda keys, sink: [Miss()] * len(keys), id="miss"),
-        pytest.param(lambda keys, sink: [Hit(FRAME)] * len(keys), id="lie"),
-        pytest.param(garbage(FRAME), id="garbage"),
-        pytest.param(garbage(1 << 40), id="huge"),
-        pytest.param(garbage(100), id="tiny"),
+        raises(StoreUnreachable("gone")),
+        raises(RuntimeError("bug")),
+        raises(MemoryError()),
+        raises(SystemExit("bug")),
+        lambda keys, sink: [],
+        lambda keys, sink: [Failed(OSError())] * len(keys),
+        lambda keys, sink: [TimedOut()] * len(keys),
+        lambda keys, sink: [Miss()] * len(keys),
+        lambda keys, sink: [Hit(FRAME)] * len(keys),
+        garbage(FRAME),
+        garbage(1 << 40),
+        garbage(100),
+    ],
+    ids=[
+        "unreachable",
+        "bug",
+        "memory",
+        "exit",
+        "short answer",
+        "failed",
+        "late",
+        "miss",
+        "lie",
+        "garbage",
+        "huge",
+        "tiny",
     ],
 )
-def test_whatever_a_tier_does_the_engine_answers_and_the_next_tier_serves(rig, tmp_path, how):
+def test_whatever_a_tier_does_the_engine_answers_and_the_next_tier_serves(
+    rig, tmp_path_factory, how
+):
+    tmp_path = tmp_path_factory.mktemp("case")
     broken = tier("broken", Broken(how))
     broken = replace(broken, index=Unindexed())
     r = rig([broken, disk(tmp_path)])

@@ -33,7 +33,7 @@ def test_tokens_have_many_spellings_and_one_name(rig, spell):
     assert r.engine.lookup(spell(PROMPT)).hit_tokens == FULL
 
 
-@pytest.mark.parametrize("tokens", [[], [7], PROMPT[: CHUNK - 1]])
+@each("tokens", [[], [7], PROMPT[: CHUNK - 1]])
 def test_prompts_shorter_than_a_chunk_store_and_hit_nothing(rig, tokens):
     r = rig([memory()])
     assert r.engine.store(tokens, computed(tokens)).stored_tokens == 0
@@ -77,7 +77,7 @@ def test_wrong_masks_are_refused(rig, mask, says):
         r.engine.retrieve(PROMPT, empty(), mask=mask)
 
 
-@pytest.mark.parametrize("skip", [-1, len(PROMPT) + 1])
+@each("skip", [-1, len(PROMPT) + 1])
 def test_skipping_outside_the_prompt_is_refused(rig, skip):
     with pytest.raises(InvalidRequest, match="skip must be"):
         rig([memory()]).engine.store(PROMPT, computed(), skip=skip)

@@ -9,6 +9,7 @@ import pytest
 from dict_store import DictStore, ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.io.breaker import BreakerRules
@@ -82,7 +83,7 @@ def test_a_tail_that_fills_no_chunk_is_too_short(rig):
     assert (tail.start, tail.end, tail.reason) == (FULL, FULL + 5, Reason.TOO_SHORT)
 
 
-@pytest.mark.parametrize("tokens", [PROMPT[:1], PROMPT[: CHUNK - 1]])
+@each("tokens", [PROMPT[:1], PROMPT[: CHUNK - 1]])
 def test_a_prompt_shorter_than_a_chunk_is_too_short(rig, tokens):
     told = rig([memory()]).engine.admin.explain(tokens)
     assert told.chunks == told.hit_chunks == 0
@@ -170,7 +171,7 @@ def test_damage_is_remembered(rig, tmp_path):
     assert reasons(r.engine.admin.explain(PROMPT), "disk")[0] is Reason.CORRUPT
 
 
-@pytest.mark.parametrize(
+@each(
     ("answer", "cause"),
     [(Reason.EXPIRED, Reason.EXPIRED), (Reason.EVICTED, Reason.EVICTED)],
 )
@@ -266,7 +267,7 @@ def test_what_was_cleared_or_moved_is_not_called_evicted(rig, tmp_path):
     assert tiers["disk"].reason is Reason.CLEARED
 
 
-@pytest.mark.parametrize("indexed", [True, False])
+@each("indexed", [True, False])
 def test_a_tier_that_failed_is_off_and_its_chunks_are_not_called_gone(rig, indexed):
     store = Faulty({})
     rules = LaneRules(breaker=BreakerRules(failures=1))

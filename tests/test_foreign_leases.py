@@ -6,13 +6,13 @@ KV is right, and the leases of the store and of the pool balance.
 
 import random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
+from hexkv.contracts.cases import each
 from hexkv.contracts.chunk_cache._base import LAYOUT as KEYED
 from hexkv.contracts.chunk_cache._base import TOKENS, soon, spec
 from hexkv.contracts.doubles import HeapBlock, ManualClock
@@ -36,7 +36,7 @@ SQUEEZING = {
 }
 ZEROS = HeapKV(WIDE, FULL)
 HUGE = 16 * PAGE
-KINDS = pytest.mark.parametrize(
+KINDS = each(
     "options",
     [{}, {"readonly": True}, {"rounding": HUGE}],
     ids=["plain", "read-only", "rounded"],
@@ -156,7 +156,10 @@ def test_a_tail_counts_as_its_own_frame_and_not_as_a_block_of_the_pool(rig):
 
 
 @KINDS
-def test_what_is_evicted_goes_to_the_disk_below_and_comes_back_from_there(rig, tmp_path, options):
+def test_what_is_evicted_goes_to_the_disk_below_and_comes_back_from_there(
+    rig, tmp_path_factory, options
+):
+    tmp_path = tmp_path_factory.mktemp("case")
     below = disk(tmp_path, writes=Writes.EVICTED)
     r = rig([own(4 * taken(options), promotes=False, **options), below])
     first = PROMPT[: 3 * CHUNK]
@@ -171,7 +174,8 @@ def test_what_is_evicted_goes_to_the_disk_below_and_comes_back_from_there(rig, t
 
 
 @KINDS
-def test_what_was_prefetched_from_disk_stays_in_own_memory(rig, tmp_path, options):
+def test_what_was_prefetched_from_disk_stays_in_own_memory(rig, tmp_path_factory, options):
+    tmp_path = tmp_path_factory.mktemp("case")
     r = rig([own(**options), disk(tmp_path)])
     r.engine.store(PROMPT, computed())
     r.engine.clear(tiers=["own"])
@@ -186,8 +190,9 @@ def test_what_was_prefetched_from_disk_stays_in_own_memory(rig, tmp_path, option
 
 
 @KINDS
-@pytest.mark.parametrize("make", [disk, own], ids=["disk", "own"])
-def test_moving_and_copying_both_ways(rig, tmp_path, options, make):
+@each("make", [disk, own], ids=["disk", "own"])
+def test_moving_and_copying_both_ways(rig, tmp_path_factory, options, make):
+    tmp_path = tmp_path_factory.mktemp("case")
     there = disk(tmp_path) if make is disk else own(name="other")
     r = rig([own(promotes=False, **options), there])
     r.engine.admin.change_rules(there.name, writes=Writes.NONE)
@@ -232,7 +237,8 @@ def test_compressing_and_decompressing_in_own_memory(rig, options):
 
 
 @KINDS
-def test_leases_on_memory_of_a_host_or_a_peer_reach_every_tier(rig, tmp_path, options):
+def test_leases_on_memory_of_a_host_or_a_peer_reach_every_tier(rig, tmp_path_factory, options):
+    tmp_path = tmp_path_factory.mktemp("case")
     tiers = [memory(promotes=False), own(promotes=False, **options), disk(tmp_path)]
     r = rig(tiers, frame=frame_bytes(KEYED.chunk_bytes(TOKENS)), clock=SystemClock())
     wanted = spec("from a peer")

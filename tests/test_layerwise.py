@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dict_store import DictStore, ScanningStore
+from hexkv.contracts.cases import each
 from hexkv.core.frames.codec import PARTS, layer_parts
 from hexkv.core.requests.layers.groups import part_groups
 from hexkv.core.tiers.clearing import forget
@@ -183,7 +184,7 @@ def test_more_layers_than_a_header_has_parts_are_read_in_runs(rig):
     assert settled(r)
 
 
-@pytest.mark.parametrize("as_mask", [False, True])
+@each("as_mask", [False, True])
 def test_skipped_tokens_are_neither_loaded_nor_stored(rig, as_mask):
     r = rig([tier("ranges", Ranged())])
     skip = 3 * CHUNK
@@ -229,7 +230,7 @@ def test_what_a_prefetch_read_is_picked_up(rig):
     assert settled(r)
 
 
-@pytest.mark.parametrize("name", ["retrieve_layers", "store_layers"])
+@each("name", ["retrieve_layers", "store_layers"])
 def test_what_means_nothing_is_refused_at_the_door(rig, name):
     r = rig([memory()])
     call = getattr(r.engine, name)

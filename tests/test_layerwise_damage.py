@@ -8,6 +8,7 @@ from depth import covering
 from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.fs import SharedFileStore
+from hexkv.contracts.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import PAGE, CounterName, Failed, Hit, Miss, StoreUnreachable, TimedOut
 from layered import (
@@ -100,7 +101,7 @@ def test_a_damaged_layer_ends_the_hit_before_its_chunk_and_is_never_used(rig, nu
     assert settled(r)
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+@each("layer", LAYERS)
 def test_a_slower_tier_stands_in_for_a_damaged_layer(rig, layer):
     store = Ranged()
     r = rig([tier("ranges", store), tier("whole", ScanningStore({}))])
@@ -127,8 +128,9 @@ def test_a_damaged_layer_on_disk_is_refused(rig, tmp_path):
     assert target.agrees(computed(), 3 * CHUNK)
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["disk", "fs"])
-def test_bytes_behind_a_frame_are_refused_as_by_a_whole_read(rig, tmp_path, shared):
+@each("shared", [False, True], ids=["disk", "fs"])
+def test_bytes_behind_a_frame_are_refused_as_by_a_whole_read(rig, tmp_path_factory, shared):
+    tmp_path = tmp_path_factory.mktemp("case")
     store = SharedFileStore(tmp_path, SystemClock(), ttl=None) if shared else DiskStore(tmp_path)
     r = rig([tier("files", store)])
     r.engine.store(PROMPT, computed())

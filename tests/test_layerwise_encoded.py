@@ -1,9 +1,8 @@
 """Chunks that a serde encoded, retrieved and stored layer by layer."""
 
-import pytest
-
 from dict_store import ScanningStore
 from eight_serde import Eight, repeating
+from hexkv.contracts.cases import each
 from hexkv.ports import CounterName, Namespace, frame_bytes
 from layered import DEEP, FULL, PROMPT, Ranged, empty, memory, settled
 from rigging import CHUNK, tier
@@ -31,7 +30,7 @@ def test_a_chunk_that_is_encoded_meanwhile_is_still_given_and_nothing_is_called_
     assert settled(r)
 
 
-@pytest.mark.parametrize("kind", [Ranged, ScanningStore])
+@each("kind", [Ranged, ScanningStore])
 def test_chunks_that_a_serde_encoded_are_read_once_and_given_layer_by_layer(rig, kind):
     store = kind({})
     r = deep(rig, tier("encoded", store, serdes=("eight/1",)))

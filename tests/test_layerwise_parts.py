@@ -11,6 +11,7 @@ from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.serde import LossySerde
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key, deadline
 from hexkv.core.frames.codec import CRC32, PARTS, FrameCodec, part_span
 from hexkv.core.memory.pool import BlockPool
@@ -100,7 +101,7 @@ STAGES = {
     for serde in (PlainSerde(), ZstdSerde(), LossySerde(CacheGen(LEVELS["default"], Choice())))
     for layout in (DEEP, VERY_DEEP)
 }
-by_stage = pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
+by_stage = each("stage", STAGES.values(), ids=STAGES)
 
 
 @by_stage
@@ -178,7 +179,7 @@ def test_the_first_layer_of_encoded_chunks_is_given_before_the_last_is_read(rig)
     assert target.agrees(smooth(), FULL)
 
 
-@pytest.mark.parametrize("layer", [0, 1, 5, 8])
+@each("layer", [0, 1, 5, 8])
 def test_damage_in_an_encoded_layer_ends_the_hit_and_reaches_no_device(rig, layer):
     store = Spans()
     r = deep(rig, memory(), tier("ranges", store, serdes=("plain/1",)))

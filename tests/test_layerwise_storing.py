@@ -5,6 +5,7 @@ from threading import Event
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.ports import InvalidRequest
 from layered import (
@@ -91,7 +92,7 @@ def test_layers_may_be_done_in_any_order_but_each_once(rig):
     assert target.agrees(computed(), FULL)
 
 
-@pytest.mark.parametrize("how", ["raises", "late", "breaks"])
+@each("how", ["raises", "late", "breaks"])
 def test_a_copy_that_fails_stores_nothing_of_the_prompt(rig, how):
     class Copy:
         done = False

@@ -100,7 +100,7 @@ def test_what_was_found_before_a_delete_is_not_taken_for_somebody_elses_chunk(ri
         assert held.index.contains([KEY]) == [False]
 
 
-@pytest.mark.parametrize("way", ["one by one", "the whole namespace"])
+@each("way", ["one by one", "the whole namespace"])
 def test_what_is_deleted_while_the_store_is_listed_is_not_found_there(rig, way):
     class Listed(CapableStore):
         def scan(self):

@@ -9,6 +9,7 @@ from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
@@ -105,8 +106,9 @@ def test_absent_chunks_and_unknown_names_are_told(rig):
         r.engine.admin.compress(PROMPT, "memory", "gzip")
 
 
-@pytest.mark.parametrize("where", ["memory", "disk"])
-def test_compressed_chunks_are_retrieved_like_any_other(rig, tmp_path, where):
+@each("where", ["memory", "disk"])
+def test_compressed_chunks_are_retrieved_like_any_other(rig, tmp_path_factory, where):
+    tmp_path = tmp_path_factory.mktemp("case")
     tiers = [memory()] if where == "memory" else [tier("disk", DiskStore(tmp_path))]
     r = rig(tiers, **SQUEEZING)
     r.engine.store(PROMPT, ZEROS)
@@ -263,10 +265,11 @@ def near_and_far(path):
     return [tier("near", near, promotes=False), tier("far", far, writes=Writes.NONE)]
 
 
-@pytest.mark.parametrize("slots", [1, 3])
+@each("slots", [1, 3])
 def test_a_move_of_more_chunks_than_the_pool_has_blocks_goes_through_in_pieces(
-    rig, tmp_path, slots
+    rig, tmp_path_factory, slots
 ):
+    tmp_path = tmp_path_factory.mktemp("case")
     r = rig(near_and_far(tmp_path), slots=slots)
     r.engine.store(PROMPT, computed())
     assert r.engine.flush()  # a queue this small takes a batch only when no scan is in it
@@ -323,7 +326,7 @@ def test_a_serde_that_fails_costs_no_chunk_and_no_worker(rig, tmp_path):
     assert target.agrees(ZEROS, FULL)
 
 
-@pytest.mark.parametrize("what", ["clear", "compress"])
+@each("what", ["clear", "compress"])
 def test_what_happens_to_a_chunk_while_it_is_replaced_never_falsifies_the_count(rig, what):
     meanwhile = []
 

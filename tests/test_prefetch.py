@@ -8,6 +8,7 @@ import pytest
 
 from dict_store import ScanningStore
 from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.requests.prefetch import PrefetchRules
@@ -231,7 +232,7 @@ def test_closing_gives_prefetches_back(rig):
     assert r.given_back()
 
 
-@pytest.mark.parametrize("tokens", [[], [1], PROMPT[: CHUNK - 1]])
+@each("tokens", [[], [1], PROMPT[: CHUNK - 1]])
 def test_short_prompts_have_nothing_to_prefetch(rig, tokens):
     r = filled(rig, Gated())
     assert r.engine.prefetch("a", tokens) == 0

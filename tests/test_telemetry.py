@@ -14,6 +14,7 @@ from configured import PATIENT
 from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.io.breaker import BreakerRules
@@ -156,7 +157,7 @@ def test_an_opened_breaker_and_retries_are_counted_by_tier(rig):
     assert r.telemetry.total(CounterName.RETRIES, tier="remote") >= 1
 
 
-@pytest.mark.parametrize("reason", ["no room", "failed", "not copied"])
+@each("reason", ["no room", "failed", "not copied"])
 def test_what_is_dropped_is_counted_by_reason(rig, reason):
     class Dead(HeapKV):
         def gather(self, spans, layers=None):
