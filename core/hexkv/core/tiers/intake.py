@@ -155,7 +155,7 @@ def read_frames(
     remember_reads(runtime, tier.name, keys, outcomes, why)
     well = tier.calls.faults.reads_well(keys, outcomes)
     withdraw(runtime, tier, deadline)
-    announce_returned(runtime, tier, [key for key, _ in arrived])
+    announce_returned(runtime, tier, (key for key, _ in arrived))
     return Read(why, well, [0 if w else size for size, w in zip(sizes, why, strict=True)])
 
 

@@ -13,7 +13,7 @@ each further failure doubles that time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import NamedTuple
@@ -172,7 +172,7 @@ class KeyFaults:
                 del self.withdrawn[next(iter(self.withdrawn))]
             return fresh
 
-    def take_returned(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
+    def take_returned(self, keys: Iterable[ChunkKey]) -> list[ChunkKey]:
         """Those of *keys* that were withdrawn: they were read, or written, just now."""
         if not self.withdrawn:
             return []

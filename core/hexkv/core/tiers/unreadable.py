@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import Runtime
@@ -29,7 +29,7 @@ def withdraw(runtime: Runtime, tier: Tier, deadline: Deadline) -> None:
     runtime.tell(Change.REMOVED, tier.name, list(fresh))
 
 
-def announce_returned(runtime: Runtime, tier: Tier, keys: Sequence[ChunkKey]) -> None:
+def announce_returned(runtime: Runtime, tier: Tier, keys: Iterable[ChunkKey]) -> None:
     """Tell event sinks that those of *keys* are back that were withdrawn: they were just read."""
     runtime.tell(Change.STORED, tier.name, tier.calls.faults.take_returned(keys))
 

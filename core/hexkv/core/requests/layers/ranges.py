@@ -290,7 +290,7 @@ class RangeReader:
         size = self._length(arrived, parts)
         telemetry.observe(HistogramName.READ, self._runtime.clock.now() - began, tier=tier)
         telemetry.count(CounterName.READ_BYTES, size, tier=tier)
-        announce_returned(self._runtime, strip.tier, [self._prompt.keys[n] for n in arrived])
+        announce_returned(self._runtime, strip.tier, (self._prompt.keys[n] for n in arrived))
         well = strip.tier.calls.faults.reads_well([*outcomes], [*outcomes.values()])
         return frozenset(arrived), well
 
