@@ -17,7 +17,7 @@ from hexkv.adapters.cuda import streams
 from hexkv.adapters.cuda.streams import CudaKV
 from hexkv.adapters.sglang import devices
 from hexkv.adapters.sglang.devices import DevicePages
-from hexkv.adapters.vllm import assembly
+from hexkv.adapters.vllm import streams as beside_the_model
 from hexkv.contracts.doubles import ManualClock
 from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pool import BlockPool
@@ -124,7 +124,7 @@ class Engine:
         around = nullcontext()
         if kind == "load beside":
             # As vLLM's worker: behind what the model had queued when it was asked.
-            window, around = self.beside, assembly._Stream(torch.device("cuda", 0))
+            window, around = self.beside, beside_the_model._Stream(torch.device("cuda", 0))
         with around:
             span = [Span(page, page + 1, lease.payload)]
             done = self.copier.copy(window, span, [lease], until, gather=gather)
@@ -280,7 +280,7 @@ def loads_beside_the_model_at_once(patch):
     def enter(self):
         self._entered.enter_context(torch.cuda.stream(torch.cuda.Stream()))
 
-    patch.setattr(assembly._Stream, "__enter__", enter)
+    patch.setattr(beside_the_model._Stream, "__enter__", enter)
 
 
 def captures_what_is_copied(patch):
