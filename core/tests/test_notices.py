@@ -110,3 +110,9 @@ def test_what_fails_without_end_takes_bounded_memory(notices):
     for number in range(100_000):
         notices.failed(f"node {number}", "the directory is full")
     assert len(notices.troubles) <= 1024
+
+
+def test_an_error_of_several_lines_is_one_line_of_the_log(notices, caplog):
+    """A store's text could look like a line of another subject."""
+    notices.failed("read", "refused\nhexkv: all is well\r\n")
+    assert caplog.messages == ["tier disk: read failed: refused hexkv: all is well"]

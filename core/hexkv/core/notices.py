@@ -95,6 +95,7 @@ class Notices:
             detail: what follows the error in the line, and does not make another kind.
             lasts: whether *what* fails until :meth:`works` is called.
         """
+        words = " ".join(words.split())  # one line, whatever a store's error has in it
         kind = what, kind_of(words)
         now = self._clock.now()
         with self._lock:
