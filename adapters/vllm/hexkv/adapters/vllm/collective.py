@@ -42,6 +42,13 @@ _LONGEST_PAUSE = 60.0
 _LOOK = 0.2
 """Seconds between two looks whether the first member calls everybody together."""
 
+_WATCH = 2.0
+"""Seconds between two looks, while all are together, whether another member is apart.
+
+One alone may be: its deadline passes, and what the first member sends has left that one in time.
+It finds nothing that only the first member keeps, so no load, and no message, may ever show it.
+"""
+
 _LEAD = struct.Struct(f"<QQB{MAX_HEAD}s")
 """What goes before each message: the bytes of its data, twice, and its head.
 
@@ -55,6 +62,8 @@ _ADDRESS_OF = 0x8915
 """Linux's SIOCGIFADDR."""
 
 _ATTEMPT = "attempt"
+_APART = "apart"
+"""The last attempt whose group a member lost."""
 
 
 def address_of(interface: str) -> str:
@@ -129,9 +138,13 @@ class GlooCollective:
         self._late: list[tuple[Any, object]] = []
         self._attempt = 0
         self._lock = Lock()
-        self._closed = Event()
-        self._meeting: Thread | None = None
+        self._closed, self._woken = Event(), Event()
+        self._line: Any = None
+        """To the meeting place, of the thread below."""
+
         self._meet()
+        self._meeting = Thread(target=self._stay_together, name="hexkv-meeting", daemon=True)
+        self._meeting.start()
 
     @property
     def rank(self) -> int:
@@ -161,7 +174,7 @@ class GlooCollective:
         self._broadcast(group, lead, deadline)
         size, again, length, head = _LEAD.unpack(lead)
         if size ^ again != _EVERY_BIT or size > limit or length > MAX_HEAD:
-            self._break("a message is too long")
+            self._break(group, "a message is too long")
             raise CollectiveBroken("a message is too long")
         if len(self._memory) < size:
             self._memory = bytearray(size)
@@ -171,16 +184,15 @@ class GlooCollective:
         return head[:length], data.toreadonly()
 
     def part(self) -> None:
-        self._break("what was received makes no sense")
+        self._break(self._group, "what was received makes no sense")
 
     def close(self) -> None:
         self._closed.set()
+        self._woken.set()
         with self._lock:
             group, self._group = self._group, None
-            meeting = self._meeting
         _end(group)
-        if meeting is not None:
-            meeting.join(_LEAVING)  # PyTorch does not let go of who waits for others to come
+        self._meeting.join(_LEAVING)  # PyTorch does not let go of who waits for others to come
         if self._place is not None:
             self._place.close()
 
@@ -195,7 +207,7 @@ class GlooCollective:
         if group is None:
             raise CollectiveBroken("a member was lost, and they have not met again")
         if not seconds:
-            self._break("the deadline had passed before")
+            self._break(group, "the deadline had passed before")
             raise CollectiveBroken("the deadline had passed before")
         tensor = torch.frombuffer(memory, dtype=torch.uint8)
         options = dist.BroadcastOptions()
@@ -204,7 +216,8 @@ class GlooCollective:
         try:
             work = group.broadcast([tensor], options)
         except RuntimeError as error:
-            self._break(str(error))
+            self._memory = bytearray()
+            self._break(group, str(error))
             raise CollectiveBroken(_first_line(error)) from error
         try:
             # Each of its steps has the time-out; together they have no more.
@@ -213,28 +226,23 @@ class GlooCollective:
             if not work.is_completed():
                 self._late = [late for late in self._late if not late[0].is_completed()]
                 self._late.append((work, tensor))
-            self._break(str(error))
+            self._memory = bytearray()  # what is under way may still write to the former one
+            self._break(group, str(error))
             raise CollectiveBroken(_first_line(error)) from error
 
-    def _break(self, why: str) -> None:
-        """Count as lost, and meet the others again, beside whoever calls."""
+    def _break(self, lost: Any, why: str) -> None:
+        """Count as apart, if *lost* is the group that there is; the others are met beside this."""
         with self._lock:
-            group, self._group = self._group, None
-            if group is None:
+            if lost is None or lost is not self._group:
                 return
-            # What is under way may still write to it.
-            self._memory = bytearray()
-            _end(group)
-            if not self._closed.is_set():
-                log.warning(
-                    "ranks that load together are apart, and each loads by itself: %s",
-                    why.splitlines()[0][:200] if why else "no reason was given",
-                )
-                self._begin_meeting()
-
-    def _begin_meeting(self) -> None:
-        self._meeting = Thread(target=self._meet_again, name="hexkv-meeting", daemon=True)
-        self._meeting.start()
+            self._group = None
+        self._woken.set()
+        _end(lost)
+        if not self._closed.is_set():
+            log.warning(
+                "ranks that load together are apart, and each loads by itself: %s",
+                why.splitlines()[0][:200] if why else "no reason was given",
+            )
 
     def _meet(self) -> None:
         """For the first time; without success others go on trying beside vLLM's start."""
@@ -242,36 +250,71 @@ class GlooCollective:
             self._attempt = self._called()
             self._group = self._form(self._attempt)
         except RuntimeError as error:
+            self._line = None
             log.warning("ranks that are to load together have not met: %s", _first_line(error))
-            self._begin_meeting()
+
+    def _stay_together(self) -> None:
+        """Meet the others again whenever one is apart, until this is closed."""
+        pause = _PAUSE
+        while not self._closed.is_set():
+            if self._woken.wait(self._until_next(pause)):
+                self._woken.clear()
+                continue
+            try:
+                self._look()
+                pause = _PAUSE
+            except (RuntimeError, ValueError):
+                self._line = None
+                pause = _PAUSE if self.whole else min(2 * pause, _LONGEST_PAUSE)
+        self._line = None
+
+    def _until_next(self, pause: float) -> float:
+        """Seconds until the next look at the meeting place."""
+        if self.whole:
+            return _WATCH
+        return _LOOK if self._rank else pause
+
+    def _look(self) -> None:
+        group = self._group
+        if group is None:
+            self._meet_again()
+        elif self._others_apart():
+            self._break(group, "another rank is apart")
 
     def _meet_again(self) -> None:
-        pause = _PAUSE
-        while not self._closed.wait(_LOOK if self._rank else pause):
-            try:
-                attempt = self._called()
-                if attempt <= self._attempt:
-                    continue
-                self._attempt = attempt
-                group = self._form(attempt)
-            except (RuntimeError, ValueError):
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                continue
-            with self._lock:
-                if self._closed.is_set():
-                    _end(group)
-                else:
-                    self._group = group
-                    log.info("all ranks that load together have met")
+        if self._rank:
+            self._to_meeting_place().set(_APART, str(self._attempt))
+        attempt = self._called()
+        if attempt <= self._attempt:
             return
+        self._attempt = attempt
+        group = self._form(attempt)
+        with self._lock:
+            if self._closed.is_set():
+                _end(group)
+            else:
+                self._group = group
+                log.info("all ranks that load together have met")
+
+    def _others_apart(self) -> bool:
+        """Whether another one has lost the group that this one has."""
+        store = self._to_meeting_place()
+        if self._rank:
+            return int(store.get(_ATTEMPT)) > self._attempt
+        return bool(store.check([_APART])) and int(store.get(_APART)) >= self._attempt
 
     def _called(self) -> int:
         """The number of the attempt that the first member calls everybody to."""
-        store = self._store()
+        store = self._to_meeting_place()
         if self._rank:
             return int(store.get(_ATTEMPT))
         store.set(_ATTEMPT, str(self._attempt + 1))
         return self._attempt + 1
+
+    def _to_meeting_place(self) -> Any:
+        if self._line is None:
+            self._line = self._store()
+        return self._line
 
     def _store(self) -> Any:
         host, _, port = self._address.rpartition(":")
