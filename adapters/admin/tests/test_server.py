@@ -118,7 +118,7 @@ def test_who_says_nothing_gives_way_to_who_does(busy):
         for _ in range(12):
             opened.enter_context(raw(there.address))
         assert there.managed.admin.status().state == "open"
-        assert there.server.clients <= 4
+        until(lambda: there.server.clients <= 4)  # those that gave way go as their threads notice
 
 
 def test_nonsense_ends_its_own_connection_alone(busy):

@@ -150,6 +150,16 @@ def change(chance, cache):
             cache.reset()
 
 
+TRANSFORMERS_REFUSES = (
+    AttributeError,
+    IndexError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What its caches raise of what they cannot do, each kind another."""
+
 LENGTHS = (1, 8, 15, 16, 17, 22, 23, 24, 25, 31, 32, 33, 40, 47, 48, 49)
 """Around the end of a chunk, of a window, and of two chunks."""
 
@@ -168,8 +178,8 @@ def check_every_way(subjects, examples):
         try:
             cache, rows = computed(chance, model, cached, kind, tokens, new)
             change(chance, cache)
-        except (RuntimeError, ValueError, AttributeError, NotImplementedError, IndexError):
-            return  # transformers refuses
+        except TRANSFORMERS_REFUSES:
+            return
         cache.offloading = kind == "offloaded"
         row = chance.randrange(len(rows))
         whole = len(rows[row])

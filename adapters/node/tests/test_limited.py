@@ -44,6 +44,11 @@ def elapse(node, seconds):
     node.clock.seconds += seconds
 
 
+def await_limits(node, count):
+    """Wait until the node knows how long *count* holds last: that comes behind their answers."""
+    until(lambda: sum(len(it.granted.limits()) for it in node.server._all()) == count)
+
+
 def prefetched(node):
     return {owner: count for owner, count in node.ledger().items() if "prefetch" in owner}
 
@@ -63,6 +68,7 @@ def test_engines_that_sleep_hold_nothing_past_the_time_of_their_prefetches(node)
         assert other.store(PROMPT, kv).stored_tokens == len(PROMPT)
         sleeper.prefetch("a", PROMPT)
         until(lambda: sum(prefetched(node).values()) == 6)
+        await_limits(node, 1)
         elapse(node, MINUTE + 1)
         # Another one finds memory at once, and by the next second all of it is free.
         mine = HeapKV(LAYOUT, len(OTHER)).compute(OTHER)
@@ -84,6 +90,7 @@ def test_who_wakes_after_its_time_learns_that_before_it_reads(node):
         hold = sleeper.hold(some, "prefetch", soon(), seconds=MINUTE)
         assert hold.wait(soon())
         assert all(hold.leases)
+        await_limits(node, 1)
         elapse(node, MINUTE + 1)
         crowd = overwrite(other)
         assert len(crowd) == 16, "what is past its time goes before anybody is refused"
@@ -147,6 +154,7 @@ def test_limits_go_over_to_the_process_that_takes_a_node_over(tmp_path):
         assert limited.wait(soon())
         assert kept.wait(soon())
         assert kept.keep(soon())
+        await_limits(node, 1)
         elapse(node, MINUTE / 2)
         with Predecessor(node.path) as before:
             state = before.take()
@@ -170,6 +178,7 @@ def test_a_hold_past_its_time_is_answered_though_it_is_still_being_read(node, mo
         reading, going_on = slow_holds(monkeypatch)
         hold = client.hold(some, "prefetch", soon(), seconds=MINUTE / 2)
         assert reading.wait(60)
+        await_limits(node, 1)
         elapse(node, MINUTE / 2 + 1)
         until(lambda: not node.server.leased_bytes)
         going_on.set()
