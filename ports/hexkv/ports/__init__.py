@@ -1,10 +1,10 @@
-"""The vocabulary and the contracts the two sides of the hexagon agree on.
+"""The vocabulary and the contracts that the two sides of the hexagon share.
 
-Nothing in here does work: value objects, protocols, errors, on the standard library alone. Read
-the modules in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcomes``, ``store``;
-then ``chunker``, ``policy``, ``serde``, ``device``, ``encoded``, ``transfer``, ``peers``,
-``telemetry``, ``spans``, ``clock``, ``errors`` as needed. An engine's side begins with
-``prefix_cache``, and with ``results``; an operator's with ``administration``.
+This package does no work: it has value objects, protocols and errors, on the standard library
+alone. Read the modules in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcomes``,
+``store``; then ``chunker``, ``policy``, ``serde``, ``device``, ``encoded``, ``transfer``,
+``peers``, ``telemetry``, ``spans``, ``clock``, ``errors`` as needed. The side of an engine begins
+with ``prefix_cache`` and ``results``; that of an operator with ``administration``.
 """
 
 from hexkv.ports.admin_access import AdminAccess, ServedAdministration

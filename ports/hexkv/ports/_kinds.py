@@ -1,4 +1,4 @@
-"""Whether values are of the kinds that a value object says. Types are not checked by Python."""
+"""Checks of the fields of value objects against their types, which Python does not check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def check_parts(owner: str, name: str, parts: object, kind: type) -> None:
     """Refuse *parts*, the field *name* of *owner*, unless they are a tuple of *kind*.
 
     Raises:
-        InvalidRequest: says what they are.
+        InvalidRequest: *parts* are no tuple, or one of them is of another type.
     """
     check_kinds(owner, tuple, **{name: parts})
     for part in parts if isinstance(parts, tuple) else ():
@@ -17,10 +17,10 @@ def check_parts(owner: str, name: str, parts: object, kind: type) -> None:
 
 
 def check_kinds(owner: str, kind: type, **values: object) -> None:
-    """Refuse *values*, fields of *owner* by name, that are not of *kind*; a bool is no number.
+    """Refuse *values*, fields of *owner* by name, that are not of *kind*; a bool is no int.
 
     Raises:
-        InvalidRequest: names the first that is not.
+        InvalidRequest: a value is of another type; the message names the first such field.
     """
     for name, value in values.items():
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):

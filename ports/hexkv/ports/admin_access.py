@@ -1,4 +1,4 @@
-"""How administration is reached from outside, and served to those who may."""
+"""The port for remote administration: an adapter serves it, and connects to it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ class ServedAdministration(Protocol):
     """Administration that is served."""
 
     def close(self) -> None:
-        """Serve no more: ends what is under way at its next chunk. Never raises; twice is fine."""
+        """Stop serving; running verbs end at their next chunk. Never raises; twice is allowed."""
         ...
 
 
 @runtime_checkable
 class AdminAccess(Protocol):
-    """A way to administration from outside: an adapter of the kind ``admin``."""
+    """Access to administration from outside: an adapter of the kind ``admin``."""
 
     def serve(self, administration: Administration) -> ServedAdministration:
-        """Serve *administration* until that is closed. Keeps no strong reference to it.
+        """Serve *administration* until the result is closed. Keeps no strong reference to it.
 
         Raises:
-            ConfigError: that cannot be done where the settings say.
+            ConfigError: it cannot be served at the configured place.
         """
         ...
 
     def connect(self) -> Administration:
-        """Return the administration at the other end, which has answered.
+        """Return the administration at the other end, once that has answered.
 
-        Its verbs raise ``StoreUnreachable`` where the other end is gone or does not let us in.
+        Its verbs raise ``StoreUnreachable`` if the other end is gone or refuses access.
         """
         ...

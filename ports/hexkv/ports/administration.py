@@ -1,7 +1,7 @@
-"""Administration: what operators do with a running cache, by key and while it serves.
+"""Administration: the operations on a running cache, by key and while it serves.
 
-One process at a time decides what a tier holds, so the verbs run there: in the process of the
-engine, or in a node's. Others reach them through an :class:`~hexkv.ports.AdminAccess`.
+One process at a time decides the content of a tier, so the verbs run there: in the process of the
+engine, or in a node's. Other processes reach them through an :class:`~hexkv.ports.AdminAccess`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from hexkv.ports.steps import TraceStep
 
 
 class Administration(Relocation, Protocol):
-    """The verbs. Safe from any thread; none keeps a request of the cache waiting.
+    """The verbs. Safe from any thread; none makes a request of the cache wait.
 
     A verb that cannot be done raises ``InvalidRequest`` before it changes anything; each raises
-    ``EngineClosed`` once the cache is closed. Verbs that take a *watch* go on for as long as there
-    are chunks, a few at a time; what a stopped one has done stays done.
+    ``EngineClosed`` once the cache is closed. Verbs that take a *watch* process all chunks, a few
+    at a time; the changes of a stopped verb are kept.
     """
 
     def status(self) -> Health:
@@ -36,15 +36,15 @@ class Administration(Relocation, Protocol):
         ...
 
     def steps(self) -> Sequence[TraceStep]:
-        """Return what took time of late; see :class:`~hexkv.ports.SupportsSteps`."""
+        """Return the latest timed steps; see :class:`~hexkv.ports.SupportsSteps`."""
         ...
 
     def tiers(self) -> Sequence[TierState]:
-        """Return the tiers from the fastest to the slowest, and their rules."""
+        """Return the tiers with their rules, from the fastest to the slowest."""
         ...
 
     def namespaces(self) -> Sequence[NamespaceState]:
-        """Return whose chunks there are. Reads one chunk of each namespace, once."""
+        """Return the namespaces that have chunks. Reads one chunk of each namespace, once."""
         ...
 
     def lookup(self, keys: Sequence[ChunkKey]) -> Sequence[str | None]:
@@ -52,23 +52,23 @@ class Administration(Relocation, Protocol):
         ...
 
     def explain(self, keys: Sequence[ChunkKey]) -> Sequence[Mapping[str, Why]]:
-        """Return for each chunk, by tier, why it would come from there, or would not."""
+        """Return for each chunk, by tier, why it would be read from that tier, or would not."""
         ...
 
     def pin(self, owner: str, chosen: Selection, seconds: float | None = None) -> int:
-        """Keep chunks from eviction for *owner*, up to *seconds*. How many there are."""
+        """Pin chunks for *owner*, for *seconds* at most. Return how many are pinned."""
         ...
 
     def unpin(self, owner: str) -> int:
-        """End the pins of *owner*, whoever that is. How many there were, over all tiers."""
+        """End the pins of any *owner*. Return how many there were, over all tiers."""
         ...
 
     def freeze(self, frozen: bool = True) -> None:
-        """While frozen, store nothing: what is cached stays as it is."""
+        """Store nothing while frozen: the cached chunks stay unchanged."""
         ...
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until everything queued is written. True if that came within *seconds*."""
+        """Wait until all queued writes are done. True if they ended within *seconds*."""
         ...
 
     def clear(
@@ -86,29 +86,29 @@ class Administration(Relocation, Protocol):
     def move(
         self, chosen: Selection, source: str, target: str, watch: Watch | None = None
     ) -> WorkReport:
-        """Likewise, and delete from *source* what can be read from *target*."""
+        """Copy chunks as :meth:`copy`, and delete from *source* those readable from *target*."""
         ...
 
     def compress(
         self, chosen: Selection, tier: str, serde: str, watch: Watch | None = None
     ) -> WorkReport:
-        """Replace chunks by what *serde* makes of them, where that is smaller.
+        """Replace each chunk by its encoding by *serde*, where that is smaller.
 
         ``raw`` replaces encoded chunks by plain ones.
         """
         ...
 
     def drain(self, tier: str, target: str | None = None, watch: Watch | None = None) -> WorkReport:
-        """Write nothing to *tier* any more, and copy to *target* what no other tier would keep.
+        """Stop writes to *tier*, and copy to *target* the chunks that no other tier would keep.
 
         Tiers in memory do not count as others. *target* is by default the next slower tier that
         is written to, or else the next faster one. Nothing is deleted. The tier stays closed to
-        writes if this is stopped.
+        writes if the verb is stopped.
         """
         ...
 
     def attach(self, tier: Mapping[str, object], position: int | None = None) -> None:
-        """Add a tier, as one of ``tiers`` in a configuration says it; by default as the slowest.
+        """Add a tier, described as an item of ``tiers`` in a configuration; by default the slowest.
 
         Raises:
             ConfigError, AdapterUnavailable, StoreError: it cannot be opened.
@@ -116,9 +116,9 @@ class Administration(Relocation, Protocol):
         ...
 
     def detach(self, tier: str) -> bool:
-        """Take a tier out, after what is under way there, and close it. False: not all ended.
+        """Remove a tier after its running work, and close it. False if some work did not end.
 
-        What its store keeps stays there; what is in memory alone is gone.
+        Chunks that its store keeps stay there; chunks in memory alone are lost.
         """
         ...
 
@@ -130,5 +130,5 @@ class Administration(Relocation, Protocol):
         writes: str | None = None,
         promotes: bool | None = None,
     ) -> None:
-        """Change what is done with a tier; ``None`` leaves a rule as it is."""
+        """Change the rules of a tier; ``None`` leaves a rule as it is."""
         ...

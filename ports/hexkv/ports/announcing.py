@@ -1,7 +1,7 @@
-"""Which chunks are being computed: others can wait for one instead of computing it, too.
+"""Announcements of chunks under computation, for which others can wait instead of computing them.
 
-An announcement is a hint. Nothing follows from it but whom to wait for: a chunk is there once it
-was published, and what was announced and never came is computed by those who waited.
+An announcement is a hint: it only names chunks to wait for. A chunk is available once it is
+published, and clients compute the chunks that they waited for and that never came.
 """
 
 from __future__ import annotations
@@ -13,85 +13,85 @@ from hexkv.ports.clock import Deadline
 from hexkv.ports.keys import ChunkKey
 
 MAX_ANNOUNCED = 1 << 16
-"""Chunks that one client may have announced at a time; further ones are not noted."""
+"""The most chunks that one client may have announced at a time; further ones are ignored."""
 
 
 @runtime_checkable
 class Announcing(Protocol):
-    """What clients of one cache tell each other about chunks under way. Safe from any thread.
+    """Announcements among the clients of one cache. Safe from any thread.
 
-    An announcement belongs to the client that made it, and ends when the chunk is published by
-    anybody, when it is withdrawn, when its time is over, and with its client. A *group* is a
-    number of clients that never wait for each other, as the ranks of one engine; *owner* is the
-    client's own name for what it withdraws at once. No call raises for a cache that is gone: then
-    nothing is announced. Every call after the client was closed raises ``EngineClosed``.
+    An announcement belongs to the client that made it. It ends when any client publishes the
+    chunk, when it is withdrawn, when its time is over, and with its client. A *group* is a set of
+    clients that never wait for each other, as the ranks of one engine; *owner* is the client's
+    own name for announcements that it withdraws together. No call raises if the cache is gone:
+    then nothing is announced. Every call after the client was closed raises ``EngineClosed``.
     """
 
     def announce(
         self, owner: str, group: str, keys: Sequence[ChunkKey], seconds: float, deadline: Deadline
     ) -> int:
-        """Say that *owner* computes chunks, for so many *seconds* at most.
+        """Announce that *owner* computes chunks, for *seconds* at most.
 
-        What somebody else has announced before stays that one's. Return how many of *keys* are
+        An announcement of another client or owner stays as it is. Return how many of *keys* are
         *owner*'s now.
         """
         ...
 
     def withdraw(self, owner: str, deadline: Deadline) -> int:
-        """End what this client announced for *owner*. Return how many chunks that were."""
+        """End this client's announcements for *owner*. Return the number of their chunks."""
         ...
 
     def expect(self, keys: Sequence[ChunkKey], group: str, deadline: Deadline) -> Sequence[bool]:
-        """For each chunk, True while somebody outside of *group* computes it.
+        """Return True for each chunk that a client outside of *group* computes.
 
-        Returns as soon as that is not so for one of *keys*, and at *deadline* at the latest; one
-        that has passed asks without waiting for any. The answer may take a second more.
+        Wait while that is so for all of *keys*, until *deadline* at most; with a deadline that has
+        passed, return at once. The answer may take a second more.
         """
         ...
 
 
 @runtime_checkable
 class SupportsPushing(Protocol):
-    """Announcements that reach further than one cache: to its peers, which push what comes.
+    """Announcements among a cache and its peers, which push chunks as they are computed.
 
-    A peer is named by its name in the directory that both report to. A cache without peers, or
-    without a directory, knows none of them. Safe from any thread, and raises as
+    A peer is given by its name in the directory that both report to. A cache without peers, or
+    without a directory, knows no peers. Safe from any thread, and raises as
     :class:`Announcing`.
     """
 
     def push_to(
         self, peer: str, keys: Sequence[ChunkKey], hold: str, seconds: float, deadline: Deadline
     ) -> str:
-        """Have *peer* be sent chunks that are here, or that clients of this cache have announced.
+        """Push to *peer* the chunks that are here, or that clients of this cache have announced.
 
-        Each goes as soon as it is here, until it is there, or comes no more; the peer's clients
-        expect it meanwhile. Does not wait for any of that.
+        Each is sent as soon as it is here; the peer's clients expect it until it has arrived, or
+        will not come. Does not wait for any of that.
 
         Args:
-            peer: its name; empty: nobody is sent anything.
+            peer: the peer's name; empty: push nothing.
             keys: the chunks.
-            hold: whose pin, a ``SHARED_OWNER``'s, keeps them from eviction there; empty: nobody's.
-            seconds: for which the pin lasts.
+            hold: owner, beginning with ``SHARED_OWNER``, of a pin on them at the peer; empty: none.
+            seconds: how long the pin lasts.
             deadline: of the call.
 
         Returns:
-            What peers call this cache; empty where it has none.
+            This cache's name among peers; empty if it has none.
         """
         ...
 
     def seek(
         self, keys: Sequence[ChunkKey], group: str, peer: str, deadline: Deadline
     ) -> Sequence[bool]:
-        """As :meth:`Announcing.expect` without waiting for any chunk, of peers, too.
+        """Query as :meth:`Announcing.expect`, peers too, without waiting for any chunk.
 
-        What peers say that they will push is expected from then on; what of it has come before
-        this returns is True, too.
+        Chunks that peers agree to push are expected from then on; those that arrive before the
+        call returns are True, too.
 
         Args:
             keys: the chunks.
-            group: the asker's own.
-            peer: who is asked for what it has or computes; empty: some peers, for what they
-                compute.
+            group: the caller's own.
+            peer: the peer to query for chunks that it has or computes; empty: query some peers
+                for chunks that they compute.
             deadline: until which peers may answer.
         """
         ...

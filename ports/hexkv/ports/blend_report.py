@@ -1,4 +1,4 @@
-"""What a host tells of a request that might have been blended, for the metrics."""
+"""A host's report of a request that might have been blended, for the metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hexkv.ports.errors import InvalidRequest
 
 
 class BlendOutcome(StrEnum):
-    """What became of a request that might have been blended; a metric's label."""
+    """The outcome of a request that might have been blended; a metric's label."""
 
     BLENDED = "blended"
     FULL = "full"
@@ -19,10 +19,10 @@ class BlendOutcome(StrEnum):
     """Computed in full: loading takes longer than blending saves."""
 
     NO_RECORD = "no record"
-    """Computed in full: nobody measured how well this model can be blended."""
+    """Computed in full: there is no measurement of how well this model can be blended."""
 
     SWITCHED_OFF = "switched off"
-    """Computed in full: the measured bound was broken."""
+    """Computed in full: blending was switched off, for a check exceeded the measured bound."""
 
     CHECKED = "checked"
     """Computed in full and blended, to compare."""
@@ -45,22 +45,22 @@ class BlendReport:
 
     outcome: BlendOutcome
     prefix: int = 0
-    """Exact, from the cache."""
+    """Tokens with exact KV, from the cache."""
 
     reused: int = 0
-    """Used as they were stored, in the layers behind the check layer."""
+    """Tokens of segments whose stored KV is used in the layers behind the check layer."""
 
     recomputed: int = 0
-    """Chosen in segments, and computed in every layer."""
+    """Tokens chosen in segments, and computed in every layer."""
 
     computed: int = 0
-    """In holes."""
+    """Tokens in holes."""
 
     select_seconds: float | None = None
     rotate_seconds: float | None = None
     kl: float | None = None
-    """Of a request that was checked: Kullback-Leibler divergence of the blended expectation of the
-    next token from the full one, in nats."""
+    """For a request that was checked: Kullback-Leibler divergence of the blended expectation of
+    the next token from the full one, in nats."""
 
     def __post_init__(self) -> None:
         amounts = self.prefix, self.reused, self.recomputed, self.computed

@@ -1,11 +1,11 @@
-"""Segments of a prompt whose KV was computed alone, and what of them may be used in any place.
+"""Segments of a prompt whose KV was computed alone, and may be used at any place in a prompt.
 
 A segment is named by its own tokens (:class:`~hexkv.ports.chunker.Chunker`, schemes
-``segment/<n>``), its KV computed at positions from 0 on with nothing before it. Where it stands in
-a prompt, that KV is approximate: its keys have to be rotated to their place, and it knows nothing
-of what stands before it there. So it lies under keys of its own, never under a prefix key, and what
-was computed behind it must not be stored under one either. Who blends (CacheBlend, arXiv
-2405.16444) computes a part of it again; :mod:`hexkv.ports.segments` is the cache that it asks.
+``segment/<n>``); its KV is computed at positions from 0 on, with no tokens before it. Within a
+prompt that KV is approximate: its keys have to be rotated to their place, and it does not depend
+on the tokens before it there. So it is stored under keys of its own, never under a prefix key, and
+KV computed behind it must not be stored under one either. A blender (CacheBlend, arXiv 2405.16444)
+recomputes a part of it; it loads from the cache of :mod:`hexkv.ports.segments`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class SegmentRun(NamedTuple):
     """Tokens ``[start, end)`` of the prompt."""
 
     position: int = 0
-    """The position in its segment of the token at *start*: for it the stored keys are rotated."""
+    """Position in its segment of the token at *start*; the stored keys are rotated for it."""
 
     @property
     def offset(self) -> int:
-        """Positions by which its keys have to be rotated on; negative: back."""
+        """Positions by which its keys have to be rotated forward; negative: back."""
         return self.start - self.position
 
 
 @dataclass(frozen=True, slots=True)
 class PromptParts:
-    """What a prompt is made of: an exact prefix, segments, and holes that have no KV.
+    """The parts of a prompt: an exact prefix, segments, and holes that have no KV.
 
     Raises:
-        InvalidRequest: the parts leave the prompt, overlap, or are not in order.
+        InvalidRequest: a part is outside of the prompt, or they overlap or are not in order.
     """
 
     tokens: int
@@ -79,10 +79,10 @@ class PromptParts:
 
 @dataclass(frozen=True, slots=True)
 class RetrievedParts:
-    """What a retrieve of segments really put into the device."""
+    """The result of a retrieve of segments: what the device has now, and where it came from."""
 
     parts: PromptParts
-    """What the device holds now, a prefix that was skipped included."""
+    """The parts that the device holds now, a skipped prefix included."""
 
     loaded_bytes: int = 0
     tiers: Mapping[str, int] = field(default_factory=dict)

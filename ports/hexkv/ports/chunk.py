@@ -1,4 +1,4 @@
-"""What a chunk is: its key, and all that a frame's header says of it."""
+"""The description of a chunk: its key, and the facts that a frame's header records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RAW = "raw"
 
 
 class ChunkSpec(NamedTuple):
-    """One chunk, wanted or there."""
+    """Describes one chunk, wanted or present."""
 
     key: ChunkKey
 
@@ -26,36 +26,36 @@ class ChunkSpec(NamedTuple):
     tokens: int
 
     serde: str = RAW
-    """What made the payload."""
+    """Name of the serde that encoded the payload."""
 
     position: int | None = None
-    """Token position for which its keys are rotated, where that is known."""
+    """Token position for which its keys are rotated; ``None`` if unknown."""
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of the chunk before a serde."""
+        """Bytes of the chunk before encoding."""
         return self.layout.chunk_bytes(self.tokens)
 
 
 class KeySpace(NamedTuple):
-    """Where the chunks of one namespace lie among all keys, for hosts that name chunks themselves.
+    """The keys of one namespace's chunks, for hosts that name chunks themselves.
 
-    An engine gives one for a namespace (``key_space``).
+    An engine returns one for a namespace (``key_space``).
     """
 
     identity: str
     """Canonical JSON of the namespace, as frames carry it."""
 
     prefix: bytes
-    """The ``NAMESPACE_BYTES`` that lead every key of the namespace."""
+    """The first ``NAMESPACE_BYTES`` bytes of every key of the namespace."""
 
     layout: KVLayout
 
     def spec(self, digest: bytes, tokens: int, position: int | None = None) -> ChunkSpec:
-        """The chunk of *tokens* tokens that the host calls *digest*.
+        """Return the spec of the chunk of *tokens* tokens that the host names *digest*.
 
         Raises:
-            InvalidRequest: *digest* has not ``DIGEST_BYTES`` bytes, or *tokens* is less than one.
+            InvalidRequest: *digest* is not ``DIGEST_BYTES`` long, or *tokens* is less than one.
         """
         if len(digest) != DIGEST_BYTES or tokens < 1:
             raise InvalidRequest(
@@ -66,10 +66,10 @@ class KeySpace(NamedTuple):
         return ChunkSpec(key, self.identity, self.layout, tokens, position=position)
 
     def keys(self, digests: Sequence[bytes]) -> list[ChunkKey]:
-        """The keys of the chunks that the host calls *digests*.
+        """Return the keys of the chunks that the host names *digests*.
 
         Raises:
-            InvalidRequest: a digest has not ``DIGEST_BYTES`` bytes.
+            InvalidRequest: a digest is not ``DIGEST_BYTES`` long.
         """
         prefix = self.prefix
         keys = [prefix + digest for digest in digests]
@@ -78,10 +78,10 @@ class KeySpace(NamedTuple):
         return cast("list[ChunkKey]", keys)
 
     def specs(self, digests: Sequence[bytes], tokens: int) -> list[ChunkSpec]:
-        """The same as :meth:`spec` for many chunks of equal length, in a third of the time.
+        """Return the same as :meth:`spec` for many chunks of equal length, in a third of the time.
 
         Raises:
-            InvalidRequest: as :meth:`spec` does.
+            InvalidRequest: as :meth:`spec`.
         """
         if tokens < 1:
             raise InvalidRequest(f"a chunk has at least one token, not {tokens}")

@@ -1,13 +1,13 @@
-"""The keyed cache: chunks by key over all tiers, below everything that knows tokens.
+"""The keyed cache: chunks by key over all tiers, below the layers that know tokens.
 
 Hosts that name chunks themselves (SGLang's pages, vLLM's offloaded blocks) use it directly. A
-:class:`~hexkv.ports.hold.Hold` takes the place of a copy put aside: what it holds was read and
-verified, counts against the pool's budget, and cannot miss until it is released.
+:class:`~hexkv.ports.hold.Hold` replaces a private copy: its chunks are read and verified, count
+against the pool's budget, and cannot miss until it is released.
 
-Store: :meth:`~ChunkCache.allocate`, fill each lease's payload, :meth:`~ChunkCache.publish`,
-release. Load: :meth:`~ChunkCache.hold`, wait, copy out of each lease's payload, release. Where
-the other side is a device, :meth:`~ChunkCache.save` and :meth:`~ChunkCache.load` do all of that, a
-few chunks at a time.
+To store: :meth:`~ChunkCache.allocate`, fill each lease's payload, :meth:`~ChunkCache.publish`,
+release. To load: :meth:`~ChunkCache.hold`, wait, copy out of each lease's payload, release. For
+KV on a device, :meth:`~ChunkCache.save` and :meth:`~ChunkCache.load` do all of that, a few chunks
+at a time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from hexkv.ports.memory import Lease
 from hexkv.ports.results import Retrieved, StoreReport
 
 SHARED_OWNER = "shared "
-"""How the owner of a pin begins that is no client's own: whoever knows its name may end it."""
+"""Prefix of the owner of a pin that belongs to no client: any client may end it by its name."""
 
 
 class ChunkLeases(Protocol):
-    """The part of a keyed cache that moves no KV itself: its callers copy, out of leases or in.
+    """The part of a keyed cache that copies no KV itself: its callers copy out of and into leases.
 
     Safe from any thread; no call raises an error of a tier. *owner* is the name under which
     leases and pins are listed until they end. Every call after the cache was closed raises
@@ -36,14 +36,14 @@ class ChunkLeases(Protocol):
     """
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
-        """The name of the first tier that each chunk would be read from; a hint, loads nothing."""
+        """Return the first tier that each chunk would be read from; a hint, loads nothing."""
         ...
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
-        """Begin to read chunks, each from the fastest tier that brings it.
+        """Begin to read chunks, each from the fastest tier that delivers it.
 
-        Waits for memory only while it holds none, up to *deadline*, which is that of the reads,
-        too. Chunks for which there is no memory are missing for the reason ``REFUSED``.
+        Waits for memory only while it holds none, up to *deadline*, which also limits the reads.
+        Chunks for which there is no memory are missing with the reason ``REFUSED``.
 
         Raises:
             InvalidRequest: a chunk is larger than the pool's blocks.
@@ -53,9 +53,9 @@ class ChunkLeases(Protocol):
     def allocate(
         self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
     ) -> Sequence[Lease]:
-        """Empty leases for the first of *wanted*, as many as there is memory for.
+        """Return empty leases for the first of *wanted*, as many as there is memory for.
 
-        The first one is waited for up to *deadline*. The caller releases them.
+        Waits for the first one up to *deadline*. The caller releases them.
 
         Raises:
             InvalidRequest: a chunk is larger than the pool's blocks.
@@ -65,7 +65,7 @@ class ChunkLeases(Protocol):
     def publish(
         self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
     ) -> Publishing:
-        """Put chunks on every tier that takes new ones. The leases stay the caller's.
+        """Write chunks to every tier that takes new ones. The leases stay the caller's.
 
         Args:
             leases: filled, each with its :class:`ChunkSpec`; neighbours in one prompt.
@@ -73,24 +73,24 @@ class ChunkLeases(Protocol):
             deadline: of the writes.
 
         Raises:
-            InvalidRequest: a lease does not say what it holds.
+            InvalidRequest: a lease has no spec.
         """
         ...
 
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
-        """Delete chunks from every tier. The number of distinct ones known to be deleted."""
+        """Delete chunks from every tier. Return the number of distinct ones known to be deleted."""
         ...
 
     def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
-        """Keep chunks from eviction until :meth:`unpin`, or for *seconds*. How many there are.
+        """Pin chunks until :meth:`unpin`, or for *seconds*. Return how many are pinned.
 
-        A service ends what a client has pinned with the client, unless *owner* begins with
-        ``SHARED_OWNER``: that lasts its *seconds*, and may be ended by any client.
+        A service ends a client's pins with the client, unless *owner* begins with
+        ``SHARED_OWNER``: such a pin lasts its *seconds*, and any client may end it.
         """
         ...
 
     def unpin(self, owner: str) -> int:
-        """End every pin of *owner*. How many there were, over all tiers."""
+        """End every pin of *owner*. Return how many there were, over all tiers."""
         ...
 
     def flush(self, deadline: Deadline) -> bool:
@@ -102,7 +102,7 @@ class ChunkCache(ChunkLeases, Protocol):
     """Chunks by key, and the copies between them and a device."""
 
     def load(self, wanted: Sequence[ChunkSpec], device: DeviceKV, deadline: Deadline) -> Retrieved:
-        """Copy chunks into *device*, in order, until one does not arrive.
+        """Load chunks into *device*, in order, until one does not arrive.
 
         Args:
             wanted: the chunks; each covers the next of the window's positions.
@@ -122,7 +122,7 @@ class ChunkCache(ChunkLeases, Protocol):
         *,
         wait: bool = True,
     ) -> StoreReport:
-        """Copy the chunks that no tier holds out of *device*, and publish them.
+        """Copy from *device* the chunks that no tier holds, and publish them.
 
         Args:
             wanted: the chunks; each covers the next of the window's positions.

@@ -1,4 +1,4 @@
-"""Time, injected: nothing below the composition root reads a clock of its own."""
+"""Injected time: no code below the composition root reads a clock of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 
 class Deadline(NamedTuple):
-    """The moment after which nobody waits for an answer any more."""
+    """The moment at which waiting for an answer ends."""
 
     clock: Clock
     at: float
@@ -26,14 +26,14 @@ class Deadline(NamedTuple):
 
     @classmethod
     def after(cls, clock: Clock, seconds: float) -> Deadline:
-        """A deadline *seconds* from now."""
+        """Return a deadline *seconds* from now."""
         return cls(clock, clock.now() + seconds)
 
     def remaining(self) -> float:
-        """Seconds left, never negative: what a time-out parameter wants."""
+        """Return the seconds left, never negative, for use as a timeout."""
         return max(0.0, self.at - self.clock.now())
 
     @property
     def expired(self) -> bool:
-        """Whether the moment has come."""
+        """True if the deadline has passed."""
         return self.clock.now() >= self.at

@@ -1,10 +1,10 @@
-"""The version of the contracts between hexkv and its adapters, and how one comes to an end.
+"""The version of the contracts between hexkv and its adapters, and how a version is retired.
 
-What nobody's adapter can break is added without a new number: a protocol for an ability that a
-stack asks for, an argument with a default, a reason, an error. Whatever an adapter that kept every
-promise may break raises :data:`CONTRACT` by one. From then on adapters of the number before are
-built as before, with a ``DeprecationWarning`` that names what changed and the release that ends
-it. Names follow the same rule: for one minor release the old one is there beside the new one.
+An addition that no adapter can break needs no new number: a protocol for an ability that a stack
+checks for, an argument with a default, a reason, an error. A change that an adapter which kept
+every promise may break raises :data:`CONTRACT` by one. From then on adapters of the number before
+are built as before, with a ``DeprecationWarning`` that names the changes and the release that ends
+support. Names follow the same rule: for one minor release the old one works beside the new one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 CONTRACT = 2
-"""The contracts that this hexkv keeps with its adapters, and that they promise."""
+"""The version of the contracts that this hexkv and its adapters keep."""
 
 OLDEST = 1
-"""The oldest ones that it still keeps: those before :data:`CONTRACT`, for a while."""
+"""The oldest version that it still keeps: the one before :data:`CONTRACT`, for a while."""
 
 ENDS = "0.3"
-"""The release of hexkv that keeps :data:`CONTRACT` alone."""
+"""The release of hexkv that keeps only :data:`CONTRACT`."""
 
 CHANGES: Mapping[int, str] = MappingProxyType(
     {
@@ -27,11 +27,11 @@ CHANGES: Mapping[int, str] = MappingProxyType(
         " a memory provider keeps the pages that were used, and may back them ahead",
     }
 )
-"""What each number after the first changed, for who wrote an adapter before."""
+"""The changes of each number after the first, for authors of older adapters."""
 
 
 def unkept(contract: int) -> str:
-    """Why an adapter of *contract* is not built, in a few words; empty if it is."""
+    """Return why an adapter of *contract* is not built, in a few words; empty if it is."""
     if OLDEST <= contract <= CONTRACT:
         return ""
     kept = f"{OLDEST} to {CONTRACT}" if OLDEST < CONTRACT else f"{CONTRACT}"
@@ -40,7 +40,7 @@ def unkept(contract: int) -> str:
 
 
 def ending(contract: int) -> str:
-    """What the author of an adapter of *contract* should know; empty if it is no older one."""
+    """Return a notice for authors of adapters of *contract*; empty unless it is an older one."""
     if contract >= CONTRACT:
         return ""
     changed = "; ".join(f"{n}: {CHANGES[n]}" for n in range(contract + 1, CONTRACT + 1))

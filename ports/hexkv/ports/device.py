@@ -1,4 +1,4 @@
-"""The device port: a serving engine's KV memory, seen as one sequence of tokens."""
+"""The device port: a serving engine's KV memory as one sequence of tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hexkv.ports.layout import KVLayout
 
 
 class Span(NamedTuple):
-    """A run of token positions, and the chunk bytes that go with it."""
+    """A run of token positions, and the chunk bytes for it."""
 
     start: int
     end: int
@@ -23,15 +23,15 @@ class Span(NamedTuple):
 class Transfer(Protocol):
     """A copy under way between a device and host memory.
 
-    Several may be under way at once, of spans that do not overlap, and be waited for in
-    any order, again and again, each from any thread.
+    Several may be under way at once, of spans that do not overlap. Each may be waited for
+    in any order, repeatedly, from any thread.
     """
 
     def wait(self, deadline: Deadline) -> bool:
         """Wait until the copy is done. ``False`` if the deadline passed first.
 
-        Until it returns ``True`` the spans' memory belongs to the transfer; then nobody
-        keeps a view of it.
+        Until it returns ``True`` the spans' memory belongs to the transfer; from then on the
+        transfer keeps no view of it.
         """
         ...
 
@@ -42,7 +42,7 @@ class Finished:
     __slots__ = ()
 
     def wait(self, deadline: Deadline) -> bool:
-        """Done already."""
+        """Return True: the copy is already done."""
         del deadline
         return True
 
@@ -53,21 +53,21 @@ class DeviceKV(Protocol):
 
     The host adapter makes one per request: over a slot mapping (paged memory) or over
     contiguous tensors. The engine calls it from the thread that called the engine, unless
-    it :class:`SupportsBackground`. It never touches positions outside the spans it is given,
-    and moves what the memory holds at the time of the call.
+    it :class:`SupportsBackground`. It never touches positions outside the given spans, and
+    copies the content of the memory at the time of the call.
 
-    A position may have no place (``-1`` in a slot mapping): scattering passes it over, and
-    gathering it is an error, for the chunk would be stored with a hole.
+    A position may have no slot (``-1`` in a slot mapping): scattering skips it, and gathering
+    it is an error, because the chunk would be stored with a hole.
     """
 
     @property
     def layout(self) -> KVLayout:
-        """Shape of the KV of one token here; must equal the namespace's."""
+        """Dtype and shape of the KV of one token here; must equal the namespace's."""
         ...
 
     @property
     def tokens(self) -> int:
-        """How many token positions the window addresses: the length of the slot mapping."""
+        """The number of token positions in the window: the length of the slot mapping."""
         ...
 
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
@@ -76,28 +76,31 @@ class DeviceKV(Protocol):
         With *layers*, a run of them, only those are copied, to their place in the chunk.
 
         Raises:
-            InvalidRequest: before anything moves: a span leaves the window or has a
-                position without a place, its data is read-only or has another size than its
-                chunk, or *layers* are not there.
+            InvalidRequest: before anything is copied: a span is outside of the window or has a
+                position without a slot, its data is read-only or has another size than its
+                chunk, or *layers* do not exist.
         """
         ...
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
-        """Copy each span's data, which may be read-only, into the device; likewise.
+        """Copy each span's data, which may be read-only, into the device.
+
+        With *layers*, only those are copied, from their place in the chunk.
 
         Raises:
-            InvalidRequest: before anything moves; likewise.
+            InvalidRequest: before anything is copied: a span is outside of the window, its data
+                has another size than its chunk, or *layers* do not exist.
         """
         ...
 
 
 @runtime_checkable
 class SupportsBackground(Protocol):
-    """A window that copies while it is called, whichever thread calls it.
+    """A window that copies during the call, from any thread.
 
-    While requests move layer by layer, a worker calls it then beside the host, which computes.
-    Not for windows whose copies take their place in the order of a thread's own work, as on a
-    CUDA stream: they are called by the caller's thread alone.
+    In requests layer by layer, a worker then calls it while the host computes. Not for windows
+    whose copies are ordered with a thread's own work, as on a CUDA stream: only the caller's
+    thread calls those.
     """
 
     @property

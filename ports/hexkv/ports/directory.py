@@ -1,18 +1,18 @@
-"""Which node holds which chunks: a directory that nodes report to, and that peers ask.
+"""The directory of which node holds which chunks: nodes report to it, and peers query it.
 
 **Answers are hints.** A chunk may be gone, or be elsewhere too, by the time that its holder is
-asked. Nothing may be concluded from an answer but whom to ask first: a wrong one costs a miss, for
-frames are verified by who reads them.
+queried. Use an answer only to choose which node to query first: a wrong one costs a miss, because
+each reader verifies its frames.
 
-Each life of a node has a generation. Entries belong to one membership, which :meth:`Directory.join`
-begins and the next one of the node, its :meth:`Directory.leave` or its silence end: then all of
-them are void at once, without a walk. A node reports what changed in numbered reports; where a
-number is missing, where the directory was started anew, or where it forgot the node for another
-reason, it answers ``False``, and the node joins again with all that it holds.
+Each life of a node has a generation. Entries belong to one membership. :meth:`Directory.join`
+begins it; the node's next join, its :meth:`Directory.leave` or its silence ends it: then all its
+entries are void at once, without a walk. A node sends its changes in numbered reports; if a number
+is missing, or the directory was restarted or forgot the node for another reason, it answers
+``False``, and the node joins again with all that it holds.
 
-Errors: whatever is not answered by the deadline raises ``StoreUnreachable``; after
-:meth:`Directory.close` everything raises ``StoreError``. Called from any thread, except that one
-thread at a time speaks for a node (join, report, heartbeat, leave).
+Errors: a call without an answer by the deadline raises ``StoreUnreachable``; after
+:meth:`Directory.close` every call raises ``StoreError``. Called from any thread, except that one
+thread at a time makes the calls of a node (join, report, heartbeat, leave).
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from hexkv.ports.errors import InvalidRequest
 from hexkv.ports.keys import ChunkKey
 
 SILENT_HEARTBEATS = 3
-"""Heartbeats after which a node that was not heard of counts as gone."""
+"""The number of missed heartbeats after which a node counts as gone."""
 
 REPORT_KEYS = 4096
-"""Keys that a batch of a snapshot or a report may have, added and removed together."""
+"""The most keys in a batch of a snapshot or in a report, added and removed together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One life of a node. What means nothing raises ``InvalidRequest``."""
+    """One life of a node. Fields out of bounds raise ``InvalidRequest``."""
 
     name: str
-    """The node's, equal in all its lives; 1 to 255 bytes of UTF-8."""
+    """The node's name, equal in all its lives; 1 to 255 bytes of UTF-8."""
 
     generation: int
     """Larger in each later life, below 2**63; see :class:`hexkv.ports.SupportsLives`."""
 
     address: str = ""
-    """Where the node serves its chunks; empty if it serves none. At most 1,024 bytes of UTF-8."""
+    """Address of the node's chunks; empty if it serves none. At most 1,024 bytes of UTF-8."""
 
     admin: str = ""
-    """Where its administration is served; empty: nowhere. At most 255 bytes of UTF-8."""
+    """Address of its administration; empty if it serves none. At most 255 bytes of UTF-8."""
 
     def __post_init__(self) -> None:
         texts = {"name": self.name, "address": self.address, "admin": self.admin}
@@ -60,7 +60,7 @@ class Member:
 
 
 class Report(NamedTuple):
-    """What a node holds since its last report, and what it holds no more. No key is in both."""
+    """The chunks that a node added and removed since its last report. No key is in both."""
 
     sequence: int
     """1 for the first after a join, one more for each that follows."""
@@ -70,11 +70,11 @@ class Report(NamedTuple):
 
 @runtime_checkable
 class Directory(Protocol):
-    """Knows which of its members hold a chunk."""
+    """A map from chunks to the members that hold them."""
 
     @property
     def heartbeat_seconds(self) -> float:
-        """Seconds between two signs of life that a member gives. Never blocks."""
+        """Seconds between two heartbeats of a member. Never blocks."""
         ...
 
     def join(
@@ -82,27 +82,27 @@ class Directory(Protocol):
     ) -> bool:
         """Begin a membership of *member*, whose entries are those of *snapshot* and no others.
 
-        What the node held in an earlier membership is void from the beginning of the call on, and
-        what has arrived of the snapshot may be located before its end.
+        The entries of an earlier membership of the node are void from the beginning of the call,
+        and entries of the snapshot that have arrived may be located before its end.
 
-        *snapshot* is all that the node holds, in batches of at most ``REPORT_KEYS``, the newest
-        chunks first: a directory that has no room for all leaves out the last ones.
+        *snapshot* has all chunks of the node, in batches of at most ``REPORT_KEYS``, the newest
+        first: a directory without room for all leaves out the last ones.
 
         Returns:
             False if the directory knows a later generation of the node: this life is over.
 
         Raises:
             InvalidRequest: a batch has more than ``REPORT_KEYS``.
-            StoreFull, StoreBusy: it takes no more members; another process has the name.
+            StoreFull, StoreBusy: it has no room for a member; another process has the name.
             StoreUnreachable: it did not answer in time; the membership may have begun.
         """
         ...
 
     def report(self, member: Member, report: Report, deadline: Deadline) -> bool:
-        """Note a report, which is a sign of life, too. One that was noted may be sent again.
+        """Apply a report, which counts as a heartbeat. An applied report may be sent again.
 
         Returns:
-            False if the node is to join again: a report before this one is missing, or the
+            False if the node has to join again: a report before this one is missing, or the
             directory does not know this membership.
 
         Raises:
@@ -112,20 +112,20 @@ class Directory(Protocol):
         ...
 
     def heartbeat(self, member: Member, sequence: int, deadline: Deadline) -> bool:
-        """Note a sign of life. *sequence* is that of the last report, or 0 after a join.
+        """Record a heartbeat. *sequence* is that of the last report, or 0 after a join.
 
         Returns False and raises as :meth:`report`.
         """
         ...
 
     def leave(self, member: Member, deadline: Deadline) -> None:
-        """End the membership of this very life, if there is one. Raises as :meth:`locate`."""
+        """End the membership of exactly this life, if there is one. Raises as :meth:`locate`."""
         ...
 
     def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[Sequence[Member]]:
-        """For each key the members that hold it, in no order; none where nobody is known to.
+        """Return for each key the members known to hold it, in no order, possibly none.
 
-        A member that left, or gave no sign of life for ``SILENT_HEARTBEATS``, is not among them.
+        A member that left, or sent no heartbeat for ``SILENT_HEARTBEATS``, is not among them.
 
         Raises:
             StoreUnreachable: no answer came in time.
@@ -133,7 +133,7 @@ class Directory(Protocol):
         ...
 
     def members(self, deadline: Deadline) -> Sequence[Member]:
-        """Every member that gave a sign of life in time. Raises as :meth:`locate`."""
+        """Return every member that sent a heartbeat in time. Raises as :meth:`locate`."""
         ...
 
     def close(self) -> None:
@@ -142,9 +142,9 @@ class Directory(Protocol):
 
 @runtime_checkable
 class SupportsReplicas(Protocol):
-    """A directory on several servers that each know everything."""
+    """A directory on several servers that each have all entries."""
 
     @property
     def replicas(self) -> Sequence[Directory]:
-        """Each server as a directory of its own: who reports does so to each, by itself."""
+        """Each server as a directory of its own: a node reports to each one separately."""
         ...

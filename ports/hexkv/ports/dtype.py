@@ -1,4 +1,4 @@
-"""The element types that KV comes in."""
+"""The element types of KV."""
 
 from __future__ import annotations
 

@@ -1,27 +1,28 @@
-"""Everything hexkv raises on purpose.
+"""The errors that hexkv raises on purpose.
 
 The tree::
 
     * HexKVError
-      x ConfigError              the configuration does not describe something that can be built
+      x ConfigError              the configuration describes nothing that can be built
       x AdapterUnavailable       an adapter is known, but its dependency is missing
-      x InvalidRequest           the caller asked for something that means nothing
+      x InvalidRequest           the arguments of a call are invalid
         + InvalidTokens            ... its tokens are not integers in [0, 2**32), or too many
-        + LayoutMismatch           ... its KV is not shaped as the engine's
+        + LayoutMismatch           ... its KV has another layout than the namespace
       x EngineClosed             the engine was closed before the call, or is a parent process's
-      x EngineBusy               the call came out of the middle of another one of its thread
+      x EngineBusy               the thread is already inside another call of the engine
       x PoolExhausted            no block of the pool came free before the deadline
       x CollectiveBroken         a rank was lost from those that load together
-      x StoreError               a store could not do what it was asked
+      x StoreError               a store could not do an operation
         + StoreUnreachable         ... and trying again later may help
         + StoreFull                ... it has no room left, in its budget or on its medium
-        + StoreBusy                ... somebody else owns it
-        + CorruptFrame             ... the bytes are not what was put under that key
+        + StoreBusy                ... another engine or process owns it
+        + CorruptFrame             ... the bytes differ from those stored under that key
 
 A miss is not an error: it is an outcome (:mod:`hexkv.ports.outcomes`). Errors of the
 ``InvalidRequest`` branch, ``ConfigError``, ``EngineClosed`` and ``EngineBusy`` reach the caller
 of the engine; those of the ``StoreError`` branch and ``PoolExhausted`` never do on the serving
-path, where they become outcomes. Nor does ``CollectiveBroken``: its ranks read for themselves.
+path, where they become outcomes. ``CollectiveBroken`` does not either: each rank then reads for
+itself.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class HexKVError(Exception):
     """Base of every error hexkv raises on purpose."""
 
     setting: str = ""
-    """The adapter's setting that is to blame, where an adapter cannot be opened for one."""
+    """The setting because of which an adapter cannot be opened; empty if there is none."""
 
 
 class ConfigError(HexKVError):
-    """The configuration does not describe something that can be built."""
+    """The configuration describes nothing that can be built."""
 
 
 class AdapterUnavailable(HexKVError):
@@ -50,26 +51,26 @@ class AdapterUnavailable(HexKVError):
 
 
 class InvalidRequest(HexKVError, ValueError):
-    """The caller asked for something that means nothing."""
+    """The arguments of a call are invalid."""
 
 
 class InvalidTokens(InvalidRequest):
     """Tokens must be integers in ``[0, 2**32)``, in a sequence or a one-dimensional buffer.
 
-    And no more of them than the longest prompt that the cache was configured for.
+    Their number must not exceed the longest prompt that the cache is configured for.
     """
 
 
 class LayoutMismatch(InvalidRequest):
-    """The KV offered or asked for is not shaped as the namespace says."""
+    """The KV to store or load has another layout than the namespace."""
 
 
 class EngineClosed(HexKVError):
-    """The engine was closed before the call, or is the process's that this one was forked from."""
+    """The engine was closed before the call, or belongs to the process that forked this one."""
 
 
 class EngineBusy(HexKVError):
-    """The thread is in the middle of another call: this is a signal handler or a callback."""
+    """The thread is inside another call: the caller is a signal handler or a callback."""
 
 
 class PoolExhausted(HexKVError):
@@ -77,11 +78,11 @@ class PoolExhausted(HexKVError):
 
 
 class CollectiveBroken(HexKVError):
-    """A member of a collective was lost, or not in time; all are apart until they met again."""
+    """A member of a collective was lost or late; it stays broken until all are connected again."""
 
 
 class StoreError(HexKVError):
-    """A store could not do what it was asked."""
+    """A store could not do an operation."""
 
 
 class StoreUnreachable(StoreError):
@@ -93,8 +94,8 @@ class StoreFull(StoreError):
 
 
 class StoreBusy(StoreError):
-    """Somebody else owns the store: another engine holds its lock."""
+    """Another engine owns the store: it holds its lock."""
 
 
 class CorruptFrame(StoreError):
-    """The stored bytes are not what was put under that key; trying again will not help."""
+    """The bytes differ from those stored under that key; trying again will not help."""

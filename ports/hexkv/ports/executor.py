@@ -1,4 +1,4 @@
-"""Where the core's I/O runs and how it waits, injected: threads in life, events in a simulation."""
+"""The injected executor: runs the core's I/O and its waits, on threads or in a simulation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 from hexkv.ports.clock import Deadline
 
 Completion = Callable[[], None]
-"""What is to happen once the work of a step is over. Short, and never raises."""
+"""Runs once the work of a step is over. Short, and never raises."""
 
 Step = Callable[[], Completion | None]
 """One piece of work for a worker. Never raises; may block for as long as a store does."""
@@ -18,29 +18,29 @@ Step = Callable[[], Completion | None]
 class Executor(Protocol):
     """Lanes of workers, and the only way in which the core waits.
 
-    A lane is a number of workers of its own, so that work on one lane never delays another.
-    Steps of one lane start in the order in which they came, as workers come free.
+    A lane has workers of its own, so work on one lane never delays another. Steps of one lane
+    start in the order in which they were queued, as workers become free.
     """
 
     def open(self, lane: str, workers: int) -> None:
-        """Make a lane. Opening one that is open does nothing.
+        """Create a lane. Does nothing if it is open.
 
         Raises:
-            StoreUnreachable: the workers cannot be started; there is no such lane.
+            StoreUnreachable: the workers cannot be started; then the lane does not exist.
         """
         ...
 
     def run(self, lane: str, step: Step) -> None:
-        """Have a worker of *lane* run *step*, then the completion it gave. Never blocks."""
+        """Have a worker of *lane* run *step*, then the completion it returned. Never blocks."""
         ...
 
     def wait(self, condition: Condition, ready: Callable[[], bool], deadline: Deadline) -> bool:
-        """Wait until *ready* says so or *deadline* passes. What *ready* said last.
+        """Wait until *ready* is true or *deadline* passes. Return the last value of *ready*.
 
-        Called with *condition* held; whoever makes *ready* true notifies it.
+        Called with *condition* held; code that makes *ready* true notifies it.
         """
         ...
 
     def close(self, lane: str) -> None:
-        """Take no more steps. Idle workers end; one that hangs in a step is left behind."""
+        """Refuse further steps. Idle workers end; one that hangs in a step is abandoned."""
         ...

@@ -1,7 +1,7 @@
-"""An ability of stores: their frames are files, which a library may read and write by itself.
+"""An ability of stores: each frame is a file, which an I/O library can read and write directly.
 
-For adapters that bring bytes between files and memory another way (NIXL, cuFile), and leave to
-such a store where files are, how they are published, counted, listed and set aside.
+For adapters that copy between files and memory another way (NIXL, cuFile), and leave to such a
+store the places of files, and how they are published, counted, listed and set aside.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hexkv.ports.outcomes import WriteOutcome
 
 @runtime_checkable
 class SupportsFiles(Protocol):
-    """A store that keeps each frame as a regular file that holds nothing else."""
+    """A store that keeps each frame in a regular file of its own."""
 
     def open_file(self, key: ChunkKey) -> int | None:
-        """A descriptor of the frame's file, open for reading; ``None`` if there is none.
+        """Return a descriptor of the frame's file, open for reading; ``None`` if there is none.
 
-        The caller's, who closes it. What replaces the frame meanwhile is another file.
+        The caller closes it. A frame that replaces this one is another file.
 
         Raises:
             StoreError: it cannot be opened, or the store was closed.
@@ -31,13 +31,13 @@ class SupportsFiles(Protocol):
     def put_file(
         self, key: ChunkKey, size: int, fill: Callable[[int], None], deadline: Deadline
     ) -> WriteOutcome:
-        """Keep a frame of *size* bytes, which *fill* writes into an empty file.
+        """Store a frame of *size* bytes, which *fill* writes into an empty file.
 
         Args:
             key: of the chunk.
             size: bytes of the frame; they are reserved.
-            fill: is given a descriptor, open for reading and writing until it returns. What it
-                raises is the outcome: a ``StoreError`` or an ``OSError`` a ``Failed``.
+            fill: called with a descriptor, open for reading and writing until it returns. If it
+                raises a ``StoreError`` or an ``OSError``, the outcome is ``Failed``.
                 The file is published after it, whole, or not at all.
             deadline: as of a write.
         """

@@ -1,4 +1,4 @@
-"""Stores whose memory another process can go on with."""
+"""An ability of stores: another process can take over their memory."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ class PlacedFrame(NamedTuple):
 
     key: ChunkKey
     offset: int
-    """Where it begins, in bytes; a multiple of ``frame.PAGE``."""
+    """Offset in the file, in bytes; a multiple of ``frame.PAGE``."""
 
     size: int
     """Bytes of the frame."""
 
 
 class FrameFile(NamedTuple):
-    """A file without a name, and what a store keeps in it."""
+    """A file without a name, and the frames that a store keeps in it."""
 
     descriptor: int
-    """Whoever made this closes it, after the call that it is passed to."""
+    """Closed by the creator of this value, after the call that it is passed to."""
 
     end: int
-    """Bytes: nothing that anybody may still write to lies behind."""
+    """Bytes of the used part: no process may still write behind it."""
 
     frames: Sequence[PlacedFrame]
-    """What is worth least comes first. Pages of the file beside them are nobody's."""
+    """The frames, the least valuable first. The file's other pages are unused."""
 
 
 @runtime_checkable
 class SupportsHandOver(Protocol):
     """A store that can leave its memory to a store of the same kind in another process.
 
-    One thread at a time calls it. The store that is to go on gets the file when it is opened
-    (``plugins.spec.OpenContext.inherited``), and is frozen until :meth:`thaw`: the process before
-    may take everything back.
+    One thread at a time calls it. The new store gets the file when it is opened
+    (``plugins.spec.OpenContext.inherited``), and is frozen until :meth:`thaw`: until then the old
+    process may take everything back.
     """
 
     def hand_over(self, keys: Sequence[ChunkKey]) -> FrameFile | None:
-        """Freeze, and say where the frames of *keys* lie, in that order, each once; no others.
+        """Freeze, and return the places of the frames of *keys* alone, in that order, each once.
 
-        From now on no write is taken, and no frame that is listed is changed, whether or not it
-        is deleted; :meth:`~hexkv.ports.ChunkStore.close` does not change it, either. ``None``:
-        this memory cannot be passed on, and the store goes on.
+        From now on the store accepts no write and changes no listed frame, even if it is deleted;
+        :meth:`~hexkv.ports.ChunkStore.close` does not change it, either. ``None``: this memory
+        cannot be handed over, and the store goes on.
         """
         ...
 
     def thaw(self) -> None:
-        """The memory is this store's. Free what was deleted meanwhile."""
+        """Take the memory as this store's own, and free the frames deleted while frozen."""
         ...

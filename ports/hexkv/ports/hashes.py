@@ -1,4 +1,4 @@
-"""Named hash functions: those that name chunks, and those that guard frames against damage."""
+"""Named hash functions: for naming chunks, and for checking frames for damage."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HashFunction:
-    """A hash function, by the name that identities and frame headers give it.
+    """A hash function, under its name in identities and frame headers.
 
-    One that names chunks resists collisions and gives ``DIGEST_BYTES`` bytes. One that guards
-    frames guards against damage, not malice: it need not be cryptographic, gives at most 16 bytes,
-    and has a name of at most 16 ASCII characters, for instance ``xxh3-128``.
+    A function that names chunks resists collisions and gives ``DIGEST_BYTES`` bytes. A checksum of
+    frames detects damage, not malice: it need not be cryptographic, gives at most 16 bytes, and
+    has a name of at most 16 ASCII characters, for instance ``xxh3-128``.
     """
 
     name: str

@@ -12,7 +12,7 @@ class TierHealth:
 
     name: str
     chunks: int | None
-    """``None`` where only the store knows."""
+    """``None`` if only the store knows."""
 
     used_bytes: int | None
     budget_bytes: int | None
@@ -24,19 +24,19 @@ class TierHealth:
 
     writing: str
     queued_bytes: int
-    """Bytes of reads and writes that wait or run."""
+    """Bytes of waiting and running reads and writes."""
 
     indexing: bool
-    """Whether the engine is still learning what the store holds."""
+    """True while the engine still lists the store's content."""
 
     tenants: Mapping[str, int]
     """Bytes in the share of each tenant that has one."""
 
     last_error: str = ""
-    """The call that failed last, and its error; empty before the first one."""
+    """The last failed call and its error; empty if none has failed."""
 
     last_error_time: float | None = None
-    """When that was: wall-clock seconds."""
+    """Time of that failure, in wall-clock seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Health:
     """The state of an engine."""
 
     state: str
-    """``open``, ``paused``, ``closing`` or ``closed``; empty of an open one whose node is gone."""
+    """``open``, ``paused``, ``closing`` or ``closed``; empty if it is open and its node is gone."""
 
     frozen: bool
     tiers: tuple[TierHealth, ...]
@@ -57,10 +57,10 @@ class Health:
     """Pinned chunks by owner, summed over tiers."""
 
     pin_seconds: Mapping[str, float]
-    """After how many seconds each owner that has not unpinned is taken for vanished."""
+    """By owner, seconds after which an owner that has not unpinned counts as vanished."""
 
     prefetches: int
-    """Prefetches that no retrieve has picked up."""
+    """The number of prefetches that no retrieve has used yet."""
 
     why: str = ""
-    """Why the host froze the cache and no longer uses it, as when a model's weights change."""
+    """Why the host froze the cache and no longer uses it, for instance changed model weights."""

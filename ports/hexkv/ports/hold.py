@@ -1,4 +1,4 @@
-"""What the keyed cache gives while chunks are on their way: holds on reads, writes to wait for."""
+"""Reads and writes under way in the keyed cache: holds on chunks, and publishings to wait for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hexkv.ports.reasons import Reason
 
 
 class Hold(Protocol):
-    """Chunks on their way into memory, and then in it until they are released.
+    """Chunks being read into memory, and then held there until they are released.
 
     Safe from any thread. A context manager that releases.
     """
@@ -23,30 +23,30 @@ class Hold(Protocol):
         ...
 
     def wait(self, deadline: Deadline) -> bool:
-        """Wait until it is done. False if *deadline* passed first; it may be asked again."""
+        """Wait until it is done. False if *deadline* passed first; may be called again."""
         ...
 
     @property
     def leases(self) -> Sequence[Lease | None]:
         """A lease for each chunk that arrived, in order, ``None`` for every other one.
 
-        Valid until :meth:`release`, which gives them back; a caller that needs one for longer
+        Valid until :meth:`release`, which releases them; a caller that needs one for longer
         takes a share of it. Empty after the release.
         """
         ...
 
     @property
     def reasons(self) -> Sequence[Reason | None]:
-        """For each chunk why it is missing; ``None`` where it arrived or is still on its way."""
+        """For each chunk why it is missing; ``None`` if it arrived or is still on its way."""
         ...
 
     @property
     def origins(self) -> Sequence[str]:
-        """For each chunk the name of the tier from which it arrived; empty where it did not."""
+        """For each chunk the name of the tier from which it arrived; empty if it did not."""
         ...
 
     def release(self) -> None:
-        """Give everything back, and cancel what has not begun. Calling it twice is allowed."""
+        """Release all leases and cancel reads not yet begun. Calling it twice is allowed."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -60,7 +60,7 @@ class Hold(Protocol):
 
 
 class Publishing(Protocol):
-    """Chunks on their way to the tiers."""
+    """Chunks being written to the tiers."""
 
     @property
     def done(self) -> bool:
@@ -73,5 +73,5 @@ class Publishing(Protocol):
 
     @property
     def tiers(self) -> Mapping[str, Sequence[bool]]:
-        """By tier, which of the chunks it holds, as far as that is known by now."""
+        """By tier, True for each chunk that it holds, as far as known by now."""
         ...

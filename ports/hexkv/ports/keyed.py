@@ -1,4 +1,4 @@
-"""The way from the cache by tokens to the one by key, for hosts that name chunks themselves."""
+"""Access from the cache by tokens to the cache by key, for hosts that name chunks themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hexkv.ports.keys import Namespace
 
 
 class KeyedAccess(Protocol):
-    """What a cache by tokens stands on."""
+    """Access to the cache by key below a cache by tokens."""
 
     @property
     def chunks(self) -> ChunkCache:
@@ -20,17 +20,17 @@ class KeyedAccess(Protocol):
 
     @property
     def announcing(self) -> Announcing | None:
-        """Where chunks under way are announced to the cache's other clients, if it has any."""
+        """Announcements to the cache's other clients; ``None`` if it can have none."""
         ...
 
     def key_space(self, namespace: Namespace | None = None) -> KeySpace:
-        """Return where the chunks of *namespace*, by default this cache's own, lie among all keys.
+        """Return the keys of the chunks of *namespace*, by default this cache's own.
 
-        Chunks under the same digests are the same chunks as this cache's own, where its chains
+        Chunks under the same digests are the same chunks as this cache's own, if its chains
         are not seeded (``chunk.seeded: false``) and the host hashes tokens as it does.
 
         Raises:
-            InvalidRequest: that is no namespace.
-            ConfigError: it is too long to describe.
+            InvalidRequest: *namespace* is no namespace.
+            ConfigError: its description is too long for a frame header.
         """
         ...

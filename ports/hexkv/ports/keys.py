@@ -1,7 +1,7 @@
-"""How KV is named, everywhere: a namespace, then a digest of the whole prefix.
+"""The keys of KV: a namespace, then a digest of the whole prefix.
 
-Stable on every host, Python version and ``PYTHONHASHSEED``. The rules by which keys are
-derived live in :mod:`hexkv.core.keys.hashing`; adapters treat a key as opaque bytes.
+Equal on every host, Python version and ``PYTHONHASHSEED``. The rules by which keys are
+derived are in :mod:`hexkv.core.keys.hashing`; adapters treat a key as opaque bytes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from hexkv.ports.errors import InvalidRequest
 from hexkv.ports.layout import KVLayout
 
 NAMESPACE_BYTES = 16
-"""How many bytes of the namespace's digest lead every key."""
+"""Bytes of the namespace's digest at the start of every key."""
 
 DIGEST_BYTES = 32
-"""How many bytes of the chained chunk digest follow."""
+"""Bytes of the chained chunk digest that follow."""
 
 KEY_BYTES = NAMESPACE_BYTES + DIGEST_BYTES
 
@@ -30,13 +30,13 @@ makes no 512 objects with a dictionary each, and every language can hold one.
 
 
 def namespace_of(key: ChunkKey) -> bytes:
-    """The part of *key* that every chunk of its namespace shares."""
+    """Return the part of *key* that all chunks of its namespace share."""
     return key[:NAMESPACE_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelSlice:
-    """Which part of the model's KV heads or layers a rank holds."""
+    """The part of the model's KV heads or layers that a rank holds."""
 
     rank: int = 0
     world: int = 1
@@ -49,7 +49,7 @@ class ParallelSlice:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """Everything besides the tokens that makes KV differ.
+    """All properties besides the tokens on which KV depends.
 
     Two caches that may not be mixed differ in at least one field. Changing any field
     changes every key.
@@ -70,7 +70,7 @@ class Namespace:
     """Identity of the LoRA adapter, empty for the base model."""
 
     salt: str = field(default="", repr=False)
-    """Tenant's salt. A secret: only its digest is ever written anywhere."""
+    """The tenant's salt. A secret: only its digest is ever written anywhere."""
 
     extra: tuple[tuple[str, str], ...] = ()
     """Further identity as sorted (name, value) pairs: quantisation, multimodal inputs, ..."""

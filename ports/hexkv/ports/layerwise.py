@@ -1,6 +1,6 @@
-"""Requests that move one layer at a time, while the model computes another one.
+"""Requests that copy one layer at a time, while the model computes another one.
 
-:class:`~hexkv.ports.prefix_cache.PrefixCache` gives them as contexts. One thread at a time uses
+:class:`~hexkv.ports.prefix_cache.PrefixCache` returns them as contexts. One thread at a time uses
 such a request; it need not always be the same. Only the time inside the calls below counts
 against the request's deadline: the time in which the model computes does not.
 """
@@ -20,19 +20,19 @@ from hexkv.ports.tokens import Tokens
 class LayeredRead(Protocol):
     """A retrieve under way: an iterator over the layers, which come in order.
 
-    When an iteration gives a layer, the device holds that layer's KV of the tokens
-    ``[0, hit_tokens)``. Every layer comes, also if nothing was found.
+    When an iteration returns a layer, the device holds that layer's KV of the tokens
+    ``[0, hit_tokens)``. Every layer is returned, also if nothing was found.
 
-    Later layers may be written before they come, at the positions that are hit and not skipped,
-    but none once the context was left. A request of which a step raised anything is over.
+    Later layers may be written before they are returned, at the positions that are hit and not
+    skipped, but none after the context was left. An exception in a step ends the request.
     """
 
     @property
     def hit_tokens(self) -> int:
-        """The number of tokens that will be hit, as far as is known by now.
+        """The number of tokens that will be hit, as far as known by now.
 
-        It may become smaller at each layer. What a layer that came before holds of the
-        tokens that were lost is not to be used: the model computes them from layer 0 on.
+        It may become smaller at each layer. Do not use the KV of lost tokens in the layers
+        before: the model computes these tokens from layer 0 on.
         """
         ...
 
@@ -47,21 +47,21 @@ class LayeredRead(Protocol):
         ...
 
     def result(self) -> Retrieved:
-        """Return what was loaded. Only after the last layer.
+        """Return the result of the load. Only after the last layer.
 
         Raises:
-            InvalidRequest: there are layers still to come.
+            InvalidRequest: not all layers have been returned.
         """
         ...
 
 
 class LayeredWrite(Protocol):
-    """A store under way: the model's adapter says which layer is complete."""
+    """A store under way: the model's adapter calls it for each complete layer."""
 
     def layer_done(self, layer: int) -> None:
         """Copy *layer*, whose KV the device holds now. Layers may come in any order.
 
-        The KV must stay as it is until :meth:`result`, or the end of the context.
+        The KV must stay unchanged until :meth:`result`, or the end of the context.
 
         Raises:
             InvalidRequest: there is no such layer, it was done before, the context was left,
@@ -70,17 +70,17 @@ class LayeredWrite(Protocol):
         ...
 
     def result(self) -> StoreReport:
-        """Write what was copied and return what became of it. Only after the last layer.
+        """Write the copied chunks and return the report. Only after the last layer.
 
         Raises:
-            InvalidRequest: there are layers that are not done, the context was left before
-                all were, or the device refuses a copy.
+            InvalidRequest: a layer is not done, the context was left before all were, or the
+                device refuses a copy.
         """
         ...
 
 
 class LayerwiseCache(Protocol):
-    """The part of a cache that moves layers; arguments and errors as for bulk calls."""
+    """The layer-by-layer calls of a cache; arguments and errors as for bulk calls."""
 
     def retrieve_layers(
         self,
@@ -105,8 +105,9 @@ class LayerwiseCache(Protocol):
         namespace: Namespace | None = None,
         wait: bool = True,
     ) -> AbstractContextManager[LayeredWrite]:
-        """:meth:`store`, layer by layer. Nothing is on a tier before its result was asked for.
+        """:meth:`store`, layer by layer. No tier has anything before the call of its ``result``.
 
-        What does not fit the pool at once is dropped, from the end. Leaving early stores nothing.
+        Chunks that do not fit the pool at once are dropped, from the end. Leaving early stores
+        nothing.
         """
         ...

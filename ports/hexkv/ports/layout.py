@@ -1,7 +1,7 @@
-"""What the KV of one token looks like, and where each layer lies in a chunk.
+"""The layout of the KV of one token, and of the layers in a chunk.
 
 The bytes of a chunk are always layer-major, ``[layer][plane][token][head * width]``, so
-that one layer of a chunk is one contiguous range, whichever engine it came from.
+one layer of a chunk is one contiguous range, for every engine.
 """
 
 from __future__ import annotations
@@ -70,20 +70,20 @@ class KVLayout:
         key_width: int,
         value_width: int | None = None,
     ) -> KVLayout:
-        """The layout of multi-head or grouped-query attention (``heads`` counts KV heads)."""
+        """Return a layout of multi-head or grouped-query attention (``heads`` counts KV heads)."""
         value_width = key_width if value_width is None else value_width
         planes = (Plane("k", heads, key_width), Plane("v", heads, value_width))
         return cls(dtype, (LayerGroup(layers, planes),))
 
     @classmethod
     def latent(cls, dtype: DType, *, layers: int, latent_width: int, rope_width: int) -> KVLayout:
-        """The layout of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
+        """Return a layout of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
         planes = (Plane("latent", 1, latent_width), Plane("rope", 1, rope_width))
         return cls(dtype, (LayerGroup(layers, planes),))
 
     @cached_property
     def layers(self) -> int:
-        """How many layers there are."""
+        """The number of layers."""
         return sum(group.layers for group in self.groups)
 
     @cached_property
@@ -106,19 +106,19 @@ class KVLayout:
         return self._starts[-1]
 
     def chunk_bytes(self, tokens: int) -> int:
-        """Bytes of a chunk of *tokens* tokens."""
+        """Return the bytes of a chunk of *tokens* tokens."""
         return tokens * self._starts[-1]
 
     def layer_span(self, layer: int, tokens: int) -> tuple[int, int]:
-        """``(start, end)`` of one layer in the bytes of a chunk of *tokens* tokens."""
+        """Return ``(start, end)`` of one layer in the bytes of a chunk of *tokens* tokens."""
         return self._starts[layer] * tokens, self._starts[layer + 1] * tokens
 
     @classmethod
     def parse(cls, described: object) -> KVLayout:
-        """The layout that :meth:`describe` gave, after a journey through JSON.
+        """Return the layout from the value of :meth:`describe`, also after a trip through JSON.
 
         Raises:
-            ValueError: nothing that it gives.
+            ValueError: *described* is no such value.
         """
         if not isinstance(described, dict):
             raise ValueError("no description of a layout: not an object")  # noqa: TRY004
@@ -132,9 +132,9 @@ class KVLayout:
             raise ValueError(f"no description of a layout: {error}") from error
 
     def describe(self) -> dict[str, object]:
-        """The layout as JSON values; equal layouts give equal values.
+        """Return the layout as JSON values; equal layouts give equal values.
 
-        Neighbouring groups with equal planes are one group here, so that two spellings of
+        Neighbouring groups with equal planes become one group here, so that two spellings of
         a layout have one identity.
         """
         groups: list[list[object]] = []

@@ -1,4 +1,4 @@
-"""The life of a cache: it runs, may be frozen, says how it is, and is closed."""
+"""The life cycle of a cache: freezing, flushing, health and closing."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from hexkv.ports.telemetry import Telemetry
 
 
 class CacheLifecycle(Protocol):
-    """What every cache has beside its requests. Safe from any thread; a context manager.
+    """The calls of every cache beside its requests. Safe from any thread; a context manager.
 
     All but ``health`` and ``close`` raise ``EngineClosed`` once the cache is closed. In a forked
-    child everything does, but for what gives something back, which does nothing there. A signal
-    handler or a callback that comes in the middle of a call of its thread gets ``EngineBusy``; what
-    it closes or releases goes when that call is over.
+    child every call does, except those that release something, which do nothing there. A signal
+    handler or a callback in the middle of a call of its thread gets ``EngineBusy``; what it closes
+    or releases is closed or released at the end of that call.
     """
 
     @property
     def telemetry(self) -> Telemetry:
-        """What receives every count and duration."""
+        """The sink of all counts and durations."""
         ...
 
     def freeze(self, frozen: bool = True, why: str = "") -> None:
-        """While frozen, store nothing: what is cached stays as it is.
+        """Store nothing while frozen: the cached chunks stay unchanged.
 
-        *why* is for :attr:`Health.why`.
+        *why* becomes :attr:`Health.why`.
         """
         ...
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until everything queued is written. True if that came within *seconds*."""
+        """Wait until all queued writes are done. True if they ended within *seconds*."""
         ...
 
     def health(self) -> Health:
@@ -39,7 +39,7 @@ class CacheLifecycle(Protocol):
         ...
 
     def close(self) -> None:
-        """Refuse new calls, wait for those under way up to a deadline, give everything back.
+        """Refuse new calls, wait up to a deadline for those under way, and release everything.
 
         Never raises. Calling it twice is allowed.
         """

@@ -1,7 +1,7 @@
-"""Lives of nodes, in the order that a directory gives them: no clock says which is later.
+"""Lives of nodes, ordered by a directory instead of by clocks.
 
-A node asks for the last life that is known of it, and begins a later one. Where the directory was
-away then, it does so when it joins, and its channel answers as that life from then on.
+A node queries its last known life, and begins a later one. If the directory cannot be reached at
+that time, the node does so when it joins, and its channel answers as that life from then on.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from hexkv.ports.clock import Deadline
 
 @runtime_checkable
 class SupportsLives(Protocol):
-    """A directory that says which life of a node was the last."""
+    """A directory that knows the last life of each node."""
 
     def last_life(self, name: str, deadline: Deadline) -> int:
-        """Return the generation of the last known life of a node, also of a silent one; or 0.
+        """Return the generation of the last known life of a node, also a silent one; 0 if none.
 
         Raises:
             StoreUnreachable: no answer came in time.
@@ -26,8 +26,8 @@ class SupportsLives(Protocol):
 
 @runtime_checkable
 class SupportsRenewal(Protocol):
-    """A channel that may answer as a later life than the one that it served as."""
+    """A channel that can change to a later life than the one it began to serve as."""
 
     def renew(self, generation: int) -> None:
-        """Tell peers that connect from now on that this is life *generation*."""
+        """Report life *generation* to peers that connect from now on."""
         ...

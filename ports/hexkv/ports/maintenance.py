@@ -1,4 +1,4 @@
-"""What the verbs of administration take and give: a choice of chunks, and what became of them."""
+"""Arguments and results of the verbs of administration: selections, reports and states."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hexkv.ports.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Chunks: all of them, or those of some keys, of some namespaces, or of one tenant."""
+    """A choice of chunks: all, or those of some keys, of some namespaces, or of one tenant."""
 
     everything: bool = False
     keys: tuple[ChunkKey, ...] = ()
     namespaces: tuple[bytes, ...] = ()
-    """How the keys begin: ``NAMESPACE_BYTES`` each."""
+    """Prefixes of keys, of ``NAMESPACE_BYTES`` each."""
 
     tenant: str = ""
     oldest: float = 1.0
-    """The part of these that each tier values least, in ``(0, 1]``: what it would evict first."""
+    """Share of these in ``(0, 1]``, the least valuable on each tier: those it would evict first."""
 
     def __post_init__(self) -> None:
         check_kinds("Selection", bool, everything=self.everything)
@@ -45,40 +45,40 @@ class Selection:
 
 
 class Progress(NamedTuple):
-    """How far a verb has come."""
+    """The progress of a verb: chunks done, of all chunks."""
 
     chunks: int
     of: int
 
 
 Watch = Callable[[Progress], bool]
-"""Told how far a verb has come, in its thread. False stops it before the next chunks."""
+"""Called with the progress of a verb, in its thread. False stops it before the next chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkReport:
-    """What became of the chunks that a verb was about."""
+    """The outcome of a verb for its chunks."""
 
     chunks: int = 0
     """Chunks that were selected."""
 
     done: int = 0
-    """Chunks that are where, and as, they were wanted, those that were so before included."""
+    """Chunks that are now where, and as, they were wanted, including those that already were."""
 
     absent: int = 0
-    """Chunks that were not there any more."""
+    """Chunks that were already gone."""
 
     failed: int = 0
-    """Chunks that stayed as they were."""
+    """Chunks that are unchanged because of a failure."""
 
     saved_bytes: int = 0
-    """How much less room they take on the tier; negative for more."""
+    """Bytes of room on the tier that were saved; negative if they take more."""
 
     stopped: bool = False
     """True if the verb was stopped before its end."""
 
     left: Mapping[str, str] = field(default_factory=dict)
-    """By tier why more of what was selected may be there."""
+    """By tier why more of the selected chunks may be there."""
 
     kept: tuple[ChunkKey, ...] = ()
     """The first 1,000 chunks that only a drained tier holds."""
@@ -90,43 +90,43 @@ class WorkReport:
 
 
 class Why(NamedTuple):
-    """Why a chunk would come from a tier, or would not."""
+    """Why a chunk would be read from a tier, or would not."""
 
     reason: Reason
 
     when: float | None = None
-    """Wall-clock seconds at which that happened, where something happened."""
+    """Time of the event in wall-clock seconds; ``None`` if the reason is no event."""
 
     detail: str = ""
 
 
 class TierState(NamedTuple):
-    """A tier, and what is done with it."""
+    """A tier, and its rules."""
 
     health: TierHealth
     policy: str
-    """Empty where only the store knows what it holds."""
+    """Name of the eviction policy; empty if only the store knows its content."""
 
     reads: bool
     writes: str
-    """``all``, ``evicted`` or ``none``."""
+    """Which chunks are written: ``all``, ``evicted`` or ``none``."""
 
     promotes: bool
     shared: bool
-    """True if others add and remove chunks beside this cache."""
+    """True if other processes add and remove chunks beside this cache."""
 
 
 class NamespaceState(NamedTuple):
-    """What lies under one namespace."""
+    """The chunks of one namespace."""
 
     prefix: bytes
-    """How its keys begin."""
+    """The first bytes of its keys."""
 
     identity: str
-    """Canonical JSON of the namespace, in which a salt is a digest; empty if it is not known."""
+    """Canonical JSON of the namespace, in which a salt is a digest; empty if it is unknown."""
 
     tenant: str
-    """Empty for nobody in particular."""
+    """Name of the tenant; empty if it belongs to none."""
 
     chunks: Mapping[str, int]
-    """By tier, of those whose content is known."""
+    """The number of chunks by tier, of the tiers whose content is known."""

@@ -1,4 +1,4 @@
-"""Leases on blocks of memory, and stores that keep and lend them."""
+"""Leases on blocks of memory, and stores that keep and return leases."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ class Lease(Protocol):
     """A hold on one block: an aligned range of the pool, or of a store's own memory.
 
     The header page comes first. While any lease on a block is held its memory is not reused,
-    whatever deadline has passed. Leases may be released from any thread. A block may carry a
+    even after a deadline has passed. Leases may be released from any thread. A block has a
     sealed frame (its first bytes are ``frame.MAGIC``) or only a bare payload behind an empty
     header. A block of the pool is writable; one that a store lends may be read-only.
     """
 
     @property
     def frame(self) -> memoryview:
-        """Header page and payload with its padding: what a store writes."""
+        """Header page and payload with its padding: the bytes that a store writes."""
         ...
 
     @property
     def payload(self) -> memoryview:
-        """The chunk's bytes alone, without header and padding."""
+        """The chunk's bytes, without header and padding."""
         ...
 
     @property
     def owner(self) -> str:
-        """Under whose name the lease is listed."""
+        """The name under which the lease is listed."""
         ...
 
     @property
     def spec(self) -> ChunkSpec | None:
-        """What the block holds, or is to hold; ``None`` where only its bytes are known."""
+        """The chunk that the block holds or will hold; ``None`` if only its bytes are known."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes of memory that the block takes, which may be more than its frame has."""
+        """Bytes of memory of the block, which may be more than those of its frame."""
         ...
 
     def share(self, owner: str) -> Lease:
-        """Another, independent hold on the same block, in the name of *owner*."""
+        """Return another, independent lease on the same block, in the name of *owner*."""
         ...
 
     def release(self) -> None:
-        """Let go. Calling it twice is allowed; using the views afterwards is not."""
+        """Release the lease. Calling it twice is allowed; using the views afterwards is not."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -64,30 +64,30 @@ class Lease(Protocol):
 
 @runtime_checkable
 class MeteredLease(Lease, Protocol):
-    """A lease on a frame that is lent to a peer, whose owner counts what leaves.
+    """A lease on a frame that is lent to a peer, whose owner counts the bytes sent.
 
-    A channel that sends parts of frames says so; of others the whole frame is counted.
+    A channel that sends parts of frames reports each part; for others the whole frame counts.
     """
 
     def moved(self, size: int) -> None:
-        """Learn that *size* bytes more have left. Never raises."""
+        """Count *size* more bytes as sent. Never raises."""
         ...
 
 
 @runtime_checkable
 class SupportsZeroCopy(Protocol):
-    """A store in memory that lends leases: loading from it copies a chunk once."""
+    """A store in memory that returns leases: loading from it copies a chunk only once."""
 
     def put_lease(self, keys: Sequence[ChunkKey], leases: Sequence[Lease]) -> None:
-        """Keep each block under its key, in place of what was there. No key comes twice.
+        """Keep each block under its key, in place of an earlier one. No key comes twice.
 
-        The leases are the store's from now on, to be released with their chunks. If this
-        raises it keeps none of them, and they are the caller's.
+        The store owns the leases from now on, and releases them with their chunks. If this
+        raises, it keeps none of them, and they stay the caller's.
         """
         ...
 
     def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
-        """A share of each block, or ``None`` where there is none. Copies and awaits nothing."""
+        """Return a share of each block, or ``None`` for a miss. Copies and awaits nothing."""
         ...
 
 
@@ -95,11 +95,11 @@ class SupportsZeroCopy(Protocol):
 class SupportsOwnMemory(Protocol):
     """A store that copies chunks into memory of its own, which ends with the process.
 
-    Its chunks take nothing of the pool. Each takes ``Lease.size`` of what is lent, where the
-    store lends leases on that memory, else the bytes of its frame.
+    Its chunks take no memory of the pool. Each takes ``Lease.size`` of its lease if the store
+    lends leases on that memory, otherwise the bytes of its frame.
     """
 
     @property
     def own_memory(self) -> bool:
-        """True if it does; a store that holds shares of the pool's blocks says False."""
+        """True if it does; False for a store that holds shares of the pool's blocks."""
         ...

@@ -1,8 +1,7 @@
-"""What a process shows of itself from outside: numbers, whether it works, and what it holds.
+"""Observation of a process from outside: metrics, readiness, traces, and the content of its tiers.
 
 An adapter of the kind ``observe`` is an :class:`Observer`. The composition root has it follow the
-tiers of the process, if it publishes events, trace its calls, and serve what an :class:`Observed`
-says.
+tiers of the process, if it publishes events, trace its calls, and serve an :class:`Observed`.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ class NamedPrompt(NamedTuple):
     """Consecutive chunks of a prompt, and their tokens."""
 
     identity: str
-    """Of the namespace."""
+    """Canonical JSON of the namespace."""
 
     keys: Sequence[ChunkKey]
     ends: Sequence[int]
-    """The position behind each chunk, counted from the first token that is given."""
+    """The position behind each chunk, counted from the first token of *tokens*."""
 
     tokens: memoryview
     """Little-endian uint32, at least ``ends[-1]`` of them. The caller's: valid during the call."""
@@ -34,18 +33,18 @@ class NamedPrompt(NamedTuple):
 
 @runtime_checkable
 class PromptSink(Protocol):
-    """Told which tokens chunks are named by. Keys alone say that to nobody."""
+    """A sink of the tokens by which chunks are named: keys alone do not reveal them."""
 
     def named(self, prompt: NamedPrompt) -> None:
-        """Chunks of *prompt* are about to be stored, or were asked for.
+        """Receive the chunks of *prompt*, which a call is about to store or to look up.
 
-        From any thread, once a call. Must not block or raise; copies what it keeps.
+        From any thread, once a call. Must not block or raise; copies the data that it keeps.
         """
         ...
 
 
 class ContentFeed(PromptSink, Protocol):
-    """What publishes the content of tiers: an event sink that knows prompts, too."""
+    """A publisher of the content of tiers: an event sink that knows prompts, too."""
 
     def emit(self, event: CacheEvent) -> None:
         """See :class:`hexkv.ports.EventSink`."""
@@ -53,23 +52,23 @@ class ContentFeed(PromptSink, Protocol):
 
 
 class Observed(Protocol):
-    """What an observer serves. Called from its threads; never blocks, and does not raise."""
+    """The data that an observer serves. Called from its threads; never blocks or raises."""
 
     def metrics(self) -> str:
-        """All numbers, in Prometheus' text format 0.0.4; empty once it has ended."""
+        """Return all metrics, in Prometheus' text format 0.0.4; empty once it has ended."""
         ...
 
     def unready(self) -> str:
-        """Why no requests should be sent here at present; empty if they may be."""
+        """Return why no requests should be sent here at present; empty if they may be."""
         ...
 
 
 @runtime_checkable
 class Observer(Protocol):
-    """Shows one process from outside. Safe from any thread."""
+    """Makes one process observable from outside. Safe from any thread."""
 
     def follow(self, tiers: Mapping[str, bool], *, rank: int = 0) -> ContentFeed | None:
-        """Follow what tiers hold; ``None`` if nothing is to be published. Binds no address yet.
+        """Return a feed for the content of tiers; ``None`` to publish none. Binds no address yet.
 
         Args:
             tiers: by name; True for those that keep chunks in memory. A tier that is attached
@@ -79,21 +78,21 @@ class Observer(Protocol):
         ...
 
     def trace(self, model: str, *, rank: int = 0) -> SpanSink | None:
-        """Trace the calls of one engine; ``None`` if nobody is to know of them. Sends nothing yet.
+        """Return a sink for the calls of one engine; ``None`` to trace none. Sends nothing yet.
 
         Args:
-            model: whose KV it is.
-            rank: as of :meth:`follow`. Each one traces.
+            model: the model of the engine's KV.
+            rank: as for :meth:`follow`. Every rank traces.
         """
         ...
 
     def serve(self, observed: Observed, *, rank: int = 0) -> None:
-        """Serve *observed*, publish what was followed and send what was traced, as settings say.
+        """Serve *observed*, publish the feed and send the traces, as configured.
 
         Until :meth:`close`. A call that raised may be made again.
 
         Raises:
-            ConfigError: that is not possible there.
+            ConfigError: it is not possible at the configured places.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Reading past the host: from a store into the memory of a device, and there into a window.
+"""Reads past the host: from a store into the memory of a device, and there into a window.
 
-A window lends memory of its device, a store fills it, the device verifies what came, and the
-window scatters it. No byte of a payload passes through the host's memory: only header pages do.
+A window lends memory of its device, a store fills it, the device verifies the bytes, and the
+window scatters them. No byte of a payload passes through the host's memory: only header pages do.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class DeviceRange(NamedTuple):
     """Bytes of the whole room."""
 
     at: int
-    """Where the part begins in it, a multiple of ``PAGE``."""
+    """Offset of the part in the room, a multiple of ``PAGE``."""
 
     length: int
     """Bytes of the part."""
 
 
 class RoomSpan(NamedTuple):
-    """A run of token positions, and where in a room the payload of their chunk begins."""
+    """A run of token positions, and the offset of their chunk's payload in a room."""
 
     start: int
     end: int
@@ -42,34 +42,34 @@ class RoomSpan(NamedTuple):
 
 
 class DeviceRoom(Protocol):
-    """Memory of a window's device, of several who share it until the last one releases it."""
+    """Memory of a window's device, shared by several holds until the last one is released."""
 
     @property
     def owner(self) -> str:
-        """In whose name it is held."""
+        """The name under which it is held."""
         ...
 
     @property
     def base(self) -> int:
-        """Its address on the device, aligned to ``PAGE``."""
+        """The address on the device, aligned to ``PAGE``."""
         ...
 
     @property
     def size(self) -> int:
-        """Its bytes, a multiple of ``PAGE``."""
+        """The size in bytes, a multiple of ``PAGE``."""
         ...
 
     def bind(self) -> None:
-        """Make its device the calling thread's. Called by a worker before it has it filled."""
+        """Make its device current in the calling thread. A worker calls it before the read."""
         ...
 
     def digests(
         self, checksum: str, parts: Sequence[tuple[int, int]], deadline: Deadline
     ) -> Sequence[bytes] | None:
-        """The digest of each of *parts*, ``(start, end)`` in the room, computed by the device.
+        """Return the digest of each of *parts*, ``(start, end)`` in the room, from the device.
 
-        Called by the worker that had the room filled, after that. ``None``: not of such parts,
-        not by this algorithm, or not in time.
+        Called by the worker of the read, after it. ``None`` if the device cannot digest such
+        parts, or by this algorithm, or in time.
         """
         ...
 
@@ -79,25 +79,25 @@ class DeviceRoom(Protocol):
         Called as the methods of the window are. The room belongs to the transfer until it is over.
 
         Raises:
-            InvalidRequest: before anything moves: a span leaves the window or the room.
+            InvalidRequest: before anything is copied: a span is outside of the window or room.
         """
         ...
 
     def share(self, owner: str) -> DeviceRoom:
-        """One more hold on it, in the name of *owner*."""
+        """Return one more hold on it, in the name of *owner*."""
         ...
 
     def release(self) -> None:
-        """Let go. Calling it twice is allowed."""
+        """Release the hold. Calling it twice is allowed."""
         ...
 
 
 @runtime_checkable
 class SupportsDeviceRoom(Protocol):
-    """A window that lends memory of its device, to be read into."""
+    """A window that lends memory of its device for reads."""
 
     def device_room(self, size: int, owner: str) -> DeviceRoom | None:
-        """At least *size* bytes in the name of *owner*; ``None``: not now, or not here."""
+        """Return at least *size* bytes in the name of *owner*; ``None`` if it cannot lend them."""
         ...
 
 
@@ -107,16 +107,16 @@ class SupportsDeviceRead(Protocol):
 
     @property
     def reads_to_devices(self) -> bool:
-        """True while it has a way. It may lose it, and is then a store as any other."""
+        """True while it can. It may lose that ability, and is then a store as any other."""
         ...
 
     def read_to_device(
         self, key: ChunkKey, page: memoryview, into: DeviceRange, deadline: Deadline
     ) -> ReadOutcome:
-        """Read a frame's header page into *page*, and all behind it into the device.
+        """Read a frame's header page into *page*, and all bytes behind it into the device.
 
         A frame of another length than both is ``Miss(REFUSED)``: the caller reads it another
-        way. As the library may write to the device until it says that it is done, this does
-        not return before that, whatever the deadline.
+        way. As the library may write to the device until it reports completion, this does not
+        return before that, even after the deadline.
         """
         ...

@@ -1,8 +1,8 @@
-"""What became of one chunk in one operation.
+"""The outcomes of an operation for one chunk.
 
-Every batch answers with a sequence of one outcome per chunk, in the order of the request. A
-miss is a value, never an exception, and a batch may mix all of them. Whatever is not one of
-these very classes, or has a field of another type, the core takes for a failure.
+Every batch returns a sequence of one outcome per chunk, in the order of the request. A miss is
+a value, never an exception, and a batch may mix all of them. The core treats a value that is not
+of exactly one of these classes, or has a field of another type, as a failure.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from hexkv.ports.reasons import Reason
 
 STORE_REASONS = frozenset({Reason.ABSENT, Reason.EVICTED, Reason.EXPIRED, Reason.REFUSED})
-"""Why a store may say that it does not give a chunk."""
+"""The reasons with which a store may report a miss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """The chunk's frame is in the buffer that the sink gave."""
+    """The chunk's frame is in the sink's buffer."""
 
     size: int
     """Bytes of the frame."""
 
     whole: int | None = field(default=None, compare=False)
-    """Of a part of a frame: bytes of the whole one, if the store knows."""
+    """For a part of a frame: bytes of the whole frame, if the store knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Stored:
     """The chunk is readable from now on, whole."""
 
     size: int
-    """Bytes of the frame; 0 where an equal one was there already and nothing was written."""
+    """Bytes of the frame; 0 if an equal one was there already and nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +44,23 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class Corrupt:
-    """Something is stored under the key that was never put there."""
+    """The bytes under the key differ from every frame that was stored there."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The store could not answer for this chunk."""
+    """The store failed for this chunk."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The deadline passed first. What was asked for may still happen, and is then ignored.
+    """The deadline passed first. The operation may still happen, and is then ignored.
 
-    A write that ran out of time may have cost its key the old frame: see ``ChunkStore.write``.
+    A write that timed out may have lost the old frame of its key: see ``ChunkStore.write``.
     """
 
 

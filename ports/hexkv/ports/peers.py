@@ -1,7 +1,7 @@
-"""The peers of one process: what it serves to them, what it fetches from them, and gives them.
+"""The peers of one process: it serves, fetches and pushes chunks, and exchanges queries.
 
-Chunks go by key, as whole frames, out of the tiers that a process calls its own and into those
-that take new chunks. Whoever fetches or receives a frame verifies it: peers are believed nothing.
+Chunks are sent by key, as whole frames, from a process's own tiers to the tiers that take new
+chunks. The process that fetches or receives a frame verifies it: peers are not trusted.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from hexkv.ports.outcomes import Corrupt, Failed, Miss, Stored, TimedOut
 from hexkv.ports.transfer import Peer, TransferChannel
 
 KIND_BYTES = 4
-"""Bytes that a question begins with: its kind."""
+"""Bytes of the kind at the start of a query."""
 
 TransferOutcome = Stored | Miss | Corrupt | Failed | TimedOut
-"""What became of a chunk that was to go from one process to another. ``Stored(0)``: it was there
-already. ``Miss``: the process that was to give it does not have it, or does not lend it now."""
+"""The outcome of the transfer of a chunk between processes. ``Stored(0)``: it was there already.
+``Miss``: the sending process does not have it, or does not lend it now."""
 
 Answer = Callable[[bytes, str, Deadline], bytes]
-"""Answers a question: its body, who asks, and until when. What it raises is no answer. Called by
-threads of the channel, and must not ask the peer in turn."""
+"""Answers a query, given its body, the name of the calling peer, and a deadline. An exception
+means no answer. Called by threads of the channel; must not query the peer in turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerAccess:
-    """How a process reaches its peers: for adapters that read from them."""
+    """A process's access to its peers, for adapters that read from them."""
 
     member: Member
     """This process, as its peers know it."""
 
     channel: TransferChannel
     directory: Directory | None = None
-    """Says who holds what; ``None`` where none is configured, or it is being opened itself."""
+    """The directory; ``None`` if none is configured, or while it is being opened itself."""
 
 
 class Peers(Protocol):
@@ -45,12 +45,12 @@ class Peers(Protocol):
 
     @property
     def member(self) -> Member:
-        """This process; its address is where peers are served."""
+        """This process; its address is the one at which it serves peers."""
         ...
 
     @property
     def directory(self) -> Directory | None:
-        """Says who holds what, if one is configured."""
+        """The directory, if one is configured."""
         ...
 
     def pull(
@@ -59,17 +59,17 @@ class Peers(Protocol):
         """Fetch chunks from *peer* and put them on the tiers that take new ones.
 
         A chunk that an own tier has is not fetched. No key may come twice. ``Failed(StoreBusy)``:
-        *peer* has it, and others are being given it; it may be had from them, or from it later.
+        *peer* has the chunk and is sending it to others; fetch it from them, or from it later.
 
         Raises:
-            StoreError: peers are not served any more.
+            StoreError: this process has stopped serving peers.
         """
         ...
 
     def push(
         self, peer: Peer, keys: Sequence[ChunkKey], deadline: Deadline
     ) -> Sequence[TransferOutcome]:
-        """Give *peer* chunks of own tiers, as far as it has room for them. They stay here, too.
+        """Send *peer* chunks of own tiers, as far as it has room for them. They stay here, too.
 
         Raises:
             StoreError: as :meth:`pull`.
@@ -77,19 +77,19 @@ class Peers(Protocol):
         ...
 
     def ask(self, peer: Peer, kind: bytes, body: bytes, deadline: Deadline) -> bytes:
-        """Return what *peer* answers to a question of *kind*.
+        """Return the answer of *peer* to a query of *kind*.
 
         Raises:
-            InvalidRequest: the question is too long.
-            StoreUnreachable: there is no answer in time, or the peer knows no such question.
+            InvalidRequest: the query is too long.
+            StoreUnreachable: there is no answer in time, or the peer does not know the kind.
             StoreError: as :meth:`pull`.
         """
         ...
 
     def register(self, kind: bytes, answer: Answer) -> None:
-        """Have *answer* answer questions of *kind*, which has ``KIND_BYTES`` bytes.
+        """Answer queries of *kind*, which has ``KIND_BYTES`` bytes, by *answer*.
 
         Raises:
-            InvalidRequest: it has not, or something answers them already.
+            InvalidRequest: *kind* has another length, or is registered already.
         """
         ...

@@ -1,7 +1,7 @@
-"""The cache by tokens: what a serving engine's adapter, or any program, stores KV in.
+"""The cache by tokens, in which a serving engine's adapter, or any program, stores KV.
 
-Safe from any thread; every call waits for its configured deadline at most. A tier that fails
-makes a result smaller, never an exception, and never KV of other tokens or of another namespace.
+Safe from any thread; every call waits for its configured deadline at most. A failing tier makes a
+result smaller; it never causes an exception, or KV of other tokens or of another namespace.
 
 Every call with tokens takes a *namespace* where the request has one of its own, and raises
 ``InvalidTokens`` (no integers in ``[0, 2**32)``), ``LayoutMismatch`` (KV of another shape) and
@@ -25,20 +25,20 @@ from hexkv.ports.tokens import Tokens
 
 @runtime_checkable
 class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, SegmentAccess, Protocol):
-    """Stores KV under the tokens that it was computed from, and gives back the longest prefix."""
+    """A cache of KV by the tokens that it was computed from; loads the longest stored prefix."""
 
     @property
     def namespace(self) -> Namespace:
-        """The namespace of calls that give none."""
+        """The namespace of calls without one of their own."""
         ...
 
     def lookup(
         self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
     ) -> Lookup:
-        """Return how long a prefix of *tokens* the tiers hold. Loads nothing.
+        """Return the longest prefix of *tokens* that the tiers hold. Loads nothing.
 
-        A hint: what another thread evicts after it is not loaded later. With *pin* the chunks
-        are pinned for that owner, until :meth:`unpin`.
+        A hint: chunks may be evicted before a later load. With *pin* the chunks are pinned for
+        that owner, until :meth:`unpin`.
         """
         ...
 
@@ -47,15 +47,15 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, SegmentAccess, Pr
     ) -> int | None:
         """Begin to load *tokens* for a retrieve with this *lookup_id*. Waits for no tier.
 
-        Return how many tokens the tiers hold; ``None`` while a store has not answered: ask
-        again later. Zero also where naming a very long prompt would hold up the caller.
-        Asking again begins nothing new. What no retrieve takes is given back
+        Return how many tokens the tiers hold; ``None`` while a store has not answered: call
+        it again later. Zero also if naming a very long prompt would delay the caller.
+        Calling it again begins nothing new. Chunks that no retrieve takes are released
         after a time, or by :meth:`cancel`.
         """
         ...
 
     def cancel(self, lookup_id: str) -> bool:
-        """Give back what a prefetch loaded. True if there was one of that id."""
+        """Release the chunks of a prefetch. True if there was one of that id."""
         ...
 
     def retrieve(
@@ -94,11 +94,11 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, SegmentAccess, Pr
         namespace: Namespace | None = None,
         wait: bool = True,
     ) -> StoreReport:
-        """Copy what no tier holds of *tokens* from *device*, and write it.
+        """Copy the chunks of *tokens* that no tier holds from *device*, and write them.
 
-        What the report calls stored can be retrieved. Chunks wholly before *skip* are left
-        out. Without *wait* slower tiers are written after the call, until :meth:`flush`, and
-        what they hold is told by what is known already: a store is not asked.
+        Tokens that the report counts as stored can be retrieved. Chunks wholly before *skip*
+        are left out. Without *wait* slower tiers are written after the call, until
+        :meth:`flush`, and no store is queried: only indexes decide which chunks are present.
         Arguments and errors as for :meth:`retrieve`.
         """
         ...
@@ -132,8 +132,9 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, SegmentAccess, Pr
     ) -> Cleared:
         """Delete the chunks of a prompt, or of a whole namespace; pins do not protect them.
 
-        With neither, those of every namespace that this cache has met; other models' on the same
-        tiers stay, unless *everything* is to go. The result says which tiers may hold some still.
+        With neither, delete those of every namespace that this cache has used; chunks of other
+        models on the same tiers stay, except with *everything*. The result names the tiers that
+        may still hold some.
 
         Raises:
             InvalidRequest: there is no such tier, or *everything* of a prompt or namespace.
@@ -143,5 +144,5 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, SegmentAccess, Pr
     def chunk_keys(
         self, tokens: Tokens, *, namespace: Namespace | None = None
     ) -> Sequence[ChunkKey]:
-        """Return the keys of the chunks of *tokens*, in order: those that events name."""
+        """Return the keys of the chunks of *tokens*, in order, as events name them."""
         ...

@@ -1,7 +1,7 @@
-"""Why a chunk was not loaded, is not kept, or was not stored: one enumeration for all of it.
+"""The reasons why a chunk was not loaded, is not kept, or was not stored.
 
-Outcomes, results, metrics' labels, the history behind ``explain`` and the documents' tables all
-speak in these words; a reason is never a bare string.
+Outcomes, results, labels of metrics, the history behind ``explain`` and the tables of the
+documentation all use this enumeration; a reason is never a bare string.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """One word per reason; its value is the label of metrics and the text in messages."""
+    """The reasons; each value is the label of metrics and the text in messages."""
 
     ABSENT = "absent"
     """Nothing is stored under the key, as far as the answering side knows."""
@@ -22,7 +22,7 @@ class Reason(StrEnum):
     """The store removed it because its time was over."""
 
     LOST = "lost"
-    """The store no longer has what it had, and nothing here deleted it."""
+    """The store no longer has it, and nothing here deleted it."""
 
     CLEARED = "cleared"
     """It was deleted on request."""
@@ -34,16 +34,16 @@ class Reason(StrEnum):
     """It was never on the tier, as far as this engine knows."""
 
     BEHIND_A_MISS = "behind a miss"
-    """A chunk before it is missing, and KV is only useful from the start of a prompt on."""
+    """An earlier chunk is missing, and KV is only useful from the start of a prompt on."""
 
     SLOWER = "slower than computing"
-    """It is there; the model computes it sooner than the tier brings it."""
+    """It is there; the model computes it sooner than the tier delivers it."""
 
     REFUSED = "refused"
     """It is there; the reader has no memory for it."""
 
     TIER_OFF = "tier off"
-    """The tier is not asked at present: its breaker is open, or its rules say so."""
+    """The tier is not used at present: its breaker is open, or its rules forbid reads."""
 
     QUEUE_FULL = "queue full"
     """The tier's queue has no room for the work."""
@@ -52,7 +52,7 @@ class Reason(StrEnum):
     """The deadline passed first."""
 
     NO_ANSWER = "no answer"
-    """The store was asked whether it has the chunk, and did not answer in time."""
+    """The store did not answer in time whether it has the chunk."""
 
     CLOSED = "closed"
     """The tier was closed or detached."""
@@ -64,13 +64,13 @@ class Reason(StrEnum):
     """The tokens fill no chunk."""
 
     CORRUPT = "corrupt"
-    """What the store gave is not what was put under the key."""
+    """The store's bytes differ from those stored under the key."""
 
     UNKNOWN_SERDE = "unknown serde"
     """The chunk was encoded by a serde that is not installed."""
 
     FAILED = "failed"
-    """The store raised an error, or gave no answer that the port knows."""
+    """The store raised an error, or returned a value that the port does not allow."""
 
     READ_FAILED = "read failed"
     """A read failed or was too late; the chunk may still be there."""
@@ -85,10 +85,10 @@ class Reason(StrEnum):
     """No block of the pool was free for it, or the copy from the device failed."""
 
     NO_ROOM = "no room"
-    """The tier's budget has no room, or what is there may not go."""
+    """The tier's budget has no room, or its chunks may not be evicted."""
 
     NOT_INDEXED = "not indexed"
-    """Nothing is written before the tier's content was counted."""
+    """It was not written: the tier's content was not counted yet."""
 
     UNLIKELY = "unlikely"
     """It was not written: chunks like it are seldom asked for again."""
@@ -104,7 +104,7 @@ class Reason(StrEnum):
 
     @property
     def gone(self) -> bool:
-        """True if nothing is stored under the key, whatever became of it.
+        """True if nothing is stored under the key, for any cause.
 
         The chunks behind the first one that is gone count as gone for the same reason.
         """

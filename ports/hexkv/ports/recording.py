@@ -1,7 +1,7 @@
-"""Recording: what was asked of a cache, call by call, for planning and reports.
+"""Recording of a cache's calls, for planning and reports.
 
-An observer that is able to (:class:`SupportsRecording`) gives the engine a :class:`CallSink`, which
-learns each call after its end. What is written anywhere names chunks by salted digests only.
+An observer with this ability (:class:`SupportsRecording`) gives the engine a :class:`CallSink`,
+which receives each call after its end. Written records name chunks by salted digests only.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from hexkv.ports.keys import ChunkKey
 
 
 class RecordedKind(StrEnum):
-    """What a call did."""
+    """The kind of a recorded call."""
 
     LOOKUP = "lookup"
-    """Asked how much of a request's prompt is there. Only lookups that pin are recorded: others are
-    questions, not requests."""
+    """A lookup of a request's prompt. Only lookups that pin are recorded: others are questions,
+    not requests."""
 
     RETRIEVE = "retrieve"
     STORE = "store"
 
 
 class RecordedStep(NamedTuple):
-    """What took time within a call; see :class:`hexkv.ports.TraceStep`."""
+    """A timed step within a call; see :class:`hexkv.ports.TraceStep`."""
 
     name: str
     tier: str
@@ -38,14 +38,14 @@ class RecordedCall(NamedTuple):
 
     kind: RecordedKind
     began: float
-    """In seconds of the cache's clock; in a file that was read, of the wall clock."""
+    """In seconds of the cache's clock; in a record that was read from a file, of the wall clock."""
 
     seconds: float
     tokens: int
-    """In the whole prompt."""
+    """Tokens in the whole prompt."""
 
     keys: Sequence[ChunkKey]
-    """The chunks that it was about, in the order of the prompt."""
+    """The chunks of the call, in the order of the prompt."""
 
     start: int
     """Position of the first token in them."""
@@ -63,39 +63,39 @@ class RecordedCall(NamedTuple):
     """Tokens of a store that were there already."""
 
     request: str = ""
-    """What the host calls the request, where it says so; the same for its calls."""
+    """The host's id of the request, equal in all its calls; empty if unknown."""
 
     by_key: bool = False
     """True if the host named the chunks itself: they may begin anywhere in a prompt."""
 
     steps: Sequence[RecordedStep] = ()
-    """Where its time went, in order, where that is known."""
+    """The timed steps of the call, in order; empty if unknown."""
 
 
 @runtime_checkable
 class CallSink(Protocol):
-    """Told of each call of a cache."""
+    """A sink of a cache's calls."""
 
     def record(self, call: RecordedCall) -> None:
-        """One call, after its end. From any thread; must not block or raise."""
+        """Receive one call, after its end. From any thread; must not block or raise."""
         ...
 
 
 class RecordedCache(NamedTuple):
-    """What a record says of its cache."""
+    """The description of a cache in its record."""
 
     model: str
     chunk_tokens: int
     """Tokens of a full chunk."""
 
     chunk_bytes: int
-    """Bytes of the frame of one, as it was computed."""
+    """Bytes of a full chunk's frame before encoding."""
 
     compute_rate: float | None = None
-    """Tokens per second that the model computes, where that is known."""
+    """Tokens per second that the model computes; ``None`` if unknown."""
 
     tiers: Callable[[], Sequence[TierHealth]] = lambda: ()
-    """How full the tiers are now. May wait as long as a lookup; never raises."""
+    """Return the tiers and their use now. May wait as long as a lookup; never raises."""
 
 
 @runtime_checkable
@@ -106,10 +106,10 @@ class SupportsRecording(Protocol):
         """Begin a record of *cache*; ``None`` if none is wanted. Ends with the observer.
 
         Args:
-            cache: what the record is of.
+            cache: the recorded cache.
             rank: of the process among those that share a model. Only the first one records.
 
         Raises:
-            ConfigError: it cannot be written where the settings say.
+            ConfigError: it cannot be written at the configured place.
         """
         ...

@@ -1,4 +1,4 @@
-"""The memory of the block pool: one long region, and where it comes from."""
+"""The memory of the block pool: one long region, and its provider."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 
 class MemoryRegion(Protocol):
-    """One long range of memory, owned by whoever allocated it."""
+    """One long range of memory, owned by the caller that allocated it."""
 
     @property
     def buffer(self) -> memoryview:
@@ -15,34 +15,34 @@ class MemoryRegion(Protocol):
 
     @property
     def address(self) -> int:
-        """Where the range starts, for registration with a device or a network card."""
+        """Start address of the range, for registration with a device or a network card."""
         ...
 
     def close(self) -> None:
-        """Give the memory back. Calling it twice is allowed.
+        """Release the memory. Calling it twice is allowed.
 
-        Views of it should be gone. Memory that one still shows is given back with the last
-        of them, never before: a late access must not meet somebody else's memory.
+        No views of it should be left. Memory that a view still shows is released with the last
+        view, never before: a late access must not reach memory of another use.
         """
         ...
 
 
 @runtime_checkable
 class MemoryProvider(Protocol):
-    """Where the block pool's memory comes from: plain, huge, pinned or shared pages.
+    """Allocates the block pool's memory: plain, huge, pinned or shared pages.
 
     Called once when an engine is built, from the thread that builds it.
     """
 
     def allocate(self, size: int) -> MemoryRegion:
-        """A region of at least *size* bytes, which the machine has at the time of the call.
+        """Return a region of at least *size* bytes, which the machine has at the time of the call.
 
         A page may be backed by memory now or at its first use, and stays backed until the
         region is closed: only the first copy into a page may be slow.
 
         Raises:
             InvalidRequest: *size* is not positive.
-            PoolExhausted: the machine does not have that much; never at the first use.
+            PoolExhausted: the machine lacks that much memory; never raised at the first use.
         """
         ...
 
@@ -53,7 +53,7 @@ class SupportsMapping(Protocol):
 
     @property
     def descriptor(self) -> int:
-        """Of a file that is the region, as long, and sealed: nobody can make it shorter.
+        """Descriptor of a file that is the region, as long, and sealed against being shortened.
 
         Open until :meth:`MemoryRegion.close`.
         """
@@ -62,13 +62,13 @@ class SupportsMapping(Protocol):
 
 @runtime_checkable
 class SupportsPrefault(Protocol):
-    """A region that backs pages by memory shortly before their first use."""
+    """A region that backs pages with memory shortly before their first use."""
 
     def prefault(self, used: int) -> None:
-        """Begin to back some pages behind the first *used* bytes, where they are not yet.
+        """Begin to back some pages behind the first *used* bytes, if they are not backed yet.
 
         Called with the pool's lock held, whenever more of the region is used than ever before.
-        Never waits, never raises, and changes no byte. What it began has ended when
+        Never waits, never raises, and changes no byte. Its work has ended when
         :meth:`MemoryRegion.close` returns.
         """
         ...
@@ -76,10 +76,10 @@ class SupportsPrefault(Protocol):
 
 @runtime_checkable
 class SupportsRegistration(Protocol):
-    """A store or a channel that reads and writes memory by itself, once it was shown where that is.
+    """A store or a channel that reads and writes registered memory directly.
 
-    Such a store may still be in the caller's memory when a call's deadline has passed: then
-    it does not return before it is out of it, for with the call its leases end.
+    Such a store may still access the caller's memory when a call's deadline has passed: then
+    the call does not return before the access has ended, because its leases end with the call.
     """
 
     def register(self, region: MemoryRegion) -> None:

@@ -1,13 +1,13 @@
-"""What a node does for chunks that move from node to node: the half of a move at each end.
+"""Relocation of chunks from node to node: the part of a move at each of its two nodes.
 
-Nobody decides for both ends at once, so a chunk could be lost between two moves: one brings it
-from A to B while another one brings it from B to A, and each deletes what the other counts on. A
-**claim** prevents that. Of one chunk on one node either one move may be on its way out, or any
-number on their way in. A node deletes for a move only what that move has claimed, and forgets
-claims after a while, so a move may end anywhere.
+No process decides for both nodes at once, so a chunk could be lost between two moves: one copies
+it from A to B while another one copies it from B to A, and each deletes the other's source. A
+**claim** prevents that. A chunk on a node may be claimed either by one move out of the node, or by
+any number of moves into it. A node deletes for a move only chunks that the move has claimed, and
+drops claims after a while, so a move may end at any step.
 
-Who moves chunks claims them at both ends, has the goal fetch them, renews the claim at the origin,
-has the goal read them while it renews that claim there, and only then has the origin give them up.
+A mover claims the chunks at both nodes, has the goal fetch them, renews the claim at the origin,
+has the goal read them while it renews the claim there, and only then has the origin give them up.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hexkv.ports.maintenance import Selection, Watch, WorkReport
 from hexkv.ports.transfer import Peer
 
 LISTED_KEYS = 32_768
-"""Keys that one call of these takes or gives, at most."""
+"""The most keys that one call takes or returns."""
 
 CLAIM_SECONDS = 600.0
-"""The longest claim."""
+"""Seconds of the longest claim."""
 
 
 class ClaimState(StrEnum):
-    """What became of a claim on one chunk."""
+    """The outcome of a claim on one chunk."""
 
     HERE = "here"
     """It is claimed, and the node has it."""
@@ -39,11 +39,11 @@ class ClaimState(StrEnum):
 
     REFUSED = "refused"
     """Another move goes the other way, or both would take it out; or there are too many claims;
-    or the node is frozen, and so no place for a chunk to come to."""
+    or the node is frozen and takes no chunks."""
 
 
 class Relocation(Protocol):
-    """The verbs at one node. What a node has are the chunks of tiers that nobody else reads.
+    """The verbs at one node. A node has the chunks of those tiers that no other process reads.
 
     Safe from any thread. Each raises ``InvalidRequest`` for more than ``LISTED_KEYS`` keys, and
     ``EngineClosed`` once the cache is closed.
@@ -52,26 +52,26 @@ class Relocation(Protocol):
     def member(self) -> Member | None:
         """Return this life of the node, if a directory or peers know it.
 
-        Who was told an address asks this first: others may answer there by now.
+        Callers with only an address call this first: another node may answer there by now.
         """
         ...
 
     def listing(self, chosen: Selection, after: ChunkKey | None = None) -> Sequence[ChunkKey]:
         """Return the first chunks behind *after* that the node has, in the order of their keys.
 
-        None only if there are no more.
+        Empty only at the end.
 
         Raises:
-            InvalidRequest: a tier does not know yet what it holds.
+            InvalidRequest: the content of a tier is still being listed.
         """
         ...
 
     def holds(self, keys: Sequence[ChunkKey]) -> Sequence[str | None]:
-        """Return for each chunk a tier of the node's own that has it."""
+        """Return for each chunk a tier of the node's own that has it, or ``None``."""
         ...
 
     def room(self) -> int:
-        """Return how many bytes of chunks one of these tiers takes without evicting any.
+        """Return how many bytes of chunks one of the node's own tiers takes without evicting any.
 
         0 if the node is frozen.
         """
@@ -88,21 +88,21 @@ class Relocation(Protocol):
         """Claim chunks for the move *token*, or renew its claims.
 
         Args:
-            token: of the move; each has another one.
+            token: of the move; unique to it.
             keys: the chunks.
-            seconds: after which the node forgets about it, at most ``CLAIM_SECONDS``. Meanwhile
-                chunks that are on their way in, and here, are not evicted.
-            leaving: True where the chunks are to go, False where they are to come to.
-            read: ``HERE`` says of each chunk that it was just read from a tier, and verified.
+            seconds: after which the claim ends, at most ``CLAIM_SECONDS``. Until then the chunks
+                of a move into this node that are here are not evicted.
+            leaving: True at the origin of the move, False at its goal.
+            read: read each chunk from a tier and verify it, before it counts as ``HERE``.
         """
         ...
 
     def fetch(
         self, keys: Sequence[ChunkKey], origin: Peer, watch: Watch | None = None
     ) -> WorkReport:
-        """Read chunks from *origin*, verify them, and keep them as new ones are kept.
+        """Read chunks from *origin*, verify them, and store them as new ones.
 
-        Those that the node has count as done.
+        Chunks that the node has already count as done.
 
         Raises:
             InvalidRequest: the node has no channel to its peers, or is frozen.
@@ -111,9 +111,9 @@ class Relocation(Protocol):
         ...
 
     def give_up(self, token: str, keys: Sequence[ChunkKey]) -> WorkReport:
-        """Delete chunks that *token* has claimed on their way out; the others have failed."""
+        """Delete chunks that *token* has claimed to move out; the others count as failed."""
         ...
 
     def release(self, token: str) -> int:
-        """End the claims of a move. How many there were."""
+        """End the claims of a move. Return how many there were."""
         ...

@@ -1,4 +1,4 @@
-"""What the engine answers: one value per call, counted from outcomes."""
+"""The results of the engine's calls: one value per call, counted from outcomes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hexkv.ports.steps import TraceStep
 
 
 class Lookup(NamedTuple):
-    """How much of a prompt the tiers can be expected to give back."""
+    """The longest prefix of a prompt that the tiers are expected to have."""
 
     tokens: int
     """Tokens in the prompt."""
@@ -24,18 +24,18 @@ class Lookup(NamedTuple):
     """Tokens of that prefix by the tier that would serve them."""
 
     missing: Reason | None = None
-    """Why the chunk behind it is not found; ``None`` if all chunks are, or nobody says."""
+    """Why the chunk behind it is not found; ``None`` if all chunks are, or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """What a retrieve really put into the device."""
+    """The result of a retrieve: the KV that the device has now."""
 
     tokens: int
     """Tokens in the prompt."""
 
     hit_tokens: int
-    """The device holds the KV of tokens ``[0, hit_tokens)``, those that were skipped included."""
+    """The device holds the KV of tokens ``[0, hit_tokens)``, skipped ones included."""
 
     loaded_tokens: int
     """Tokens whose KV this call loaded."""
@@ -48,12 +48,12 @@ class Retrieved:
     """Chunks that were not loaded, by reason."""
 
     slowest: TraceStep | None = field(default=None, compare=False)
-    """The part of the call that took longest, where that is known."""
+    """The part of the call that took longest; ``None`` if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """What a store really kept."""
+    """The result of a store: the tokens that the tiers keep, and those that they do not."""
 
     tokens: int
     """Tokens in the prompt."""
@@ -77,23 +77,23 @@ class StoreReport:
 
     frozen: bool = False
     slowest: TraceStep | None = field(default=None, compare=False)
-    """The part of the call that took longest, where that is known."""
+    """The part of the call that took longest; ``None`` if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """What a clear deleted, and where something may be left of what it was to delete."""
+    """The result of a clear: the deleted chunks, and the tiers where some may be left."""
 
     chunks: int
-    """Distinct chunks that went, as far as tiers know what they hold."""
+    """Distinct deleted chunks, as far as tiers know their content."""
 
     tiers: Mapping[str, int] = field(default_factory=dict)
-    """Likewise by tier, a chunk on several of them once on each."""
+    """Deleted chunks by tier; a chunk on several tiers counts on each."""
 
     left: Mapping[str, str] = field(default_factory=dict)
     """By tier why chunks may be left there; empty if none is."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left on any tier."""
+        """True if nothing is left on any tier."""
         return not self.left

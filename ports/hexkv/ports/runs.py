@@ -1,4 +1,4 @@
-"""Many leases at once: in one step where their class offers that, else one after the other."""
+"""Operations on many leases: in one step if their class offers that, else one after the other."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class SupportsRuns(Protocol):
 
     @staticmethod
     def share_run(leases: Sequence[Lease], owner: str) -> Sequence[Lease]:
-        """A share of each lease in the name of *owner*: all of them, or an error and none."""
+        """Return a share of each lease in the name of *owner*: all of them, or raise, and none."""
         ...
 
     @staticmethod
     def release_run(leases: Sequence[Lease]) -> None:
-        """Release every lease; those that were released before are passed over."""
+        """Release every lease; skip those that were released before."""
         ...
 
 
 def share_all(leases: Sequence[Lease], owner: str) -> Iterable[Lease]:
-    """A share of each of *leases* in the name of *owner*, made at once or as they are asked for.
+    """Return a share of each of *leases* in the name of *owner*, made at once or lazily.
 
     Raises:
-        Exception: whatever sharing one of them raises.
+        Exception: any error of sharing one of them.
     """
     run: Callable[[Sequence[Lease], str], Iterable[Lease]] | None
     run = getattr(_kind(leases), "share_run", None)
@@ -48,6 +48,6 @@ def release_all(leases: Sequence[Lease]) -> None:
 
 
 def _kind(leases: Sequence[Lease]) -> type[Lease] | None:
-    """The class that all *leases* are of; ``None`` if there is no such one."""
+    """Return the class of all *leases*; ``None`` if they differ."""
     kinds = set(map(type, leases))
     return kinds.pop() if len(kinds) == 1 else None

@@ -1,4 +1,4 @@
-"""The port by which pieces of segments are found in prompts, wherever they stand."""
+"""The port for finding pieces of segments at any place in prompts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Piece(NamedTuple):
     """Tokens ``[start, end)`` of the prompt."""
 
     position: int
-    """Tokens of its segment before it."""
+    """The number of tokens of its segment before it."""
 
 
 @runtime_checkable
@@ -26,29 +26,29 @@ class SegmentFinder(Protocol):
     """Finds the chunks of segments of one namespace in prompts. Safe from any thread.
 
     *packed* are tokens as contiguous little-endian uint32, of format ``B``, the caller's again
-    when the call returns. A piece is given only where all tokens are those it is named by: its
-    own, behind those of its segment before it.
+    when the call returns. A piece is returned only if all tokens of its name match: its own, and
+    those of its segment before it.
     """
 
     def add(self, key: ChunkKey, packed: memoryview, after: ChunkKey | None = None) -> bool:
-        """Have a chunk of tokens *packed*, which continues chunk *after*, found from now on.
+        """Add a chunk of tokens *packed*, which continues chunk *after*.
 
-        False where that cannot be: it is too short, *after* is unknown, or there is no room.
+        False if it cannot be added: it is too short, *after* is unknown, or there is no room.
         """
         ...
 
     def forget(self, key: ChunkKey) -> None:
-        """Find a chunk, and those that continue it, no more."""
+        """Remove a chunk, and those that continue it."""
         ...
 
     def find(self, packed: memoryview, deadline: Deadline | None = None) -> Sequence[Piece]:
-        """The pieces in a prompt: in order, none over another; of two the leftmost, then longest.
+        """Return the pieces in a prompt, in order; of overlapping ones the leftmost, then longest.
 
-        What was not found before *deadline* is not given.
+        Pieces that were not found before *deadline* are left out.
         """
         ...
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of memory that what was added takes, about."""
+        """Approximate bytes of memory of the added chunks."""
         ...

@@ -1,6 +1,6 @@
-"""The cache of segments: KV computed alone, found and given back wherever its tokens stand.
+"""The cache of segments: KV computed alone, found and loaded at any place of its tokens.
 
-What a blender asks, beside the cache by tokens whose ``segments`` it is. Safe from any thread;
+A blender uses it beside the cache by tokens, which has it as ``segments``. Safe from any thread;
 calls, errors and deadlines are as those of :mod:`hexkv.ports.prefix_cache`, and a miss is a hole.
 """
 
@@ -21,16 +21,16 @@ from hexkv.ports.tokens import Tokens
 class LayeredSegments(Protocol):
     """A retrieve of parts under way: an iterator over the layers, which come in order.
 
-    When an iteration gives a layer, the device holds that layer's KV of the prefix and of the
-    segments. Every layer comes, also if nothing was found.
+    When an iteration returns a layer, the device holds that layer's KV of the prefix and of the
+    segments. Every layer is returned, also if nothing was found.
     """
 
     @property
     def parts(self) -> PromptParts:
-        """What is there, as far as is known by now.
+        """The parts that are there, as far as known by now.
 
-        A chunk that turns out to be damaged makes it less at any layer: who has used more begins
-        again without it.
+        A chunk that turns out to be damaged reduces them at any layer: a caller that has used
+        more begins again without it.
         """
         ...
 
@@ -41,7 +41,7 @@ class LayeredSegments(Protocol):
         ...
 
     def result(self) -> RetrievedParts:
-        """Return what was loaded. Only after the last layer."""
+        """Return the result of the load. Only after the last layer."""
         ...
 
 
@@ -49,16 +49,16 @@ class SegmentCache(Protocol):
     """Segments by their tokens, in prompts of which they are parts."""
 
     def cut(self, tokens: Tokens) -> Bounds:
-        """Where the segments of a prompt lie, by the separator that is configured."""
+        """Return the bounds of a prompt's segments, by the configured separator."""
         ...
 
     def find(
         self, tokens: Tokens, *, recomputed: float = 0.0, namespace: Namespace | None = None
     ) -> PromptParts:
-        """What the tiers hold of a prompt: its longest prefix, then segments. Loads nothing.
+        """Return the parts of a prompt on the tiers: its longest prefix, then segments. Loads none.
 
-        Segments are left out that come from their tier more slowly than what they save: the
-        share of the work on their tokens that is not *recomputed* all the same, in [0, 1].
+        Leaves out segments whose load takes longer than the work that they save. *recomputed* is
+        the share of the work on their tokens that is done anyway, in [0, 1].
         """
         ...
 
@@ -72,17 +72,17 @@ class SegmentCache(Protocol):
         recomputed: float = 0.0,
         namespace: Namespace | None = None,
     ) -> RetrievedParts:
-        """Load prefix and segments into *device*, each where it stands in the prompt.
+        """Load prefix and segments into *device*, each at its place in the prompt.
 
-        The keys of segments are as they were stored: to be rotated by each run's ``offset``.
-        Positions in holes are not touched.
+        The keys of segments are loaded as stored; the caller rotates them by each run's
+        ``offset``. Positions in holes are not touched.
 
         Args:
             tokens: the prompt.
             device: a window on as many positions as there are tokens.
             skip: tokens at the front whose exact KV the device holds already.
-            parts: what :meth:`find` gave for this prompt; by default it is asked here.
-            recomputed: see there.
+            parts: the result of :meth:`find` for this prompt; by default this calls it.
+            recomputed: as for :meth:`find`.
             namespace: of this request.
         """
         ...
@@ -99,7 +99,7 @@ class SegmentCache(Protocol):
     ) -> AbstractContextManager[LayeredSegments]:
         """:meth:`retrieve`, layer by layer: segments are read while the host computes.
 
-        Until the context is left the segments' chunks are held in memory, all of them.
+        All chunks of the segments are held in memory until the context is left.
         """
         ...
 
@@ -111,27 +111,27 @@ class SegmentCache(Protocol):
         namespace: Namespace | None = None,
         wait: bool = True,
     ) -> StoreReport:
-        """Store one segment, which *device* holds as computed alone, at positions from 0 on."""
+        """Store one segment, whose KV in *device* was computed alone, at positions from 0 on."""
         ...
 
     def register(self, tokens: Tokens, *, namespace: Namespace | None = None) -> int:
-        """Have :meth:`find` know a segment that was stored before, or by another process.
+        """Make a segment known to :meth:`find` that was stored before, or by another process.
 
         Return how many of its first tokens the tiers hold.
         """
         ...
 
     def forget(self, tokens: Tokens, *, namespace: Namespace | None = None) -> int:
-        """Delete one segment from every tier. How many chunks are known to be deleted."""
+        """Delete one segment from every tier. Return how many chunks are known to be deleted."""
         ...
 
     def report(self, blend: BlendReport) -> None:
-        """Count a request as its host computed it. Never raises."""
+        """Count a request by its host's report. Never raises."""
         ...
 
 
 class SegmentAccess(Protocol):
-    """The way from the cache by tokens to the one of segments."""
+    """Access from the cache by tokens to the cache of segments."""
 
     @property
     def segments(self) -> SegmentCache:

@@ -1,4 +1,4 @@
-"""The serde port: how a chunk's bytes are made smaller, or left alone."""
+"""The serde port: encodings that make a chunk's bytes smaller."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from hexkv.ports.layout import KVLayout, Plane
 
 @runtime_checkable
 class Serde(Protocol):
-    """Turns layer-major KV into a payload and back.
+    """Encodes layer-major KV into a payload, and decodes it.
 
     Called from I/O threads, several at once; buffers are the caller's and are not kept.
-    The payload describes itself beyond what layout and token count say. Hostile payloads
-    give an error, never a crash or an allocation that their length does not justify.
+    Apart from layout and token count, the payload describes itself. Hostile payloads give
+    an error, never a crash or an allocation that their length does not justify.
     """
 
     @property
     def name(self) -> str:
-        """What frame headers call it: up to 32 ASCII characters, version included."""
+        """The name in frame headers: up to 32 ASCII characters, version included."""
         ...
 
     @property
     def lossless(self) -> bool:
-        """Whether decoding gives the very bytes that were encoded."""
+        """True if decoding returns exactly the bytes that were encoded."""
         ...
 
     @property
     def per_layer(self) -> bool:
-        """Whether one layer can be decoded from a part of the payload."""
+        """True if one layer can be decoded from a part of the payload."""
         ...
 
     def bound(self, raw_bytes: int) -> int:
-        """The most bytes :meth:`encode` writes for a chunk of *raw_bytes*."""
+        """Return the most bytes that :meth:`encode` writes for a chunk of *raw_bytes*."""
         ...
 
     def encode(self, chunk: memoryview, layout: KVLayout, tokens: int, into: memoryview) -> int:
-        """Write the payload of *chunk* at the start of *into*. How many bytes it has.
+        """Write the payload of *chunk* at the start of *into*. Return its bytes.
 
         Args:
             chunk: ``layout.chunk_bytes(tokens)`` bytes, ``[layer][plane][token][head*width]``.
@@ -52,23 +52,23 @@ class Serde(Protocol):
         """Fill *into*, ``layout.chunk_bytes(tokens)`` bytes, from *payload*.
 
         Raises:
-            CorruptFrame: *payload* is not what :meth:`encode` writes for this shape.
+            CorruptFrame: *payload* is not a valid encoding for this shape.
         """
         ...
 
 
 @runtime_checkable
 class LayerSerde(Protocol):
-    """What a serde that declares ``per_layer`` has besides: one layer from a part of a payload."""
+    """A serde with ``per_layer`` True, which decodes one layer from a part of a payload."""
 
     def index_bytes(self, layout: KVLayout) -> int:
-        """How many bytes at a payload's start say where its layers lie."""
+        """Return the bytes of the index of layers at a payload's start."""
         ...
 
     def layer_parts(
         self, start: memoryview, payload_bytes: int, layout: KVLayout, tokens: int
     ) -> list[tuple[int, int]]:
-        """``(start, end)`` of each layer's part in a payload, from its first bytes alone.
+        """Return ``(start, end)`` of each layer's part in a payload, from its first bytes alone.
 
         Args:
             start: the payload's first ``index_bytes(layout)`` bytes, or all if it has fewer.
@@ -77,7 +77,7 @@ class LayerSerde(Protocol):
             tokens: tokens in the chunk.
 
         Raises:
-            CorruptFrame: this is no payload of such a chunk.
+            CorruptFrame: *start* does not begin a valid payload of such a chunk.
         """
         ...
 
@@ -87,42 +87,42 @@ class LayerSerde(Protocol):
         """Fill *into* with one layer of a chunk, from that layer's part of the payload.
 
         Raises:
-            CorruptFrame: *part* is not what ``encode`` writes for this layer.
+            CorruptFrame: *part* is not a valid encoding of this layer.
         """
         ...
 
 
 class ScaleGroup(StrEnum):
-    """Which elements of one plane in one layer of a chunk share a scale."""
+    """The elements of one plane in one layer of a chunk that share a scale."""
 
     HEAD = "head"
-    """Those of one head of one token."""
+    """The elements of one head of one token."""
 
     ROW = "row"
-    """Those of all heads of one token."""
+    """The elements of all heads of one token."""
 
     CHANNEL = "channel"
-    """Those at one place of all tokens."""
+    """The elements at one place of all tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorBound:
-    """How far a decoded element may be from the encoded one.
+    """The largest difference between a decoded element and the encoded one.
 
-    At most ``share`` of the largest finite magnitude among its peers, and one of the
-    smallest steps that the dtype has. Infinities and NaN come back bit for bit.
+    At most ``share`` of the largest finite magnitude among its peers, plus one of the
+    smallest steps of the dtype. Infinities and NaN are preserved bit for bit.
     """
 
     share: float
-    """Rounding to the dtype included; zero for elements that come back as they were."""
+    """Includes rounding to the dtype; zero for elements that are preserved."""
 
     peers: ScaleGroup = ScaleGroup.ROW
 
 
 @runtime_checkable
 class LossySerde(Protocol):
-    """What a serde that is not lossless has besides: a bound that every element keeps."""
+    """A serde that is not lossless, with an error bound for every element."""
 
     def error(self, layout: KVLayout, layer: int, plane: Plane) -> ErrorBound:
-        """The bound for *plane* of *layer*; :class:`ErrorBound` with share 0 where it is exact."""
+        """Return the bound for *plane* of *layer*; with share 0 if that is exact."""
         ...

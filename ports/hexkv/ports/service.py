@@ -1,8 +1,8 @@
 """A keyed cache in another process, whose memory this process has mapped.
 
-The other process owns the memory and decides who may use which block of it. What it lends is
-leased here as in one process: a lease is given back by its release, or by the end of the process
-that holds it, and its memory is not reused before.
+The other process owns the memory and decides which client may use which block of it. Its leases
+work as in one process: a lease ends with its release, or with the end of the process that holds
+it, and its memory is not reused before.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from hexkv.ports.results import Cleared
 
 
 class ServiceHold(Hold, Protocol):
-    """A hold that was asked for, and is not answered yet."""
+    """A hold that was requested, and may not be answered yet."""
 
     def known(self, deadline: Deadline) -> bool:
-        """True once ``reasons`` says which chunks are not there, though others are on their way.
+        """True once ``reasons`` is known for absent chunks, though others are on their way.
 
         Waits for that up to *deadline*.
         """
         ...
 
     def keep(self, deadline: Deadline) -> bool:
-        """Have a hold that was limited in time last until its release, from now on.
+        """Remove the time limit of a hold: from now on it lasts until its release.
 
-        Before this its leases must not be read. True at once for one without a limit.
+        Its leases must not be read before this. True at once for a hold without a limit.
 
         Returns:
             False if the service has taken it back, or does not answer: then it is released.
@@ -47,16 +47,16 @@ class ChunkService(ChunkLeases, Protocol):
 
     While the other process does not answer, chunks are missing, there is no memory to allocate,
     and nothing is published: no call raises for that, and none takes longer than its deadline.
-    The connection is made again without being asked for.
+    The connection is restored automatically.
     """
 
     @property
     def pool_bytes(self) -> int:
-        """Bytes of the memory that is shared; of the last one, while there is none."""
+        """Bytes of the shared memory; of the last one, while there is none."""
         ...
 
     def fits(self, payload_bytes: int) -> bool:
-        """True if a chunk of *payload_bytes* could ever be leased; also while nobody answers."""
+        """True if a chunk of *payload_bytes* could ever be leased. Needs no connection."""
         ...
 
     def hold(
@@ -67,36 +67,36 @@ class ChunkService(ChunkLeases, Protocol):
         *,
         seconds: float | None = None,
     ) -> ServiceHold:
-        """As of every keyed cache; does not wait for the other process.
+        """Hold chunks as every keyed cache does; does not wait for the other process.
 
-        With *seconds* it is limited in time: the other process takes it back so many seconds after
-        it was asked, whatever this process does, unless :meth:`ServiceHold.keep` came before.
+        With *seconds* the hold is limited in time: the other process takes it back that long after
+        the request, in any state of this process, unless :meth:`ServiceHold.keep` came before.
         """
         ...
 
     def reserve(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> ServiceHold:
-        """As ``allocate`` where nothing is waited for; does not wait for the answer, either.
+        """Allocate as ``allocate`` without a wait for memory; does not wait for the answer, either.
 
-        The leases are of the first of *wanted*, and as empty as those that ``allocate`` gives.
-        *deadline* is the answer's.
+        The leases are for the first of *wanted*, and empty as those of ``allocate``.
+        *deadline* is that of the answer.
         """
         ...
 
     def publish(
         self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
     ) -> Publishing:
-        """As of every keyed cache; does not wait for the other process.
+        """Publish chunks as every keyed cache does; does not wait for the other process.
 
-        What is said of ``tiers`` is what they had once it said anything.
+        ``tiers`` of the result is the content of the other process's latest answer.
         """
         ...
 
     def sweep(self, owner: str) -> int:
-        """Take back all that *owner* still holds, because it is gone. How many leases."""
+        """Take back all leases that *owner*, which is gone, still holds. Return how many."""
         ...
 
     def ledger(self) -> Mapping[str, int]:
-        """How many leases each owner of this process holds. Empty at rest."""
+        """Return the number of leases of each owner in this process. Empty at rest."""
         ...
 
     def clear(
@@ -114,23 +114,23 @@ class ChunkService(ChunkLeases, Protocol):
         ...
 
     def close(self) -> None:
-        """Give everything back and end the connection. Calling it twice is allowed.
+        """Release everything and end the connection. Calling it twice is allowed.
 
-        Memory that somebody still looks at stays mapped until the last view of it is gone.
+        Memory with views stays mapped until the last view of it is gone.
         """
         ...
 
 
 @runtime_checkable
 class SupportsListing(Protocol):
-    """A service that says what is in its memory, to those who may know."""
+    """A service that lists the chunks in its memory to authorized clients."""
 
     def in_memory(self, after: ChunkKey | None, deadline: Deadline) -> Sequence[ChunkSpec] | None:
-        """Some of the chunks in memory whose keys come behind *after*, in the order of keys.
+        """Return some of the chunks in memory with keys behind *after*, in the order of keys.
 
-        All of them are held raw. Empty: there are no more. ``None``: nobody answers.
+        All of them are held raw. Empty at the end. ``None`` if the service does not answer.
 
         Raises:
-            InvalidRequest: this process may not know.
+            InvalidRequest: this process is not allowed to list them.
         """
         ...

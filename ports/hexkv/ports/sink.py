@@ -1,4 +1,4 @@
-"""The sinks: where a store, or a channel between peers, puts what it reads."""
+"""The sinks: memory into which a store, or a channel between peers, reads."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from hexkv.ports.memory import Lease
 
 
 class Sink(Protocol):
-    """Gives a store the memory to read into, once the store knows how much it takes."""
+    """Gives a store the memory to read into, once the store knows the size."""
 
     def room(self, index: int, size: int) -> memoryview | None:
-        """A writable buffer of exactly *size* bytes for the chunk at *index* of the batch.
+        """Return a writable buffer of exactly *size* bytes for the chunk at *index* of the batch.
 
-        The same index may be asked for again, after a failed first try: the newer buffer
-        counts. ``None`` means: do not read this one, answer ``Miss(REFUSED)``. The buffer
-        starts at a multiple of ``frame.PAGE`` where the pool gave it. Never raises, and may
-        take its time: a store holds no lock meanwhile that another call needs.
+        May be called again for an index, after a failed first try: the newer buffer counts.
+        ``None`` means: do not read this one, return ``Miss(REFUSED)``. A buffer of the pool
+        starts at a multiple of ``frame.PAGE``. Never raises, and may take its time: during the
+        call a store holds no lock that another call needs.
         """
         ...
 
     def filled(self, index: int, upto: int) -> None:
-        """Learn that the newest buffer for *index* has its first *upto* bytes.
+        """Note that the newest buffer for *index* has its first *upto* bytes.
 
-        No store has to call this. One whose CPU copies the bytes, and for which a further call of
-        the system costs little, reads :data:`PIECE` bytes at a time and calls it in between, from
-        the thread that read them: the sink looks at them while they are in the CPU's cache.
-        *upto* grows from call to call. These bytes are not written again: who begins anew asks
-        for room anew. Never raises, and takes no longer than it takes to read the bytes.
+        No store has to call this. A store that copies with the CPU, and for which a further system
+        call costs little, reads :data:`PIECE` bytes at a time and calls it in between, from the
+        thread that read them: the sink reads them while they are in the CPU's cache. *upto* grows
+        from call to call. These bytes are not written again: to begin anew, a store calls
+        :meth:`room` anew. Never raises, and takes no longer than it takes to read the bytes.
         """
         ...
 
 
 PIECE = 512 << 10
-"""Bytes after which a store tells a sink how far it is: a core's own cache has room for more."""
+"""Bytes between two calls of :meth:`Sink.filled`: less than the cache of a CPU core."""
 
 
 class Destination(NamedTuple):
-    """Where one part is written."""
+    """The memory for one part."""
 
     lease: Lease
-    """On the block that *into* is in. The caller's; the channel shares it."""
+    """A lease on the block of *into*. The caller's; the channel shares it."""
 
     into: memoryview
     """Writable, of format ``B``, of exactly the part's size."""
@@ -52,10 +52,10 @@ class LeaseSink(Protocol):
     def room(self, index: int, size: int) -> Destination | None:
         """Return memory of *size* bytes for the part at *index*; ``None``: ``Miss(REFUSED)``.
 
-        The same index may be asked for again, after a failed first try. Never raises.
+        May be called again for an index, after a failed first try. Never raises.
         """
         ...
 
     def filled(self, index: int, upto: int) -> None:
-        """Learn that the newest memory for *index* has its first *upto* bytes, as of a ``Sink``."""
+        """Note that the newest memory for *index* has its first *upto* bytes, as of a ``Sink``."""
         ...

@@ -1,7 +1,7 @@
-"""Calls that are over, for whoever traces requests through several programs.
+"""Ended calls as spans, for tracing requests through several programs.
 
-A trace is W3C's: https://www.w3.org/TR/trace-context/. Which one a call belongs to is said around
-it, as tracers themselves do, so that no call has an argument for it::
+Traces are those of W3C: https://www.w3.org/TR/trace-context/. The caller sets the parent of its
+calls by a context, as tracers do, so that no call has an argument for it::
 
     with traced(headers["traceparent"]):
         cache.retrieve(prompt, window)
@@ -22,10 +22,10 @@ _PARENT: ContextVar[str] = ContextVar("hexkv_traceparent", default="")
 
 @contextmanager
 def traced(traceparent: str) -> Iterator[None]:
-    """Calls in this block, in this thread or task, belong to the span that *traceparent* names.
+    """Make the calls in this block, in this thread or task, children of span *traceparent*.
 
     Args:
-        traceparent: of W3C's header; empty, or not one: the calls begin traces of their own.
+        traceparent: W3C's header; if empty or invalid, the calls begin traces of their own.
     """
     token = _PARENT.set(traceparent)
     try:
@@ -35,12 +35,12 @@ def traced(traceparent: str) -> Iterator[None]:
 
 
 def traceparent() -> str:
-    """What the innermost :func:`traced` around the caller was given; empty outside of one."""
+    """Return the argument of the innermost :func:`traced` around the caller; empty outside."""
     return _PARENT.get()
 
 
 class EndedCall(NamedTuple):
-    """One call that is over."""
+    """One call that has ended."""
 
     name: str
     """``lookup``, ``retrieve`` or ``store``."""
@@ -51,8 +51,8 @@ class EndedCall(NamedTuple):
     seconds: float
     result: Lookup | Retrieved | StoreReport
     parts: Sequence[TraceStep]
-    """What followed each other in it, those that were about a tier by its name. None of a call
-    layer by layer, in which the host's own work lies."""
+    """The successive steps in it; those of a tier carry its name. None for a call layer by layer,
+    which includes the host's own work."""
 
     parent: str
     """See :func:`traceparent`."""
@@ -60,8 +60,8 @@ class EndedCall(NamedTuple):
 
 @runtime_checkable
 class SpanSink(Protocol):
-    """Told of each call that is over. Never of a chunk: that is what numbers are for."""
+    """A sink of ended calls. Never receives single chunks: metrics count those."""
 
     def ended(self, call: EndedCall) -> None:
-        """*call* is over. From the thread that made it. Must not block or raise."""
+        """Receive an ended *call*, from the thread that made it. Must not block or raise."""
         ...

@@ -1,4 +1,4 @@
-"""Steps: what took time, as a cache keeps in mind of late."""
+"""The timed steps that a cache remembers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ class TraceStep(NamedTuple):
     """One piece of work of a lane, one call, or one part of a call."""
 
     name: str
-    """What was done: ``retrieve``, ``store``; of a call ``match``, ``read``, ``copy``, ...; of a
+    """The kind of work: ``retrieve``, ``store``; of a call ``match``, ``read``, ``copy``, ...; of a
     lane ``get``, ``put``, ..."""
 
     row: str
-    """Who did it: a tier's lane (``disk/read``), or a calling thread (``calls 1234``)."""
+    """The worker: a tier's lane (``disk/read``), or a calling thread (``calls 1234``)."""
 
     begun: float
     """In seconds of the cache's clock."""
 
     seconds: float
     tier: str = ""
-    """Which tier it was about, where it was about one."""
+    """Name of the tier; empty if the step is of none."""
 
     call: str = ""
     """The call that it is a part of; empty for work of a lane."""
@@ -30,19 +30,19 @@ class TraceStep(NamedTuple):
     """Seconds in a queue before it began."""
 
     size: int = 0
-    """Bytes that it moved or held."""
+    """Bytes that it copied or held."""
 
     key: str = ""
-    """Of a whole call: the last chunk of its prompt, in hexadecimal."""
+    """For a whole call: the last chunk of its prompt, in hexadecimal."""
 
 
 @runtime_checkable
 class SupportsSteps(Protocol):
-    """What keeps its last steps in mind. Safe from any thread."""
+    """An object that remembers its last steps. Safe from any thread."""
 
     def steps(self) -> Sequence[TraceStep]:
         """Return the last steps, a few thousand at most, in the order in which they ended.
 
-        Of a call the parts come before the whole.
+        The parts of a call come before the whole.
         """
         ...

@@ -1,9 +1,9 @@
-"""The store port: where frames are kept under keys.
+"""The store port: keeps frames under keys.
 
 The core calls a store from several threads at once, always with batches (one chunk is a
-batch of one), and never trusts what it reads: frames are verified by the core, so a store
-treats them as opaque bytes of any length, 0 included. Scheduling, retries, breakers,
-budgets and eviction are the core's. A store does not promise durability, nor that a chunk
+batch of one), and never trusts the bytes that it reads: the core verifies frames, so a
+store treats them as opaque bytes of any length, 0 included. Scheduling, retries, breakers,
+budgets and eviction are the core's. A store promises neither durability nor that a chunk
 it once took is still there.
 
 Errors: an outcome per chunk where chunks can differ; an exception of the ``StoreError``
@@ -30,33 +30,33 @@ class Item(NamedTuple):
 
 @runtime_checkable
 class ChunkStore(Protocol):
-    """Keeps frames by key, and gives back the same bytes or nothing."""
+    """Keeps frames by key, and returns the same bytes or nothing."""
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-        """Whether each chunk is readable, as far as is known without reading it."""
+        """Return True for each chunk that is readable, as far as known without reading it."""
         ...
 
     def read(
         self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
     ) -> Sequence[ReadOutcome]:
-        """Read each frame into the buffer that *sink* gives for it.
+        """Read each frame into a buffer of *sink*.
 
-        ``Hit(size)`` says that all *size* bytes of the buffer were written. After any other
-        outcome the buffer's content means nothing.
+        ``Hit(size)`` means that all *size* bytes of the buffer were written. After any other
+        outcome the buffer's content is undefined.
         """
         ...
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
-        """Keep each frame, in place of whatever was stored under its key.
+        """Store each frame, in place of an earlier one under its key.
 
-        A reader sees the old frame or the new one, whole, never a mixture. After anything
+        A reader sees the old frame or the new one, whole, never a mixture. After any outcome
         but ``Stored`` its key has the old frame, the new one or none, and may change among
-        these a while later; no other key loses its own. What is sent by then is a copy.
+        these a while later; no other key loses its frame. Bytes sent later come from a copy.
         """
         ...
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-        """Forget each chunk. Whether it was there."""
+        """Delete each chunk. Return True for each that was there."""
         ...
 
     def close(self) -> None:
@@ -80,30 +80,30 @@ class SupportsScan(Protocol):
     """A store that can list what it holds: the core rebuilds its index from this."""
 
     def scan(self) -> Iterator[Entry]:
-        """Every chunk once, in no order, possibly stale; nothing that is not a chunk.
+        """Iterate over every chunk once, in no order, possibly stale; over nothing but chunks.
 
-        What comes or goes meanwhile may be listed or not, and hides nothing that stays.
+        A chunk stored or deleted during the scan may be listed or not, and hides no other one.
         """
         ...
 
 
 @runtime_checkable
 class SharedMedium(Protocol):
-    """A store that others may fill and empty beside this engine."""
+    """A store that other processes may write and delete in beside this engine."""
 
     @property
     def shared(self) -> bool:
-        """Whether they may: then the core asks it for what its own index does not know."""
+        """True if they may: then the core queries it for chunks that its own index lacks."""
         ...
 
 
 @runtime_checkable
 class ReadOnlyStore(Protocol):
-    """A store that may take no writes, because others fill it."""
+    """A store that may take no writes, because other processes fill it."""
 
     @property
     def read_only(self) -> bool:
-        """Whether that is so: then nothing is stored there, by default."""
+        """True if it takes no writes: then nothing is stored there, by default."""
         ...
 
 
@@ -112,18 +112,18 @@ class SupportsQuarantine(Protocol):
     """A store that can set damaged chunks aside for a person to look at."""
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
-        """Make the chunks unreadable, and keep a bounded number of them out of the way."""
+        """Make the chunks unreadable, and keep a bounded number of them aside."""
         ...
 
 
 @runtime_checkable
 class SupportsClear(Protocol):
-    """A store that can delete the chunks of a namespace, whether or not it can list them."""
+    """A store that can delete the chunks of a namespace, even if it cannot list them."""
 
     def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
         """Delete every chunk whose key begins with *prefix*, and nothing else; return how many.
 
-        An empty prefix stands for all chunks. What is written meanwhile may stay.
+        An empty prefix stands for all chunks. Chunks written during the call may stay.
 
         Raises:
             StoreError: some may be left, for instance because the deadline passed.
@@ -133,13 +133,13 @@ class SupportsClear(Protocol):
 
 @runtime_checkable
 class SupportsRangeRead(Protocol):
-    """A store that can give a part of a frame: one layer of a chunk."""
+    """A store that can read a part of a frame: one layer of a chunk."""
 
     def read_range(
         self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
     ) -> ReadOutcome:
         """Fill *into* with the frame's bytes from *start* on. ``Hit(len(into))`` if whole.
 
-        A store that knows how long the frame is says so (``Hit.whole``): more is damage.
+        A store that knows the frame's length returns it as ``Hit.whole``: a longer one is damage.
         """
         ...

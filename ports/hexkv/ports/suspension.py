@@ -1,4 +1,4 @@
-"""What listens at an address that goes over to another process."""
+"""Suspension of a listener, so that another process can take over its address."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class SupportsSuspension(Protocol):
-    """A channel, or a directory, whose address another process may take.
+    """A channel, or a directory, whose address another process may take over.
 
     One thread at a time calls it.
     """
 
     def suspend(self) -> None:
-        """Serve nobody, and leave the address to others, until :meth:`resume`. Twice is allowed.
+        """Stop serving and free the address, until :meth:`resume`. Calling it twice is allowed.
 
-        Asking and reading from peers goes on. Nothing is lent any more when this returns.
+        Queries to and reads from peers still work. No lease is lent when this returns.
         """
         ...
 
     def resume(self) -> None:
-        """Serve again as before, at the same address. Nothing where it serves.
+        """Serve again as before, at the same address. Does nothing if it serves.
 
         Raises:
-            ConfigError: somebody else is there.
+            ConfigError: another process listens there.
             StoreError: it is closed.
         """
         ...

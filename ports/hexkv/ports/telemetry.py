@@ -1,4 +1,4 @@
-"""What the core tells the world about itself. Numbers come from outcomes, not intentions."""
+"""The core's metrics and events. Numbers come from outcomes, not intentions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hexkv.ports.keys import ChunkKey
 
 
 class CounterName(StrEnum):
-    """Totals since the engine was built. Chunks unless the name says otherwise."""
+    """Totals since the engine was built. They count chunks, unless the name has another unit."""
 
     LOOKUPS = "lookups"
-    """Chunks that a retrieve asked for; always equals ``HITS`` + ``MISSES``."""
+    """Chunks that retrieves requested; always equals ``HITS`` + ``MISSES``."""
 
     LOOKUP_TOKENS = "lookup_tokens"
     """Tokens in them; always equals ``HIT_TOKENS`` + ``MISSED_TOKENS``."""
@@ -26,7 +26,7 @@ class CounterName(StrEnum):
     STORED = "stored"
     STORED_TOKENS = "stored_tokens"
     PRESENT = "present"
-    """Chunks that a store found already there: nothing was copied."""
+    """Chunks that were already there at a store: nothing was copied."""
 
     PRESENT_TOKENS = "present_tokens"
 
@@ -43,23 +43,23 @@ class CounterName(StrEnum):
 
     READ_BYTES = "read_bytes"
     WASTED_BYTES = "wasted_bytes"
-    """Bytes of ``READ_BYTES`` that were read for a request and that no request used."""
+    """Bytes of ``READ_BYTES`` that were read for a request and not used by any."""
 
     WRITTEN_BYTES = "written_bytes"
     LENT_BYTES = "lent_bytes"
     """Bytes of frames that were sent to peers."""
 
     POOL_RECLAIMS = "pool_reclaims"
-    """Times that the pool had no block free and something gave some up."""
+    """Times that the pool had no free block and other holders released some."""
 
     BLEND_REQUESTS = "blend_requests"
-    """Requests that might have been blended; the reason is what became of them."""
+    """Requests that might have been blended; the reason is their outcome."""
 
     BLEND_TOKENS = "blend_tokens"
     """Tokens in them; the reason is ``prefix``, ``reused``, ``recomputed`` or ``computed``."""
 
     BLEND_SEGMENTS = "blend_segments"
-    """Chunks of segments that were to be loaded; the reason is ``loaded``, or why it was not."""
+    """Chunks of segments to load; the reason is ``loaded``, or why it was not loaded."""
 
 
 class HistogramName(StrEnum):
@@ -70,27 +70,27 @@ class HistogramName(StrEnum):
     RETRIEVE = "retrieve_seconds"
     STORE = "store_seconds"
     LOAD_WAIT = "load_wait_seconds"
-    """Of a retrieve, while it waited for chunks to come from their tiers."""
+    """Time that a retrieve waited for chunks from their tiers."""
 
     EVICTED_AGE = "evicted_age_seconds"
-    """Since the last use of a chunk that is evicted; of a sample of the chunks."""
+    """Time since the last use of an evicted chunk; for a sample of the chunks."""
 
     REUSE_GAP = "reuse_gap_seconds"
-    """Between two uses of a chunk on a tier; of the same sample."""
+    """Time between two uses of a chunk on a tier; for the same sample."""
 
     BLEND_SELECT = "blend_select_seconds"
-    """For the choice of what is computed again of a request that is blended."""
+    """Time to choose the tokens that a blended request recomputes."""
 
     BLEND_ROTATE = "blend_rotate_seconds"
-    """For turning the keys of its segments."""
+    """Time to rotate the keys of its segments."""
 
     BLEND_KL = "blend_kl"
-    """Not seconds but nats: how far blended expectations are from full ones, where compared."""
+    """Nats, not seconds: divergence of blended expectations from full ones, where compared."""
 
 
 @runtime_checkable
 class Telemetry(Protocol):
-    """Called from any thread, once per batch; must not block and must not raise."""
+    """A sink of metrics. Called from any thread, once per batch; must not block or raise."""
 
     def count(self, counter: CounterName, amount: int, *, tier: str = "", reason: str = "") -> None:
         """Add *amount* to a total."""
@@ -102,7 +102,7 @@ class Telemetry(Protocol):
 
 
 class Change(StrEnum):
-    """How a tier's content changed."""
+    """The kind of a change of a tier's content."""
 
     STORED = "stored"
     REMOVED = "removed"
@@ -119,8 +119,8 @@ class CacheEvent:
 
 @runtime_checkable
 class EventSink(Protocol):
-    """Told what each tier holds, for routers and controllers. Must not block or raise."""
+    """A sink of changes of the tiers' content, for routers and controllers."""
 
     def emit(self, event: CacheEvent) -> None:
-        """One change, after it happened."""
+        """Receive one change, after it happened. Must not block or raise."""
         ...

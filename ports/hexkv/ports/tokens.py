@@ -1,4 +1,4 @@
-"""What a caller may give as the tokens of a prompt."""
+"""The types accepted as the tokens of a prompt."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Protocol, TypeAlias
 
 
 class Buffer(Protocol):
-    """Anything ``memoryview`` takes: ``collections.abc.Buffer``, from Python 3.12 on."""
+    """An object that ``memoryview`` accepts: ``collections.abc.Buffer``, from Python 3.12 on."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 
 class Values(Protocol):
-    """An array library's array. Most are buffers, too; some type stubs do not say so."""
+    """An array library's array. Most are buffers, too, which some type stubs do not declare."""
 
     def tolist(self) -> object:
-        """Its elements as (nested) lists."""
+        """Return its elements as (nested) lists."""
         ...
 
 

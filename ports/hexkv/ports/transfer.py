@@ -1,12 +1,12 @@
-"""The channel between peers: chunks that one process has leased, read by another into its leases.
+"""The channel between peers: copies chunks from leases of one process into those of another.
 
-Frames move by key. No message names an address, a block or an index: a frame names its chunk, so
-whatever two processes mix up is a miss.
+Frames are sent by key. No message names an address, a block or an index: a frame names its chunk,
+so any mix-up between two processes is a miss.
 
-**What a transfer may touch is leased until the transfer is over.** A channel takes a share of each
-lease that it reads from or writes to, and releases it when no byte can move any more. A deadline
-ends the waiting, never the lease: a share may outlive the call, an error, and the channel, for as
-long as a peer that was stopped could still write, or read what it would believe.
+**Memory that a transfer may touch is leased until the transfer is over.** A channel takes a share
+of each lease that it reads from or writes to, and releases it when no byte can be copied. A
+deadline ends the waiting, never the lease: a share may outlive the call, an error, and the channel,
+for as long as a suspended peer could still write to it, or read and trust its bytes.
 
 Errors, as of stores: an outcome per chunk where chunks can differ; an exception of the
 ``StoreError`` branch where the whole call failed, or after :meth:`TransferChannel.close`.
@@ -25,21 +25,21 @@ from hexkv.ports.reasons import Reason
 from hexkv.ports.sink import LeaseSink
 
 MAX_QUESTION = 64 << 10
-"""Bytes of a question or of its answer."""
+"""The most bytes of a query or of its answer."""
 
 
 class Peer(NamedTuple):
     """Another process that serves chunks."""
 
     address: str
-    """What its :meth:`TransferChannel.serve` said."""
+    """The address that its :meth:`TransferChannel.serve` returned."""
 
     generation: int = 0
-    """Of the life of it that is meant, for it may have been started anew; 0 stands for any."""
+    """Generation of its life, as it may have been restarted; 0 stands for any."""
 
 
 class Part(NamedTuple):
-    """What is wanted of one chunk: its frame, or some of the frame's bytes."""
+    """A requested part of one chunk: its frame, or some of the frame's bytes."""
 
     key: ChunkKey
     start: int = 0
@@ -48,70 +48,70 @@ class Part(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A chunk that a peer may take."""
+    """A chunk offered to a peer."""
 
     key: ChunkKey
     lease: Lease
-    """On the sealed frame."""
+    """A lease on the sealed frame."""
 
 
 class PeerSource(Protocol):
-    """What a process serves to its peers. Called by the channel's threads; raises nothing.
+    """The chunks and answers that a process serves. Called by the channel's threads; never raises.
 
-    *who* is the name that the asking peer gave of itself, proven no further than that it may ask.
+    *who* is the name that the calling peer claims; only its right to connect is verified.
     """
 
     def lend(
         self, keys: Sequence[ChunkKey], who: str, deadline: Deadline
     ) -> Sequence[Lease | None]:
-        """A lease on each sealed frame, which the channel releases; ``None`` where there is none.
+        """Return a lease on each sealed frame, which the channel releases; ``None`` for none.
 
-        Which chunks *who* may read, and how many bytes may be lent at a time, is decided here: a
-        chunk that is not lent beside others is asked for again once these were released.
+        This decides which chunks *who* may read, and how many bytes are lent at a time: a chunk
+        that is not lent beside others is requested again after their release.
         """
         ...
 
     def room(
         self, wanted: Sequence[tuple[ChunkKey, int]], who: str, deadline: Deadline
     ) -> Sequence[Lease | Reason]:
-        """An empty lease for each offered frame of so many bytes, or why there is none.
+        """Return an empty lease for each offered key and its frame's bytes, or why there is none.
 
-        ``PRESENT`` where the chunk is here already. The channel releases the leases.
+        ``PRESENT`` if the chunk is here already. The channel releases the leases.
         """
         ...
 
     def keep(self, arrived: Sequence[Offer], who: str, deadline: Deadline) -> Sequence[bool]:
-        """Verify frames that arrived whole, and publish them. True for each that is kept."""
+        """Verify frames that arrived whole, and publish them. Return True for each one kept."""
         ...
 
     def answer(self, question: bytes, who: str, deadline: Deadline) -> bytes:
-        """Answer a question of at most :data:`MAX_QUESTION` bytes, in as many."""
+        """Answer a query; both have at most :data:`MAX_QUESTION` bytes."""
         ...
 
 
 @runtime_checkable
 class TransferChannel(Protocol):
-    """One process's way to its peers, and theirs to it. Safe from any thread."""
+    """The connections between one process and its peers. Safe from any thread."""
 
     def serve(self, source: PeerSource, generation: int) -> Peer:
-        """Begin to answer peers from *source*, once, and return what they know this process by.
+        """Begin to serve *source* to peers, once, and return this process as they address it.
 
         Args:
-            source: what is served.
-            generation: of this life, from 1 to 2**63 - 1, another one than of any before.
+            source: the chunks and answers to serve.
+            generation: of this life, from 1 to 2**63 - 1, different from that of any earlier one.
 
         Raises:
-            ConfigError: it cannot listen there, or others could and nothing keeps them out.
+            ConfigError: it cannot listen there, or others could connect and nothing prevents it.
         """
         ...
 
     def read(
         self, peer: Peer, wanted: Sequence[Part], sink: LeaseSink, deadline: Deadline
     ) -> Sequence[ReadOutcome]:
-        """Read each part into the memory that *sink* gives for it.
+        """Read each part into memory of *sink*.
 
-        ``Hit(size)`` says that all *size* bytes were written, and that a whole frame names the
-        key. After any other outcome the memory's content means nothing. A part beyond the end of
+        ``Hit(size)`` means that all *size* bytes were written, and that a whole frame names the
+        key. After any other outcome the memory's content is undefined. A part beyond the end of
         its frame is ``Miss(ABSENT)``.
         """
         ...
@@ -119,18 +119,18 @@ class TransferChannel(Protocol):
     def offer(
         self, peer: Peer, offers: Sequence[Offer], deadline: Deadline
     ) -> Sequence[WriteOutcome]:
-        """Give chunks to a peer that has room for them. ``Stored(0)``: it had the chunk."""
+        """Send chunks to a peer that has room for them. ``Stored(0)``: it had the chunk."""
         ...
 
     def ask(self, peer: Peer, question: bytes, deadline: Deadline) -> bytes:
-        """Return what the peer's source answers.
+        """Return the answer of the peer's source.
 
         Raises:
-            InvalidRequest: the question is longer than :data:`MAX_QUESTION`.
+            InvalidRequest: the query is longer than :data:`MAX_QUESTION`.
             StoreUnreachable: no answer came in time.
         """
         ...
 
     def close(self) -> None:
-        """Serve no more and end what is under way, in less than a second. Twice is allowed."""
+        """Stop serving and end running transfers, in less than a second. Twice is allowed."""
         ...
