@@ -1,1 +1,1 @@
-"""The cache by tokens: naming, one stack of tiers, administration, explanations."""
+"""The cache by tokens: naming of chunks, one stack of tiers, administration, explanations."""

@@ -1,4 +1,4 @@
-"""What operators do with a cache: explain, move, compress, add and remove tiers."""
+"""The operators' calls of a cache: explain, move, compress, add and remove tiers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hexkv.ports import (
 
 
 class Admin:
-    """The calls beside the serving path, of which most wait for the tiers. Safe from any thread."""
+    """The calls beside the serving path; most of them wait for the tiers. Safe from any thread."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class Admin:
         deadlines: Deadlines,
         chunks: KeyedAdmin,
     ) -> None:
-        """Of the engine that these are parts of."""
+        """Administer the engine of these parts."""
         self.chunks = chunks
-        """Administration by key: what is served to others."""
+        """Administration by key, as it is served to other processes."""
 
         self._stack = stack
         self._calls = calls
@@ -43,7 +43,7 @@ class Admin:
         self._clock = stack.runtime.clock
 
     def explain(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Explanation:
-        """Where *tokens* stop being found, and for each tier why. Loads and changes nothing.
+        """Return where the hits of *tokens* end, and why, tier by tier. Loads and changes nothing.
 
         Names other namespaces of this engine that hold the same tokens, and the fields in
         which they differ: for operators, not for one tenant among several.
@@ -67,7 +67,7 @@ class Admin:
         """Copy a prompt's chunks, or all of a tier for ``None``, to another tier.
 
         Raises:
-            InvalidRequest: there is no such tier, or only its store knows what it holds.
+            InvalidRequest: there is no such tier, or only its store knows its content.
             InvalidTokens, LayoutMismatch, EngineClosed
         """
         with self._calls.call() as owner:
@@ -84,7 +84,7 @@ class Admin:
         *,
         namespace: Namespace | None = None,
     ) -> Moved:
-        """Likewise, and delete from *source* what is readable from *target*, chunk by chunk.
+        """Copy as :meth:`copy`, and delete from *source* each chunk that *target* can read.
 
         At every moment each chunk can be read from one of them.
 
@@ -105,9 +105,9 @@ class Admin:
         *,
         namespace: Namespace | None = None,
     ) -> Moved:
-        """Replace chunks on *tier* by what *serde* makes of them, where that is smaller.
+        """Replace chunks on *tier* by their encodings by *serde*, where these are smaller.
 
-        They are retrieved like any other: each frame says which serde it was written with.
+        They are retrieved like any other: each frame names the serde that encoded it.
 
         Raises:
             InvalidRequest: there is no such tier or serde.
@@ -147,9 +147,9 @@ class Admin:
             self._stack.attach(plan, position)
 
     def detach(self, tier: str) -> bool:
-        """Take a tier out while the engine runs, after what is under way there, and close it.
+        """Remove a tier while the engine runs, after its running work, and close it.
 
-        Whether all of that ended in time.
+        Return True if all of that work ended in time.
 
         Raises:
             InvalidRequest: there is no such tier.
@@ -166,10 +166,10 @@ class Admin:
         writes: Writes | None = None,
         promotes: bool | None = None,
     ) -> None:
-        """Change what is done with a tier from the next call on; ``None`` leaves a rule as it is.
+        """Change the rules of a tier from the next call on; ``None`` leaves a rule as it is.
 
-        Not reading from and not writing to the memory tier, for instance, switches the hot
-        cache off; what it holds stays until it is cleared.
+        Neither reading from nor writing to the memory tier, for instance, switches the hot
+        cache off; its chunks stay until they are cleared.
 
         Raises:
             InvalidRequest: there is no such tier, or *writes* is no such rule.

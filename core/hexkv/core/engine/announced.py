@@ -1,4 +1,4 @@
-"""Chunks that clients of one cache have announced; see :class:`hexkv.ports.Announcing`."""
+"""Chunks announced by the clients of one cache; see :class:`hexkv.ports.Announcing`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hexkv.ports import MAX_ANNOUNCED, Announcing, ChunkKey, Clock, Deadline, Executor
 
 PEERS = "\0peers"
-"""The group of what peers compute."""
+"""The group of announcements for peers."""
 
 
 class _Entry(NamedTuple):
@@ -20,14 +20,14 @@ class _Entry(NamedTuple):
 
 
 class Announced:
-    """What all clients have announced. Safe from any thread."""
+    """The announcements of all clients. Safe from any thread."""
 
     def __init__(self, clock: Clock, executor: Executor) -> None:
         self._clock = clock
         self._executor = executor
         self._entries: dict[ChunkKey, _Entry] = {}
         self._keys: dict[str, dict[str, set[ChunkKey]]] = {}
-        """By client and owner."""
+        """Announced keys by client and owner."""
 
         self._changed = Condition()
 
@@ -35,11 +35,11 @@ class Announced:
         return len(self._entries)
 
     def of(self, client: str) -> ClientAnnounced:
-        """The same as *client* sees it."""
+        """Return the view of *client*."""
         return ClientAnnounced(self, client)
 
     def published(self, keys: Iterable[ChunkKey]) -> None:
-        """Chunks are there, or will not come: nobody is to wait for them."""
+        """End the announcements of chunks that are available, or will not come."""
         if not self._entries:  # as a rule
             return
         with self._changed:
@@ -48,21 +48,21 @@ class Announced:
             self._changed.notify_all()
 
     def gone(self, client: str) -> None:
-        """End all that *client* has announced."""
+        """End all announcements of *client*."""
         with self._changed:
             owners = list(self._keys.get(client, ()))
         for owner in owners:
             self.withdraw(client, owner)
 
     def of_client(self, client: str) -> list[ChunkKey]:
-        """The chunks that *client* has announced, and that did not come by now."""
+        """Return the chunks that *client* has announced, and that have not come by now."""
         now = self._clock.now()
         with self._changed:
             keys = [key for mine in self._keys.get(client, {}).values() for key in mine]
             return [key for key in keys if self._entries[key].ends > now]
 
     def end(self, client: str, keys: Iterable[ChunkKey]) -> None:
-        """End what *client* has announced of *keys*."""
+        """End the announcements of *client* for *keys*."""
         with self._changed:
             for key in keys:
                 entry = self._entries.get(key)
@@ -118,7 +118,7 @@ class Announced:
         return []
 
     def _look(self, keys: Sequence[ChunkKey], group: str) -> tuple[list[bool], float]:
-        """Which are announced outside of *group*, and seconds until the first of these is over."""
+        """Return True for each key announced outside of *group*, and seconds to the first end."""
         now = self._clock.now()
         found = [self._entries.get(key) for key in keys]
         here = [one is not None and one.group != group and one.ends > now for one in found]
@@ -129,7 +129,7 @@ class Announced:
         return MAX_ANNOUNCED - sum(map(len, self._keys.get(client, {}).values()))
 
     def _over(self, client: str, now: float) -> list[ChunkKey]:
-        """What *client* has announced that is past its time."""
+        """Return the expired announcements of *client*."""
         keys = [key for mine in self._keys.get(client, {}).values() for key in mine]
         return [key for key in keys if self._entries[key].ends <= now]
 
@@ -146,7 +146,7 @@ class Announced:
 
 
 class ClientAnnounced:
-    """All of it, as one client sees it."""
+    """One client's view of all announcements."""
 
     def __init__(self, announced: Announced, client: str) -> None:
         self._announced = announced

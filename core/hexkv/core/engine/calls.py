@@ -1,9 +1,9 @@
-"""The calls of one engine: counted in and out, one at a time in each thread, up to its end.
+"""The calls of one engine: counted, one at a time in each thread, until the engine closes.
 
-Every call comes in by the engine's door, and nothing that could wait for itself. A signal handler
-or a finalizer runs in the middle of whatever its thread was doing, which may have the engine's
-locks and its lists half changed. It is told so, instead of waiting for what goes on only after
-it; but what gives something back is done as soon as that call is over.
+Every call enters by the engine's door, which refuses calls that could deadlock. A signal handler
+or a finalizer interrupts its thread at any point, perhaps with the engine's locks held and its
+lists half changed. Its call raises ``EngineBusy`` instead of waiting for code that continues only
+after it; a call that releases something is deferred to the end of the interrupted one.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long calls wait at most, in seconds."""
+    """The longest waits of calls, in seconds."""
 
     lookup: float = 1.0
     retrieve: float = 10.0
     store: float = 30.0
     close: float = 30.0
     pin: float = 600.0
-    """After which a pin that nobody ended is taken for one of a vanished owner."""
+    """The time after which the owner of a pin that is not ended counts as vanished."""
 
 
 class Caller:
-    """What the door knows of one thread."""
+    """The door's state of one thread."""
 
     __slots__ = ("inside", "later")
 
@@ -49,22 +49,22 @@ class Caller:
         """Held while the thread is in a call. A lock: no signal comes between it and a body."""
 
         self.later: list[Callable[[], None]] = []
-        """What is to be done once it is out."""
+        """Work to do once the thread has left."""
 
 
 class Door:
-    """Lets a thread in that is not inside yet, in the process where the engine was opened."""
+    """Admits one call per thread at a time, in the process where the engine was opened."""
 
     def __init__(self) -> None:
         self.home = Home()
         self._callers = local()
 
     def enter(self) -> Caller:
-        """Who comes in: to hold its ``inside`` for a call or a step of it, then to :meth:`leave`.
+        """Return this thread's entry. Hold its ``inside`` during a step, then call :meth:`leave`.
 
         Raises:
             EngineClosed: this is a forked child.
-            EngineBusy: this thread is inside.
+            EngineBusy: this thread is inside a call.
         """
         if self.home.left:
             self.home.check()
@@ -81,13 +81,13 @@ class Door:
         return caller
 
     def leave(self, caller: Caller) -> None:
-        """Do what was put off until *caller* is out."""
+        """Do the work that was deferred until *caller* has left."""
         while caller.later and not self.home.left:
             with caller.inside:
                 caller.later.pop(0)()
 
     def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The answer of *work*, a call or one step of it. Raises what :meth:`enter` raises."""
+        """Return the result of *work*, a call or one step of it. Raises as :meth:`enter`."""
         caller = self.enter()
         try:
             with caller.inside:
@@ -98,7 +98,7 @@ class Door:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """The same for a body of its own, which takes the interpreter three times as long."""
+        """The same as a context manager, which takes the interpreter three times as long."""
         caller = self.enter()
         try:
             with caller.inside:
@@ -107,9 +107,9 @@ class Door:
             self.leave(caller)
 
     def give_back(self, work: Callable[[], None]) -> None:
-        """Do *work*, which gives something back: now, or when the thread's call is over.
+        """Do *work*, which releases something: now, or at the end of the thread's call.
 
-        Never in a forked child, which has nothing.
+        Never in a forked child, which holds nothing.
         """
         if self.home.left:
             return
@@ -133,24 +133,24 @@ class Door:
 
 
 class _Life:
-    """What only a call that is under way refers to."""
+    """An object that only a call under way refers to."""
 
     __slots__ = ("__weakref__",)
 
 
 class Calls:
-    """What every call of an engine stands on. Safe from any thread.
+    """The registry of an engine's calls. Safe from any thread.
 
-    The engine, its cache by key and its administration share one. Once nobody has it any more,
-    what the engine is made of is closed.
+    The engine, its cache by key and its administration share one. Once it is garbage, the parts
+    of the engine are closed.
     """
 
     def __init__(self, half: ChunkHalf, seconds: float) -> None:
-        """Of an engine over *half*, whose end may take *seconds*."""
+        """Register calls of an engine over *half*, whose close may take *seconds*."""
         self.door = Door()
         self.state = "open"
         self.frozen = False
-        """True while nothing is to be stored."""
+        """True while nothing may be stored."""
 
         self.why = ""
         """Why the host froze the engine."""
@@ -158,22 +158,22 @@ class Calls:
         self._half = half
         self._seconds = seconds
         self._clock = half.runtime.clock
-        # Entered itself, not by the condition: no signal comes between it and the body.
+        # Entered directly, not by the condition: no signal comes between it and the body.
         self._lock = RLock()
         self._idle = Condition(self._lock)
         self._numbers = count(1)
         self._owners: dict[str, ref[_Life]] = {}
-        """Calls under way, by the name that each has."""
+        """Calls under way, by their names."""
 
         self._ending = Ending(half, self.door.home, seconds)
         self._dropped = finalize(self, self._ending.abandoned)
-        # A process that ends takes its threads along; what it leaves is as after a crash.
+        # The end of a process kills its threads; the state it leaves is as after a crash.
         self._dropped.atexit = False
 
     def do(self, work: Callable[[str], T]) -> T:
-        """The answer of *work*, a call from its beginning to its end.
+        """Return the result of *work*, a whole call.
 
-        It is given the name under which it leases and pins.
+        Its argument is the name under which it leases and pins.
         """
         caller = self.door.enter()
         try:
@@ -191,7 +191,7 @@ class Calls:
 
     @contextmanager
     def call(self) -> Iterator[str]:
-        """The same for a body of its own, which takes the interpreter three times as long."""
+        """The same as a context manager, which takes the interpreter three times as long."""
         caller = self.door.enter()
         try:
             with caller.inside:
@@ -208,7 +208,7 @@ class Calls:
 
     @contextmanager
     def in_steps(self) -> Iterator[str]:
-        """Likewise one whose steps come in by the door one by one, with the caller's between."""
+        """The same for a call whose steps enter one by one, between the caller's own work."""
         life = _Life()
         with self.door.passing():
             owner = self._begin(life)
@@ -220,41 +220,41 @@ class Calls:
             self.door.give_back(partial(self._end, owner))
 
     def health(self, seconds: float) -> Health:
-        """The state of the engine and of all below it, of which some may take *seconds* to ask."""
+        """Return the state of the engine and of all below it, which may take *seconds* to query."""
         with self.door.passing():
-            if self.state == "open":  # so that what is past its time is in no number
+            if self.state == "open":  # so that no number counts expired holds
                 self._tidy()
             below = self._half.health(Deadline.after(self._clock, seconds))
-            # Over a node that is gone an open engine takes calls in vain.
+            # Over a node that is gone the calls of an open engine have no effect.
             state = self.state if below.state or self.state != "open" else ""
             return replace(below, state=state, frozen=self.frozen, why=self.why)
 
     def at_close(self, work: Callable[[], None]) -> None:
-        """Do *work*, which never raises and does not refer to the engine, when that ends."""
+        """Do *work*, which never raises and does not refer to the engine, when that closes."""
         self._ending.first.append(work)
 
     def close(self) -> None:
         if self.door.home.left:
             return
         if self.door.inside and self.state == "open":
-            self.state = "closing"  # no new calls, though this one has to end first
+            self.state = "closing"  # refuses new calls, though this one has to end first
         self.door.give_back(self._close)
 
     def pause(self, until: Deadline) -> None:
-        """Take no more calls before :meth:`resume`; wait for those under way up to a deadline."""
+        """Refuse calls until :meth:`resume`; wait for those under way up to a deadline."""
         with self._lock:
             if self.state == "open":
                 self.state = "paused"
             self._half.runtime.executor.wait(self._idle, lambda: not self._owners, until)
 
     def resume(self) -> None:
-        """Take calls again."""
+        """Accept calls again."""
         with self._lock:
             if self.state == "paused":
                 self.state = "open"
 
     def abandon(self) -> None:
-        """Take no more calls, and end nothing: somebody else has what the engine is made of."""
+        """Refuse calls, and close nothing: another owner has the parts of the engine."""
         with self._lock:
             self.state = "closed"
         self._dropped.detach()
@@ -274,17 +274,16 @@ class Calls:
         self._ending.run(until)
 
     def _begin(self, life: _Life) -> str:
-        """Count a call in, under the name that it gets.
+        """Register a call, and return its new name.
 
-        Whatever is held in that name is given back at its end. If an exception out of
-        nowhere keeps that from happening, the next call does it: it sees that this one's
-        life is gone.
+        Everything held under that name is released at its end. If an asynchronous exception
+        prevents that, the next call does it: it detects that this one's life is gone.
         """
         if self._owners:
             self._sweep()
         owner = f"call-{next(self._numbers)}"
-        # Listed first, then asked, and who closes does it the other way round: so without a lock
-        # either this sees that it is too late, or the other one that there is a call to wait for.
+        # Listed first, then checked; closing does it in the opposite order. So without a lock
+        # either this sees that it is too late, or the close sees a call to wait for.
         self._owners[owner] = ref(life)
         if self.state != "open":
             with self._lock:
@@ -294,7 +293,7 @@ class Calls:
         return owner
 
     def _tidy(self) -> None:
-        """Give back what is late or past its time."""
+        """Release late copies, and prefetches and pins past their time."""
         if self._half.copier.late:
             self._half.copier.reap(Deadline(self._clock, 0.0))
         if self._half.prefetches.waiting:
@@ -303,7 +302,7 @@ class Calls:
             self._half.expire()
 
     def _end(self, owner: str) -> None:
-        """A call is over: take back what it still holds."""
+        """End a call: take back everything that it still holds."""
         if self.door.home.left:
             return
         if self._half.copier.begun:
@@ -315,7 +314,7 @@ class Calls:
                 self._idle.notify_all()
 
     def _sweep(self) -> None:
-        """End the calls that are gone without having come to their end."""
+        """End the calls that vanished without reaching their end."""
         for owner, life in list(self._owners.items()):
             if life() is None:
                 self._end(owner)

@@ -1,4 +1,4 @@
-"""Which chunks of a node moves count on, or are about to take away."""
+"""Claims of moves on the chunks of a node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import Lock
 from hexkv.ports import ChunkKey, Clock
 
 MOST = 1 << 18
-"""Chunks that are claimed at a time; more are refused. About 100 MB."""
+"""The most chunks claimed at a time; more are refused. About 100 MB."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Claims:
     """See :mod:`hexkv.ports.relocation`. Safe from any thread."""
 
     def __init__(self, clock: Clock, most: int = MOST) -> None:
-        """By the time of *clock*, on *most* chunks."""
+        """Limit claims by *clock*, and to *most* chunks."""
         self._clock = clock
         self._most = most
         self._claims: dict[ChunkKey, _Claim] = {}
@@ -33,7 +33,7 @@ class Claims:
     def take(
         self, token: str, keys: Sequence[ChunkKey], seconds: float, *, leaving: bool
     ) -> list[bool]:
-        """Claim chunks for *token*, or renew its claims. True for each that is claimed."""
+        """Claim chunks for *token*, or renew its claims. Return True for each that is claimed."""
         with self._lock:
             if len(self._claims) + len(keys) > self._most:
                 self._expire()
@@ -41,13 +41,13 @@ class Claims:
             return [self._take(token, key, until, leaving) for key in keys]
 
     def held(self, token: str, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
-        """Those of *keys* that *token* may take away."""
+        """Return those of *keys* that *token* may move out."""
         now = self._clock.now()
         with self._lock:
             return [key for key in keys if self._leaves(key, token) > now]
 
     def release(self, token: str) -> int:
-        """End the claims of *token*. How many there were."""
+        """End the claims of *token*. Return how many there were."""
         count = 0
         with self._lock:
             for key, claim in list(self._claims.items()):

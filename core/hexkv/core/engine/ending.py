@@ -1,4 +1,4 @@
-"""The end of an engine: everything given back in order, by ``close`` or after it was dropped."""
+"""The end of an engine: everything released in order, by ``close`` or after it was dropped."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ log = logging.getLogger("hexkv")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What an engine is made of. Nothing of it refers to the engine, which it may outlive."""
+    """The parts of an engine to close. None refers to the engine, which they may outlive."""
 
     half: ChunkHalf
     home: Home
     seconds: float
     first: list[Callable[[], None]] = field(default_factory=list)
-    """Ends what others have set up beside the engine. Never raises, and does not refer to it."""
+    """Called first, to end objects beside the engine. Never raise, and do not refer to it."""
 
     def run(self, until: Deadline | None = None) -> None:
-        """Write what is queued and close the tiers, up to a deadline. Never raises."""
+        """Finish queued writes and close the tiers, up to a deadline. Never raises."""
         if until is None:
             until = Deadline.after(self.half.runtime.clock, self.seconds)
         while self.first:
@@ -39,17 +39,17 @@ class Ending:
             log.error("closed with leases left, their memory stays allocated: %s", left)
 
     def abandoned(self) -> None:
-        """The engine was dropped without having been closed.
+        """End an engine that was dropped without having been closed.
 
-        It may be a garbage collection that says so, in the middle of anything: so a thread of its
-        own does the work, and is begun in a way that takes no lock.
+        A garbage collection may call this at any point: so a thread of its own does the work, and
+        is started in a way that takes no lock.
         """
         if self.home.left:
             return
         advice = "close it, or use it as a context manager"
         try:
             start_new_thread(self.run, ())
-        except RuntimeError:  # the machine, or the interpreter at its end, starts no more
+        except RuntimeError:  # the machine, or the interpreter at its end, starts no thread
             advice += "; no thread starts that could do it, so its stores stay open"
         warn(
             f"an engine was dropped without close(): {advice}",

@@ -1,8 +1,8 @@
-"""The cache engine: what a serving engine's adapter talks to.
+"""The cache engine, which the adapter of a serving engine calls.
 
-Whatever a tier does, a call on the serving path answers: with less than was hoped for, but
-never with an exception of a tier and never with KV of something else. Only a request that
-means nothing (:class:`~hexkv.ports.InvalidRequest`) and a call after ``close`` raise.
+A call on the serving path returns even if tiers fail: with fewer hits, but never with an exception
+of a tier and never with KV of other tokens. Only an invalid request
+(:class:`~hexkv.ports.InvalidRequest`) and a call after ``close`` raise.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ __all__ = ["CacheEngine", "Deadlines"]
 
 
 class CacheEngine:
-    """Stores, finds and gives back KV. Safe from any thread; a context manager.
+    """Stores, finds and loads KV. Safe from any thread; a context manager.
 
-    Names what it is asked for by tokens, and leaves the rest to the chunk half below.
+    Derives the keys of tokens, and leaves the rest to the chunk half below.
     """
 
     def __init__(  # noqa: PLR0913
@@ -80,19 +80,19 @@ class CacheEngine:
         told: PromptSink | None = None,
         segments: SegmentRules = SegmentRules(),  # noqa: B008 - frozen
     ) -> None:
-        """Take over *half* and all that it has.
+        """Take ownership of *half* and all that it has.
 
         Args:
-            namespace: of the calls that give none of their own.
+            namespace: of the calls without one of their own.
             half: closed by :meth:`close`.
-            chunker: how prompts are cut. Prefixes are what is reused, so no other kind fits.
+            chunker: cuts prompts. Only prefixes are reused, so no other kind fits.
             algorithm: names chunks; part of every namespace's identity.
             seeded: False names chunks by tokens alone within a namespace, as hosts do that
                 hash their pages themselves.
-            longest: tokens that a prompt may have.
+            longest: the most tokens of a prompt.
             deadlines: of each kind of call.
-            tenants: whose chunks are kept apart, in tiers that have a divided index.
-            told: learns the tokens of each prompt.
+            tenants: their chunks are kept apart, in tiers that have a divided index.
+            told: receives the tokens of each prompt.
             segments: how segments are found in prompts.
 
         Raises:
@@ -107,7 +107,7 @@ class CacheEngine:
         self._clock = half.runtime.clock
         self._accounts = Accounts(half.runtime)
         self._deadlines = deadlines
-        # Not methods of the engine: what outlives it must not keep it.
+        # Not methods of the engine: objects that outlive it must not keep it.
         met = partial(meet, half, TenantsBySalt(tenants))
         namer = ChunkHasher(chunker, algorithm, met, seeded=seeded, longest=longest, told=told)
         self._naming = Naming(namespace, namer, half, chunker.size, met)
@@ -124,10 +124,10 @@ class CacheEngine:
 
     @property
     def admin(self) -> Admin:
-        """For operators: to move, compress, explain, add and remove tiers.
+        """The operators' calls: move, compress, explain, add and remove tiers.
 
         Raises:
-            InvalidRequest: the tiers are not this process's.
+            InvalidRequest: the tiers belong to another process.
         """
         if not isinstance(self._half, TieredHalf) or self._keyed_admin is None:
             raise InvalidRequest("the tiers are a node's, which has to be asked itself")
@@ -140,7 +140,7 @@ class CacheEngine:
         return self._half.runtime.telemetry
 
     def at_close(self, work: Callable[[], None]) -> None:
-        """Do *work*, which never raises and does not refer to the engine, before its tiers end."""
+        """Do *work*, which never raises or refers to the engine, before its tiers close."""
         self._calls.at_close(work)
 
     @property

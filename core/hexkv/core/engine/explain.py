@@ -1,8 +1,7 @@
-"""Explaining a miss: where a prompt stops being found, and why, tier by tier.
+"""Explanation of a miss: where the hits of a prompt end, and why, tier by tier.
 
-Nothing is loaded. What a tier holds is asked as for a lookup; what it does not hold is
-looked up in the history; and whether the same tokens lie under another namespace is found
-by naming them as that one would.
+Loads nothing. Tiers are queried as for a lookup; absent chunks are looked up in the history; the
+same tokens under another namespace are found by the keys that they have there.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline, Reason, Tokens, TraceStep, Why
 
 _SHOWN = 16
-"""Chunks that are explained one by one; the others are counted."""
+"""The most chunks explained one by one; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Missed:
     """By tier, from the fastest to the slowest."""
 
     reason: Reason | None = None
-    """``behind a miss``, ``too short``, or ``timed out`` (before it had a name); ``None``: no tier
+    """``behind a miss``, ``too short``, or ``timed out`` (before it had a key); ``None``: no tier
     has it, each for its own reason."""
 
 
@@ -65,35 +64,35 @@ class Elsewhere:
 
     identity: str
     chunks: int
-    """Leading chunks that are there."""
+    """The number of leading chunks that are there."""
 
     differs: tuple[Difference, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Where a prompt stops being found, and why."""
+    """Where the hits of a prompt end, and why."""
 
     tokens: int
     chunks: int
     hit_chunks: int
-    """Leading chunks that a retrieve could load now."""
+    """The number of leading chunks that a retrieve could load now."""
 
     hit_tokens: int
 
     missed: tuple[Missed, ...]
-    """The first chunks from there on. An unfull tail that is no chunk is the last of all."""
+    """The first chunks from there on. Last of all is a tail too short for a chunk."""
 
     reasons: Mapping[str, Mapping[str, int]]
-    """By tier, over all chunks from the first that diverges on: how many for each reason."""
+    """By tier, the number of chunks for each reason, from the first that diverges on."""
 
     elsewhere: tuple[Elsewhere, ...]
     slowest: TraceStep | None = field(default=None, compare=False)
-    """What took longest of the last retrieve of this prompt, if that is remembered."""
+    """The longest step of the last retrieve of this prompt, if that is remembered."""
 
     @property
     def diverges(self) -> Missed | None:
-        """The first chunk that would not be loaded; ``None`` if everything would."""
+        """The first chunk that would not be loaded; ``None`` if all would."""
         return self.missed[0] if self.missed else None
 
     def __str__(self) -> str:
@@ -120,14 +119,14 @@ def explain(
     others: Iterable[NamespaceHasher],
     deadline: Deadline,
 ) -> Explanation:
-    """Why *prompt* is found as far as it is.
+    """Return how much of *prompt* is found, and why the rest is not.
 
     Args:
-        stack: whose tiers are asked.
+        stack: the tiers to query.
         prompt: all chunks of the tokens.
         tokens: its tokens.
-        others: of namespaces that may hold the same tokens; the prompt's own is passed over.
-        deadline: of all that; what is not known by then is explained by that.
+        others: of namespaces that may hold the same tokens; the prompt's own is skipped.
+        deadline: of the whole; facts that are unknown by then are explained by the timeout.
     """
     if prompt.unnamed.ends:
         starts, ends = prompt.unnamed
@@ -173,9 +172,9 @@ def explain(
 
 
 def differing(ours: Mapping[str, object], theirs: Mapping[str, object]) -> tuple[Difference, ...]:
-    """The fields of two identities, as JSON gives them, that are not the same.
+    """Return the fields in which two identities, parsed from JSON, differ.
 
-    Salts were digested when the identities were made, so no secret can show.
+    Identities contain only digests of salts, so no secret can show.
     """
     mine, other = dict(_fields(ours)), dict(_fields(theirs))
     return tuple(
@@ -192,10 +191,10 @@ def explain_tier(
     tokens: Iterable[int],
     deadline: Deadline,
 ) -> list[Why]:
-    """For each chunk, of so many *tokens*, whether *tier* would serve it, or why not."""
+    """Return why *tier* would serve each chunk, or would not; *tokens* has their sizes."""
     unanswered, indexing = tier.calls.unanswered, tier.indexing
     asked = tier.remote
-    # An index answers also while its store is left alone.
+    # An index answers also while the breaker of its store is open.
     here = contains_by_deadline(tier, keys, deadline) if asked else tier.contains(keys, deadline)
     silent = asked and (tier.calls.unanswered != unanswered or deadline.expired)
     return [
@@ -251,7 +250,7 @@ def _elsewhere(
     packed = None if hit == len(prompt) else pack_within(tokens, deadline)
     if packed is None:
         return
-    # What only this many tokens can tell need not be hashed for namespaces without the rest.
+    # Hash only these tokens first: it excludes namespaces without them.
     first = packed[: prompt.ends[hit] * TOKEN_BYTES]
     for keyer in others:
         if keyer.identity == prompt.identity or deadline.expired:
@@ -263,7 +262,7 @@ def _elsewhere(
 
 
 def _fields(value: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every leaf of an identity with its dotted path, as people write it."""
+    """Yield every leaf of an identity with its dotted path, in readable form."""
     if path == "extra" and isinstance(value, list):
         value = {str(name): text for name, text in value}
     if isinstance(value, Mapping):

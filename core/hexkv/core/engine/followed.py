@@ -1,8 +1,8 @@
-"""Chunks that peers will push here: who waits for them is told what becomes of them.
+"""Chunks that peers will push here, followed until they arrive or will not come.
 
-They are announced here in the name of the peer, so whoever expects a chunk expects it wherever it
-is computed. The peer is asked again and again whether it still comes, which also tells the peer
-that somebody waits. What it says no more, or not in time, is waited for no more.
+They are announced here in the name of the peer, so clients that expect a chunk wait for it
+independent of the node that computes it. The peer is queried repeatedly, which also renews its
+record of the demand here. Chunks that it no longer confirms, or not in time, are not expected.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from hexkv.ports import ChunkKey, Clock, Deadline, Executor, Peer
 
 Have = Callable[[Sequence[ChunkKey]], Sequence[bool]]
 Want = Callable[[Peer, Sequence[ChunkKey], bool, Deadline], Sequence[bool]]
-"""Asks a peer for chunks: those that it computes, and with True those that it has, too."""
+"""Requests chunks from a peer: those that it computes, and with True those that it has, too."""
 
 _ASKING, _ASKERS = "asking peers", 8
 _LOOKING = "following peers"
 
 _AGAIN = 0.25
-"""Seconds between two questions to a peer."""
+"""Seconds between two queries to a peer."""
 
 _LASTS = 5.0
-"""Seconds for which a peer is believed that says nothing more: it has as long to answer."""
+"""Seconds for which a peer's last answer is valid; it has as long to answer."""
 
 
 class Found(NamedTuple):
-    """What peers answered about chunks."""
+    """The answers of peers about chunks."""
 
     coming: Collection[ChunkKey] = ()
-    """Those that a peer pushes. Some may be here by now."""
+    """Chunks that a peer pushes. Some may be here by now."""
 
     complete: bool = True
-    """False if an answer is missing, which may come to a later question."""
+    """False if an answer is missing, which a later query may bring."""
 
 
 class Followed:
-    """What peers push here. Safe from any thread.
+    """The chunks that peers push here. Safe from any thread.
 
     Args:
-        announced: where it is expected.
-        have: whether own tiers have each of some chunks.
-        want: asks a peer.
+        announced: the announcements to which they are added.
+        have: returns True for each chunk that own tiers have.
+        want: requests chunks from a peer.
         clock: the time.
-        executor: runs questions.
+        executor: runs queries.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Followed:
         self._clock = clock
         self._executor = executor
         self._peers: dict[Peer, bool] = {}
-        """Those that are followed, and whether one is being asked."""
+        """Followed peers; True while one is being queried."""
 
         self._changed = Condition()
         self._looking = False
@@ -69,7 +69,7 @@ class Followed:
     def seek(
         self, peers: Sequence[Peer], keys: Sequence[ChunkKey], deadline: Deadline, *, here: bool
     ) -> Found:
-        """Ask peers for chunks, and follow those that say that some come.
+        """Request chunks from peers, and follow the peers that will push some.
 
         Returns once all of them have answered, or at *deadline*.
         """
@@ -91,7 +91,7 @@ class Followed:
             return Found(coming, self._closed or complete)
 
     def run(self, *work: Callable[[], None]) -> None:
-        """Have work done that may wait for a peer."""
+        """Run work that may wait for a peer, on workers."""
         if self._closed:
             return
         self._executor.open(_ASKING, _ASKERS)
@@ -99,14 +99,14 @@ class Followed:
             self._executor.run(_ASKING, one)
 
     def follow(self, peer: Peer, keys: Sequence[ChunkKey]) -> None:
-        """Expect chunks that *peer* offers, and ask it for them; waits for none of it."""
-        # Now, not once it has answered: a decoder may ask in between, and would compute.
+        """Expect chunks that *peer* offers, and request them from it, without waiting."""
+        # Now, not once it has answered: a decoder may query in between, and would compute.
         self._announced.announce(_client(peer), "", PEERS, keys, _LASTS)
         self._follow(peer)
         self.run(partial(self._again, peer, keys))
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """End all queries."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -116,10 +116,10 @@ class Followed:
     def _ask(
         self, peer: Peer, keys: Sequence[ChunkKey], until: Deadline, *, here: bool
     ) -> Sequence[ChunkKey] | None:
-        """The chunks that a peer pushes; None if it did not answer in time."""
+        """Return the chunks that a peer pushes; None if it did not answer in time."""
         try:
             flags = self._want(peer, keys, here, until)
-        except Exception:  # noqa: BLE001 - a channel may be anybody's; the worker goes on
+        except Exception:  # noqa: BLE001 - a channel may be third-party code; the worker goes on
             # A machine that is only busy may answer next time.
             if until.expired:
                 return None
@@ -130,7 +130,7 @@ class Followed:
         self._announced.end(client, gone)
         if coming:
             self._announced.announce(client, "", PEERS, coming, _LASTS)
-            # Some may have come before that was noted.
+            # Some may have come before they were announced.
             here_by_now = self._have(coming)
             self._announced.end(client, list(compress(coming, here_by_now)))
             self._follow(peer)
@@ -146,7 +146,7 @@ class Followed:
         self._executor.run(_LOOKING, self._look)
 
     def _look(self) -> None:
-        """Ask each peer again that is followed, as long as there is one."""
+        """Query each followed peer again, as long as there is one."""
         while True:
             until = Deadline.after(self._clock, _AGAIN)
             with self._changed:

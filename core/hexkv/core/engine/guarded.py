@@ -1,4 +1,4 @@
-"""What a call gives that goes on after it: each step of it comes in by the engine's door."""
+"""Results of calls that go on after them: each step enters by the engine's door."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The chunk half, as an engine has it below itself: tiers of this process, or a service.
+"""The chunk half below an engine: tiers of this process, or a service.
 
-An engine adds what callers meet: the door, names, checks, deadlines, and what is counted. All that
-moves chunks is here, once over tiers (:mod:`hexkv.core.engine.tiered`) and once over the memory of
+An engine adds the parts that callers see: the door, keys, checks, deadlines and metrics. A chunk
+half moves the chunks, either over tiers (:mod:`hexkv.core.engine.tiered`) or over the memory of
 another process (:mod:`hexkv.core.engine.leased`).
 """
 
@@ -39,7 +39,7 @@ from hexkv.ports import (
 
 
 class Base(Protocol):
-    """Time, how to wait, and who is told."""
+    """Clock, executor, telemetry, and sinks of traces and records."""
 
     @property
     def clock(self) -> Clock: ...
@@ -56,23 +56,23 @@ class Base(Protocol):
 
 
 class Waiting(Protocol):
-    """Prefetches that nobody has picked up."""
+    """Prefetches that no retrieve has taken yet."""
 
     @property
     def waiting(self) -> Collection[str]:
-        """The ids of their lookups; to be read without a lock."""
+        """The ids of their lookups; may be read without a lock."""
         ...
 
     def begin(self, lookup_id: str, name: Callable[[], Prompt], read: Deadline) -> int | None:
-        """See :meth:`hexkv.ports.PrefixCache.prefetch`; only the first time is it named."""
+        """See :meth:`hexkv.ports.PrefixCache.prefetch`; only an id's first call runs *name*."""
         ...
 
     def cancel(self, lookup_id: str) -> bool:
-        """Give everything back. Whether there was such a prefetch."""
+        """Release everything. True if there was such a prefetch."""
         ...
 
     def reap(self) -> bool:
-        """Cancel what is past its time."""
+        """Cancel expired prefetches. True if there were any."""
         ...
 
     def close(self) -> None:
@@ -85,13 +85,13 @@ class Located:
     """The longest prefix of a prompt that was found."""
 
     whole: Prompt
-    """Begins with the chunks that were found: the prompt, or as far as the tail that was found."""
+    """Begins with the chunks found: the prompt, or the prompt cut at the tail that was found."""
 
     tiers: Sequence[str]
     """The name of the tier of each chunk that was found."""
 
     missing: Reason | None = None
-    """Why the chunk behind it is not found, where that is known."""
+    """Why the chunk behind it is not found; ``None`` if unknown."""
 
     @property
     def prompt(self) -> Prompt:
@@ -100,13 +100,13 @@ class Located:
 
     @property
     def tokens(self) -> int:
-        """Where the prefix ends."""
+        """The end of the prefix, in tokens of the prompt."""
         return self.whole.ends[len(self.tiers) - 1] if self.tiers else 0
 
     def by_tier(self) -> dict[str, int]:
         """Tokens of the prefix on each tier."""
         names, starts, ends = self.tiers, self.whole.starts, self.whole.ends
-        if names and names.count(names[0]) == len(names):  # mostly all are on one
+        if names and names.count(names[0]) == len(names):  # usually all are on one
             return {names[0]: ends[len(names) - 1] - starts[0]}
         tokens: dict[str, int] = {}
         start = 0
@@ -118,34 +118,34 @@ class Located:
 
 
 class LayersIn(LayeredRead, Protocol):
-    """A retrieve by layers, from its beginning to its end."""
+    """A layered retrieve, from its beginning to its end."""
 
     def begin(self) -> None:
         """Find the chunks and begin to read. Once, before anything else."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         ...
 
 
 class LayersOut(LayeredWrite, Protocol):
-    """A store by layers, likewise."""
+    """A layered store, from its beginning to its end."""
 
     def begin(self) -> None:
-        """Find what is missing, and hold memory for it. Once, before anything else."""
+        """Find the missing chunks, and hold memory for them. Once, before anything else."""
         ...
 
     def close(self) -> None:
-        """Let go of everything; copies that have begun keep their memory to their end."""
+        """Release everything; copies that have begun keep their memory until they end."""
         ...
 
 
 class ChunkHalf(ChunkLeases, Protocol):
-    """Chunks by key, and prompts that were named. Safe from any thread; knows no engine.
+    """Chunks by key, and prompts with keys. Safe from any thread; independent of engines.
 
-    What each call of an engine leases and pins is listed under the *owner* that it has. The
-    errors are :class:`~hexkv.ports.InvalidRequest`, where a device says so, and nothing else.
+    The leases and pins of each call of an engine are listed under its *owner*. The only error is
+    :class:`~hexkv.ports.InvalidRequest`, if a device raises it.
     """
 
     @property
@@ -157,7 +157,7 @@ class ChunkHalf(ChunkLeases, Protocol):
 
     @property
     def announcing(self) -> Announcing | None:
-        """Where chunks under way are announced, if others can be told."""
+        """Announcements of chunks under way; ``None`` if there are no other clients."""
         ...
 
     def fits(self, payload_bytes: int) -> bool:
@@ -165,23 +165,23 @@ class ChunkHalf(ChunkLeases, Protocol):
         ...
 
     def worth_loading(self, tier: str, saved: float) -> bool:
-        """Whether KV from *tier* comes sooner than the share *saved* of it is computed.
+        """True if loading KV from *tier* is faster than computing the share *saved* of it.
 
-        True where that is not known.
+        Also True if that is unknown.
         """
         ...
 
     def assign(self, prefix: bytes, tenant: str) -> None:
-        """Chunks whose keys begin with *prefix*, a namespace's, are *tenant*'s."""
+        """Assign the chunks whose keys begin with *prefix*, a namespace's, to *tenant*."""
         ...
 
     @property
     def prefixes(self) -> Collection[bytes]:
-        """How the keys begin of every namespace that was assigned."""
+        """The key prefixes of all assigned namespaces."""
         ...
 
     def locate(self, prompt: Prompt, deadline: Deadline, *, served: bool) -> Located:
-        """What there is of *prompt*; if *served*, on tiers that serve requests."""
+        """Return the longest prefix of *prompt*; if *served*, on tiers that serve requests."""
         ...
 
     def load(
@@ -193,9 +193,9 @@ class ChunkHalf(ChunkLeases, Protocol):
         laps: Laps,
         lookup_id: str | None = None,
     ) -> Arrived:
-        """Copy chunks of *prompt* into *device*, in order, until one does not arrive.
+        """Load chunks of *prompt* into *device*, in order, until one does not arrive.
 
-        What was prefetched under *lookup_id* is taken, used or not.
+        The prefetch under *lookup_id* is consumed, used or not.
         """
         ...
 
@@ -209,7 +209,7 @@ class ChunkHalf(ChunkLeases, Protocol):
         *,
         wait: bool,
     ) -> Kept:
-        """Copy those out of *device* that no tier holds, and write them."""
+        """Copy from *device* the chunks of *prompt* that no tier holds, and write them."""
         ...
 
     def load_layers(
@@ -223,7 +223,7 @@ class ChunkHalf(ChunkLeases, Protocol):
         skip: int,
         lookup_id: str | None,
     ) -> LayersIn:
-        """Likewise layer by layer, behind the first *skip* tokens; *report* makes the result."""
+        """Load layer by layer, behind the first *skip* tokens; *report* makes the result."""
         ...
 
     def save_layers(
@@ -236,13 +236,13 @@ class ChunkHalf(ChunkLeases, Protocol):
         *,
         wait: bool,
     ) -> LayersOut:
-        """Likewise layer by layer."""
+        """Save layer by layer; *report* makes the result."""
         ...
 
     def forget_prompt(
         self, prompt: Prompt, tiers: Sequence[str] | None, deadline: Deadline
     ) -> Cleared:
-        """Delete the chunks of *prompt* from *tiers*, by default all, and tails of any of them.
+        """Delete the chunks of *prompt*, and tails in any of them, from *tiers*, by default all.
 
         Raises:
             InvalidRequest: there is no such tier.
@@ -260,12 +260,12 @@ class ChunkHalf(ChunkLeases, Protocol):
         ...
 
     def health(self, deadline: Deadline) -> Health:
-        """The state of memory and tiers."""
+        """Return the state of memory and tiers."""
         ...
 
     @property
     def expiring(self) -> Collection[str]:
-        """The owners of pins that end with time; to be read without a lock."""
+        """The owners of pins with an end in time; may be read without a lock."""
         ...
 
     def expire(self) -> None:
@@ -273,9 +273,9 @@ class ChunkHalf(ChunkLeases, Protocol):
         ...
 
     def end(self, owner: str) -> None:
-        """A call is over: take back what it still holds."""
+        """End a call: take back everything that it still holds."""
         ...
 
     def close(self, deadline: Deadline) -> Mapping[str, int]:
-        """Write what is queued here and end everything; what is still leased, by owner."""
+        """Finish writes queued here and close everything. Return the leases left, by owner."""
         ...

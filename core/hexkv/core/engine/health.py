@@ -1,4 +1,4 @@
-"""How a cache and its tiers are."""
+"""The state of a cache and its tiers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hexkv.ports import Health, TierHealth
 
 
 def health_of(stack: TierStack, prefetches: int = 0) -> Health:
-    """The state of *stack*, for which so many *prefetches* are waiting."""
+    """Return the state of *stack*; *prefetches* is the number of waiting ones."""
     pins: Counter[str] = Counter()
     tiers = []
     for tier in stack.tiers:

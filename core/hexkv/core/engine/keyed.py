@@ -1,4 +1,4 @@
-"""The cache by key of one engine: what hosts use that name chunks themselves."""
+"""The cache by key of one engine, for hosts that name chunks themselves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class KeyedCache:
     """Chunks by key; see :class:`hexkv.ports.ChunkCache`. Ends with its engine."""
 
     def __init__(self, half: ChunkHalf, calls: Calls, pin_seconds: float) -> None:
-        """Over *half*, by the *calls* of its engine; pins last *pin_seconds* by default."""
+        """Use *half* by the *calls* of its engine; pins last *pin_seconds* by default."""
         self._half = half
         self._calls = calls
         self._pin_seconds = pin_seconds

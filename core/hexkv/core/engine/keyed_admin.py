@@ -1,4 +1,4 @@
-"""Administration by key over the tiers of one cache: of an engine, or of what serves others."""
+"""Administration by key over the tiers of one cache: of an engine, or of a node."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from hexkv.ports import (
 )
 
 _STEP = 8
-"""Chunks between two looks at whether to go on."""
+"""Chunks between two checks of whether to continue."""
 
 _CLEARED = 256
-"""Likewise of a clear, which reads nothing."""
+"""Chunks between two such checks of a clear, which reads nothing."""
 
 _KEPT = 1000
 
 Step = Callable[[Sequence[ChunkKey], Mover], Moved]
-"""Does some chunks of a verb."""
+"""Does the work of a verb for some chunks."""
 
 
 class KeyedAdmin(Relocations):
@@ -64,27 +64,27 @@ class KeyedAdmin(Relocations):
         pin: float,
         tenants: Mapping[str, str],
     ) -> None:
-        """Work on the tiers of *half*.
+        """Administer the tiers of *half*.
 
         Args:
             half: the cache's.
             calls: the cache's.
-            look: seconds for a verb that only looks.
+            look: seconds for a verb that only reads.
             work: seconds for each few chunks of a verb that changes something.
-            pin: seconds that a pin lasts that says nothing else.
+            pin: default seconds of a pin.
             tenants: names by the digest of the salt in identities.
         """
         self.open_tier: Callable[[Mapping[str, object]], TierPlan] | None = None
-        """Opens what a configuration calls a tier; who composes the cache sets it."""
+        """Opens a tier from its configuration; set by the composition root."""
 
         super().__init__(half.stack, calls, work=work)
-        self.peers = half.stack.runtime.peers  # what fleets act through
+        self.peers = half.stack.runtime.peers  # used by fleets
         self._look = look
         self._pin = pin
         self._namespaces = Namespaces(half.stack, tenants)
 
     def at_close(self, work: Callable[[], None]) -> None:
-        """Do *work*, which never raises and refers to nothing of the cache, when that ends."""
+        """Do *work*, which never raises and refers to nothing of the cache, when that closes."""
         self._calls.at_close(work)
 
     def status(self) -> Health:
@@ -125,7 +125,7 @@ class KeyedAdmin(Relocations):
     def explain(self, keys: Sequence[ChunkKey]) -> Sequence[Mapping[str, Why]]:
         with self._calls.call():
             until = self._until(self._look)
-            # How many tokens they have is not known: as many as any tier takes.
+            # Their number of tokens is unknown: assume as many as any tier takes.
             columns = {
                 tier.name: explain_tier(self._stack, tier, keys, repeat(1 << 32), until)
                 for tier in self._stack.tiers
@@ -162,7 +162,7 @@ class KeyedAdmin(Relocations):
         found = self._choose(chosen)
         whole = chosen.oldest == 1
         with self._calls.call():
-            # What is asked for in full may be found by the store itself; a part may not.
+            # The store itself may find a selection without a share; a share needs an index.
             todo = [(tier, found.keys(tier)) for tier in places if tier.index.decides or not whole]
             left = settle_writes(self._stack.runtime, places, self._until())
         report = WorkReport(sum(len(keys) for _, keys in todo))
@@ -181,7 +181,7 @@ class KeyedAdmin(Relocations):
         if whole and not report.stopped:
             with self._calls.call():
                 until = self._until()
-                # What was written meanwhile, and what only the stores know.
+                # Chunks written during the clear, and chunks that only the stores know.
                 if chosen.keys:
                     rest = self._stack.forget(chosen.keys, places, until)
                 else:
@@ -223,7 +223,7 @@ class KeyedAdmin(Relocations):
         (place,) = self._stack.named([tier])
         goal = self._beside(place) if target is None else self._two(tier, target)[1]
         everything = Selection(everything=True)
-        self._choose(everything).keys(place)  # if it cannot say what it holds, nothing is changed
+        self._choose(everything).keys(place)  # if its content is unknown, change nothing
         closed = replace(place.rules, writes=Writes.NONE, promotes=False)
         with self._calls.call():
             self._stack.change_rules(place, closed)
@@ -287,7 +287,7 @@ class KeyedAdmin(Relocations):
         step: int = _STEP,
         before: int = 0,
     ) -> WorkReport:
-        """Do *keys*, a few in each call of the cache, so that it may end in between."""
+        """Do *work* for *keys*, a few in each call of the cache, which may close in between."""
         done, absent, failed, saved = report.done, report.absent, report.failed, report.saved_bytes
         stopped = False
         for start in range(0, len(keys), step):
@@ -314,7 +314,7 @@ class KeyedAdmin(Relocations):
         )
 
     def _choose(self, chosen: Selection) -> Chosen:
-        """Find out what is meant, once tiers know what they hold, or have had their time."""
+        """Resolve a selection, once tiers know their content, or their time has passed."""
         with self._calls.call():
             late = {tier.name for tier in self._stack.tiers if not self._listed(tier)}
         return Chosen(chosen, self.namespaces, late)
@@ -323,7 +323,7 @@ class KeyedAdmin(Relocations):
         return not tier.indexing or (tier.flush(self._until()) and not tier.indexing)
 
     def _each(self, chosen: Selection, tier: Tier, watch: Watch | None, work: Step) -> WorkReport:
-        """Do the chunks of *tier* that are meant."""
+        """Do *work* for the selected chunks of *tier*."""
         found = self._choose(chosen)
         with self._calls.call():
             keys = found.keys(tier)
@@ -337,7 +337,7 @@ class KeyedAdmin(Relocations):
         return origin, goal
 
     def _beside(self, place: Tier) -> Tier:
-        """Where the chunks of *place* go that are nowhere else."""
+        """Return the default target for the chunks that only *place* has."""
         tiers = self._stack.tiers
         at = tiers.index(place)
         faster = tiers[:at][::-1]
@@ -350,7 +350,7 @@ class KeyedAdmin(Relocations):
     def _only_there(
         self, keys: Sequence[ChunkKey], place: Tier, goal: Tier, deadline: Deadline
     ) -> list[ChunkKey]:
-        """Those of *keys* that neither *goal* has nor any other tier that keeps what it has."""
+        """Return those of *keys* that neither *goal* nor any other persistent tier has."""
         for tier in self._stack.tiers:
             if tier is not place and (tier is goal or not tier.in_memory):
                 there = contains_by_deadline(tier, keys, deadline)
@@ -361,7 +361,7 @@ class KeyedAdmin(Relocations):
 def keyed_admin(
     half: ChunkHalf, calls: Calls, deadlines: Deadlines, tenants: Sequence[Tenant]
 ) -> KeyedAdmin | None:
-    """That of an engine; ``None`` where its tiers are a node's."""
+    """Return the administration by key of an engine; ``None`` if its tiers are a node's."""
     if not isinstance(half, TieredHalf):
         return None
     return KeyedAdmin(

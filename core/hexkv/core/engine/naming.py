@@ -1,4 +1,4 @@
-"""Naming: prompts become chunks with keys, in the engine's namespace or another one."""
+"""Keys for the chunks of prompts, in the engine's namespace or another one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hexkv.ports import Deadline, KeySpace, LayoutMismatch, Namespace, Tokens
 
 
 class Naming:
-    """Names what an engine is asked for, once it was checked that it can be kept at all."""
+    """Names the chunks of an engine's requests, once their namespaces were checked."""
 
     def __init__(
         self,
@@ -24,9 +24,9 @@ class Naming:
         chunk_tokens: int,
         met: Callable[[Namespace, bytes], None],
     ) -> None:
-        """By *namer*, in *namespace* where a call gives none of its own.
+        """Name by *namer*, in *namespace* if a call gives none of its own.
 
-        *met* is to be told of each namespace, and how its keys begin, before any key is used.
+        *met* is called with each namespace and its key prefix, before any key is used.
         """
         self.met = met
         self._namespace = namespace
@@ -37,7 +37,7 @@ class Naming:
     def prompt(
         self, tokens: Tokens, namespace: Namespace | None, deadline: Deadline | None = None
     ) -> Prompt:
-        """The chunks of *tokens*, as many as are named before *deadline*.
+        """Return the chunks of *tokens*, as many as are named before *deadline*.
 
         Raises:
             InvalidRequest, InvalidTokens, LayoutMismatch
@@ -46,7 +46,7 @@ class Naming:
         return self._namer.name(tokens, known, deadline)
 
     def packed(self, tokens: Tokens) -> memoryview:
-        """*tokens* that are named otherwise than as a prefix, each in four bytes.
+        """Return *tokens* that are not named as a prefix, each in four bytes.
 
         Raises:
             InvalidTokens: as for :meth:`prompt`.
@@ -55,7 +55,7 @@ class Naming:
         return pack(tokens)
 
     def checked(self, namespace: Namespace | None) -> Namespace:
-        """*namespace*, or that of calls that give none of their own.
+        """Return *namespace*, checked, or the engine's for ``None``.
 
         Raises:
             InvalidRequest, LayoutMismatch
@@ -70,22 +70,22 @@ class Naming:
         return namespace
 
     def prefix(self, namespace: Namespace) -> bytes:
-        """How every key of *namespace* begins."""
+        """Return the prefix of every key of *namespace*."""
         check_namespace(namespace)
         return self._namer.keyer(namespace).prefix
 
     def key_space(self, namespace: Namespace | None) -> KeySpace:
-        """Where the chunks of a namespace lie among all keys."""
+        """Return the key space of a namespace."""
         namespace = self._namespace if namespace is None else namespace
         check_namespace(namespace)
         keyer = self._namer.keyer(namespace)
         return KeySpace(keyer.identity, keyer.prefix, namespace.layout)
 
     def keyers(self) -> Sequence[NamespaceHasher]:
-        """Those of every namespace that was met lately."""
+        """Return the hashers of all recently used namespaces."""
         return self._namer.keyers()
 
 
 def meet(half: ChunkHalf, tenants: TenantsBySalt, space: Namespace, prefix: bytes) -> None:
-    """Have *half* know whose the chunks of a namespace are that was met."""
+    """Assign the chunks of a namespace, whose keys begin with *prefix*, to its tenant in *half*."""
     half.assign(prefix, tenants.name(space.salt))

@@ -1,4 +1,4 @@
-"""Prompts in parts: what was found of one, and what of that arrived."""
+"""Prompts in parts: the parts that were found, and those that arrived."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from hexkv.ports import (
 )
 
 LOADED = "loaded"
-"""Of a chunk of a segment, where others have the reason why it did not arrive."""
+"""The label of a chunk of a segment that arrived; others have the reason why they did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedParts(PromptParts):
-    """Parts as this cache found them, with their chunks by name."""
+    """Parts as this cache found them, with the keys of their chunks."""
 
     front: Prompt = field(repr=False, compare=False)
     """The chunks of the prefix."""
 
     identity: str = field(repr=False)
-    """Of the segments' namespace."""
+    """Identity of the segments' namespace."""
 
     prompt: bytes = field(repr=False)
-    """Digest of the tokens in which they were found: in others they are wrong KV."""
+    """Digest of the tokens in which they were found: for other tokens they are wrong KV."""
 
     pieces: tuple[Piece, ...] = field(repr=False)
     """The chunks of the segments."""
@@ -48,12 +48,12 @@ class NamedParts(PromptParts):
     def of(
         cls, front: Prompt, prefix: int, identity: str, prompt: bytes, pieces: Sequence[Piece]
     ) -> NamedParts:
-        """A prefix of *prefix* tokens in the chunks of *front*, and *pieces* behind it."""
+        """Return a prefix of *prefix* tokens in the chunks of *front*, and *pieces* behind it."""
         return cls(
             front.length,
             prefix,
             runs_of(pieces),
-            # Not the caller's tokens, which are the caller's again after a call.
+            # Without the caller's tokens, which are the caller's again after a call.
             front=replace(front, tails=None),
             identity=identity,
             prompt=prompt,
@@ -61,10 +61,10 @@ class NamedParts(PromptParts):
         )
 
     def limited(self, parts: PromptParts) -> NamedParts:
-        """What of it lies in *parts*, too.
+        """Return the intersection with *parts*.
 
         Raises:
-            InvalidRequest: those are of a prompt of another length.
+            InvalidRequest: they are of a prompt of another length.
         """
         if parts.tokens != self.tokens:
             raise InvalidRequest(f"parts of {parts.tokens} tokens for a prompt of {self.tokens}")
@@ -78,7 +78,7 @@ class NamedParts(PromptParts):
         return NamedParts.of(front, prefix, self.identity, self.prompt, some)
 
     def chunks(self) -> Prompt:
-        """The chunks of the segments, where they lie in the prompt."""
+        """Return the chunks of the segments, at their places in the prompt."""
         keys = [piece.key for piece in self.pieces]
         starts = [piece.start for piece in self.pieces]
         ends = [piece.end for piece in self.pieces]
@@ -86,12 +86,12 @@ class NamedParts(PromptParts):
         return Prompt(layout, self.identity, self.tokens, keys, starts, ends, placed=False)
 
     def arrived(self, prefix: int, came: Sequence[bool]) -> PromptParts:
-        """The *prefix*, and of the chunks of segments those that *came*."""
+        """Return the parts with *prefix*, and those chunks of segments that *came*."""
         return PromptParts(self.tokens, prefix, runs_of([*compress(self.pieces, came)]))
 
 
 def runs_of(pieces: Sequence[Piece]) -> tuple[SegmentRun, ...]:
-    """Chunks as runs: those that continue each other are one."""
+    """Return *pieces* as runs: those that continue each other are one."""
     runs: list[SegmentRun] = []
     for piece in pieces:
         last = runs[-1] if runs else None
@@ -104,7 +104,7 @@ def runs_of(pieces: Sequence[Piece]) -> tuple[SegmentRun, ...]:
 
 
 def merged(first: Sequence[Piece], second: Sequence[Piece]) -> list[Piece]:
-    """Both in one order; of *second* those that lie over none of *first*."""
+    """Return both in one order; of *second* only those that overlap none of *first*."""
     made = [*first]
     starts = [piece.start for piece in first]
     for piece in second:
@@ -116,9 +116,9 @@ def merged(first: Sequence[Piece], second: Sequence[Piece]) -> list[Piece]:
 
 
 def join(total: Arrived, got: Arrived, *, again: bool) -> None:
-    """Add to *total* what one load of chunks of segments brought, and why it brought no more.
+    """Add to *total* the result of one load of chunks of segments, and why it ended.
 
-    With *again* what is behind the first chunk that did not come is asked for once more.
+    With *again* the chunks behind the first missing one are loaded again, and not counted here.
     """
     total.size += got.size
     for tier, tokens in got.tokens.items():
@@ -132,7 +132,7 @@ def join(total: Arrived, got: Arrived, *, again: bool) -> None:
 def answer(
     telemetry: Telemetry, parts: PromptParts, front: Retrieved | None, total: Arrived, chunks: int
 ) -> RetrievedParts:
-    """Count *chunks* of segments that arrived, and answer with all that did."""
+    """Count *chunks* of segments that arrived, and return the result of the whole load."""
     telemetry.count(CounterName.BLEND_SEGMENTS, chunks, reason=LOADED)
     for reason, missed in total.misses.items():
         telemetry.count(CounterName.BLEND_SEGMENTS, missed, reason=reason)
@@ -144,7 +144,7 @@ def answer(
 
 
 class PartsByLayer:
-    """See :class:`hexkv.ports.LayeredSegments`: two reads by layer that go side by side."""
+    """See :class:`hexkv.ports.LayeredSegments`: two layered reads that go side by side."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class PartsByLayer:
         telemetry: Telemetry,
         door: Door,
     ) -> None:
-        """Of the prefix behind *skip* tokens and of the segments, which are counted in *total*."""
+        """Read the prefix behind *skip* tokens, and the segments, which are counted in *total*."""
         self._found = found
         self._skip = skip
         self._front, self._segments = reads

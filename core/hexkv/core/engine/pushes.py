@@ -1,7 +1,7 @@
-"""Chunks that peers wait for, pushed to each of them as soon as they are here.
+"""Pushes of chunks to peers that wait for them, as soon as the chunks are here.
 
-A peer says which chunks it waits for, and says so again as long as it does: a peer that died is
-pushed nothing more. To a peer goes one batch at a time, in the order in which chunks came.
+A peer requests the chunks that it waits for, and repeats that as long as it does: pushes to a dead
+peer end. A peer receives one batch at a time, in the order in which chunks came.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ Push = Callable[[Peer, Sequence[ChunkKey], Deadline], Sequence[TransferOutcome]]
 
 _LANE = "pushing"
 _WORKERS = 4
-"""Peers that are pushed to at a time: one that hangs delays others by that much less."""
+"""Peers that receive pushes at a time, so that a peer that hangs does not block the others."""
 
 _STEP = 8
 """Chunks of a batch."""
 
 _SENDING = 10.0
-"""Seconds for a batch."""
+"""Timeout of a batch, in seconds."""
 
 _WANTED = 10.0
-"""Seconds for which it is believed that a peer waits."""
+"""Seconds for which a peer's request is valid."""
 
 _TRIES = 3
-"""Times that a peer is offered a chunk for which it has no room."""
+"""Times that a chunk is offered to a peer that fails to take it."""
 
 _PEERS, _FAILED = 256, 1 << 14
-"""Peers that are remembered, and of each the chunks that it did not take."""
+"""The most peers remembered, and for each the most chunks that it did not take."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """What one peer waits for."""
+    """The requests and the queue of one peer."""
 
     wanted: dict[ChunkKey, float] = field(default_factory=dict)
-    """Chunks that are not here yet, and until when it is believed to wait for them."""
+    """Requested chunks that are not here yet, and the time at which each request expires."""
 
     queue: deque[ChunkKey] = field(default_factory=deque)
     queued: set[ChunkKey] = field(default_factory=set)
-    """Those of the queue, and of the batch under way."""
+    """Chunks of the queue, and of the batch under way."""
 
     failed: OrderedDict[ChunkKey, int] = field(default_factory=OrderedDict)
     busy: bool = False
@@ -65,17 +65,17 @@ class _Line:
         return not (self.busy or self.wanted)
 
     def forget(self, now: float) -> None:
-        """Leave out what nobody waits for any more."""
+        """Remove expired requests."""
         self.wanted = {key: until for key, until in self.wanted.items() if until > now}
 
 
 class Pushes:
-    """What is pushed to whom. Safe from any thread.
+    """The pushes to all peers. Safe from any thread.
 
     Args:
-        announced: what clients of this cache compute.
-        have: whether own tiers have each of some chunks.
-        push: gives chunks to a peer.
+        announced: the chunks that clients of this cache compute.
+        have: returns True for each chunk that own tiers have.
+        push: sends chunks to a peer.
         clock: the time.
         executor: runs pushes.
     """
@@ -98,13 +98,13 @@ class Pushes:
         self._closed = False
 
     def want(self, peer: Peer, keys: Sequence[ChunkKey], *, here: bool) -> list[bool]:
-        """Whether each chunk will be pushed to *peer*, which waits for it.
+        """Return True for each chunk that will be pushed to *peer*, which waits for it.
 
-        Those that clients of this cache compute, and with *here*, or where they compute one of
-        them, also those that are here.
+        These are the chunks that clients of this cache compute; with *here*, or if they compute
+        one of *keys*, also those that are here.
         """
         now = Deadline(self._clock, 0.0)
-        # What comes from peers itself does not count: two would wait for each other.
+        # Chunks expected from peers do not count: two nodes would wait for each other.
         coming = self._announced.expect(keys, PEERS, now)
         present = self._have(keys)
         here = here or any(coming)
@@ -131,7 +131,7 @@ class Pushes:
         return answers
 
     def arrived(self, keys: Collection[ChunkKey]) -> None:
-        """Chunks are here: those are pushed that somebody waits for."""
+        """Push those of *keys*, which are here now, that peers wait for."""
         if not self._lines:  # as a rule
             return
         now = self._clock.now()
@@ -143,7 +143,7 @@ class Pushes:
                 self._begin(peer, line)
 
     def close(self) -> None:
-        """Push nothing more."""
+        """End all pushes."""
         with self._lock:
             self._closed = True
             self._lines.clear()
@@ -173,13 +173,13 @@ class Pushes:
             self._executor.run(_LANE, partial(self._send, peer, line))
 
     def _send(self, peer: Peer, line: _Line) -> None:
-        """Push a batch. The next one is another step, behind those to other peers."""
+        """Push a batch. The next one is another step, behind those of other peers."""
         with self._lock:
             keys = [line.queue.popleft() for _ in range(min(_STEP, len(line.queue)))]
         outcomes: Sequence[TransferOutcome | None]
         try:
             outcomes = self._push(peer, keys, Deadline.after(self._clock, _SENDING))
-        except Exception:  # noqa: BLE001 - a channel may be anybody's; the worker goes on
+        except Exception:  # noqa: BLE001 - a channel may be third-party code; the worker goes on
             outcomes = [None] * len(keys)
         with self._lock:
             for key, outcome in zip(keys, outcomes, strict=True):
@@ -187,7 +187,7 @@ class Pushes:
                 if isinstance(outcome, Stored):
                     line.failed.pop(key, None)
                     continue
-                # What went before it could be pushed is not offered again.
+                # Do not offer a chunk again that left this cache before it was pushed.
                 more = _TRIES if isinstance(outcome, Miss) else 1
                 line.failed[key] = line.failed.get(key, 0) + more
                 if len(line.failed) > _FAILED:

@@ -1,4 +1,4 @@
-"""What a node does for chunks that move to other nodes, and from them."""
+"""A node's part in moves of chunks to and from other nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Relocations(ABC):
     """The verbs; see :class:`hexkv.ports.Relocation`. ``KeyedAdmin`` has them, too."""
 
     def __init__(self, stack: TierStack, calls: Calls, *, work: float) -> None:
-        """At a node with *stack*, in its *calls*; *work* seconds for each few chunks."""
+        """Serve a node with *stack*, in its *calls*; *work* seconds for each few chunks."""
         self._stack = stack
         self._calls = calls
         self._work = work
@@ -105,7 +105,7 @@ class Relocations(ABC):
         mine = [key for key, ok in zip(keys, granted, strict=True) if ok]
         there = self._read(mine) if read else self._here(mine)
         if read:
-            # Reading took its time: what is said to be here is claimed from now on.
+            # Reading took its time: renew the claims of the chunks, which begin now.
             again = self._claims.take(token, mine, seconds, leaving=leaving)
             mine = [key for key, ok in zip(mine, again, strict=True) if ok]
         if not leaving and there:
@@ -161,7 +161,7 @@ class Relocations(ABC):
         return self._claims.release(token)
 
     def _own(self) -> list[Tier]:
-        """The tiers whose chunks are gone with this node."""
+        """Return the tiers whose chunks are lost with this node."""
         return [tier for tier in self._stack.tiers if tier.index.decides and not tier.shared]
 
     def _holds(self, keys: Sequence[ChunkKey]) -> list[str | None]:
@@ -178,7 +178,7 @@ class Relocations(ABC):
         return {key for key, name in zip(keys, found, strict=True) if name is not None}
 
     def _read(self, keys: Sequence[ChunkKey]) -> set[ChunkKey]:
-        """Those of *keys* that a tier gives, and that are what they should be."""
+        """Return those of *keys* that could be read from a tier and verified."""
         read: set[ChunkKey] = set()
         todo = iter(keys)
         while some := list(islice(todo, STEP)):
@@ -193,7 +193,7 @@ class Relocations(ABC):
         return read
 
     def _until(self, seconds: float | None = None) -> Deadline:
-        """The end of so many seconds, by default of those for a few chunks."""
+        """Return a deadline in *seconds*, by default those for a few chunks."""
         return Deadline.after(self._stack.runtime.clock, self._work if seconds is None else seconds)
 
 

@@ -1,7 +1,7 @@
-"""The cache of segments of one engine: what may stand anywhere in a prompt, beside its prefix.
+"""The cache of segments of one engine: KV for any place in a prompt, beside its prefix.
 
-A segment's chunks lie under keys of their own, of the scheme ``segment/<n>``, on the same tiers as
-all others: below the names nothing knows what they are.
+A segment's chunks are stored under keys of their own, of the scheme ``segment/<n>``, on the same
+tiers as all others: the layers below the keys do not distinguish them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from hexkv.ports import (
 )
 
 _FINDERS = 16
-"""Namespaces whose segments are found at any offset: those that were used last."""
+"""The most namespaces whose segments are found at any offset: those used last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ class SegmentRules:
     """How segments are found."""
 
     separator: Sequence[int] = ()
-    """Token ids that stand between segments; empty: a prompt is not cut."""
+    """Token ids between segments; empty: prompts are not cut."""
 
     minimum: int = 32
     """Tokens of the shortest chunk of a segment that is kept."""
 
     index_bytes: int = 16 << 20
-    """Memory of each namespace to find segments at any offset; 0: only between separators."""
+    """Memory of each namespace's index of any offset; 0: find segments only between separators."""
 
 
 class Segments:
@@ -79,12 +79,12 @@ class Segments:
         algorithm: HashFunction,
         rules: SegmentRules,
     ) -> None:
-        """Over *half*, by the *calls* of its engine.
+        """Use *half* by the *calls* of its engine.
 
         Args:
-            naming: of prefixes.
-            half: what holds the chunks.
-            calls: through which everything comes in.
+            naming: names prefixes.
+            half: holds the chunks.
+            calls: of the engine.
             deadlines: of each kind of call.
             size: tokens of a chunk.
             algorithm: names chunks.
@@ -149,7 +149,7 @@ class Segments:
                 got = self._half.load(rest, device, owner, until, laps)
                 came[at : at + got.chunks] = [True] * got.chunks
                 join(total, got, again=True)
-                at += got.chunks + 1  # what did not arrive is a hole; what is behind it may come
+                at += got.chunks + 1  # a missing chunk is a hole; those behind it may come
             if at < len(chunks):
                 late = total.misses.get(Reason.TIMED_OUT, 0)
                 total.misses[Reason.TIMED_OUT] = late + len(chunks) - at
@@ -170,7 +170,7 @@ class Segments:
     ) -> Iterator[PartsByLayer]:
         saved = 1 - check_share(recomputed)
         door = self._calls.door
-        # Two names: what one of the two reads lets go of, the other one may still need.
+        # Two names: one of the two reads may release chunks that the other one still needs.
         with self._calls.in_steps() as first, self._calls.in_steps() as second, ExitStack() as held:
             with door.passing():
                 patience = TimeBudget(self._clock, self._deadlines.retrieve)
@@ -254,7 +254,7 @@ class Segments:
                 telemetry.observe(name, value)
 
     def prefix(self, namespace: Namespace) -> bytes:
-        """How the keys of all segments of *namespace* begin."""
+        """Return the prefix of the keys of all segments of *namespace*."""
         return self._names(namespace)[0].prefix
 
     def _find(
@@ -267,7 +267,7 @@ class Segments:
         cut, anywhere = self._cut(keyer, packed, until), finder.find(packed, until)
         pieces = [piece for piece in (*cut, *anywhere) if piece.start >= front.tokens]
         tiers = self._half.match([piece.key for piece in pieces], until)
-        # Asked once for each: of requests that a slow tier would not serve, one is let through.
+        # One query for each tier: a slow tier lets one request through that it would not serve.
         worth = {
             tier for tier in {*tiers} if tier is not None and self._half.worth_loading(tier, saved)
         }
@@ -284,7 +284,7 @@ class Segments:
         saved: float,
         until: Deadline,
     ) -> NamedParts:
-        """*parts*, if they were found for these tokens; else what is found now, within them."""
+        """Return *parts* if they were found for these tokens, else find parts within them now."""
         if isinstance(parts, NamedParts):
             identity = self._names(namespace)[0].identity
             asked = identity, self._algorithm.digest(pack(tokens))
@@ -294,7 +294,7 @@ class Segments:
         return found if parts is None else found.limited(parts)
 
     def _cut(self, keyer: NamespaceHasher, packed: memoryview, until: Deadline) -> list[Piece]:
-        """The chunks between separators, stored or not."""
+        """Return the chunks between separators, stored or not."""
         pieces: list[Piece] = []
         if not self._separated:
             return pieces
@@ -308,7 +308,7 @@ class Segments:
     def _segment(
         self, tokens: Tokens, namespace: Namespace | None, until: Deadline
     ) -> tuple[memoryview, Prompt, WindowFinder]:
-        """One segment: its tokens, its chunks at positions from 0 on, and who finds them."""
+        """Return a segment's packed tokens, its chunks at positions from 0 on, and its finder."""
         layout = self._naming.checked(namespace).layout
         keyer, finder = self._names(namespace)
         packed = self._naming.packed(tokens)
@@ -319,7 +319,7 @@ class Segments:
         return packed, segment, finder
 
     def _names(self, namespace: Namespace | None) -> tuple[NamespaceHasher, WindowFinder]:
-        """Who names the segments of *namespace*, and who finds them."""
+        """Return the hasher and the finder of the segments of *namespace*."""
         space = self._naming.checked(namespace)
         with self._lock:
             known = self._keyers.get(space)
@@ -341,7 +341,7 @@ class Segments:
 
 
 def _index(finder: WindowFinder, packed: memoryview, segment: Prompt, count: int) -> None:
-    """Have the first *count* chunks of *segment* found, as far as there is room."""
+    """Add the first *count* chunks of *segment* to *finder*, as far as there is room."""
     after: ChunkKey | None = None
     for key, start, end in zip(segment.keys[:count], segment.starts, segment.ends, strict=False):
         if not finder.add(key, packed[start * TOKEN_BYTES : end * TOKEN_BYTES], after):

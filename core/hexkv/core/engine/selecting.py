@@ -1,4 +1,4 @@
-"""Which chunks of a tier an operator means, and whose the namespaces are."""
+"""The chunks of a tier that an operator selects, and the tenants of namespaces."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from hexkv.ports import (
 _INDEXING = "its content is still being listed"
 
 Read = Callable[[ChunkKey, Tier], ChunkSpec | None]
-"""Reads what a chunk of a tier says of itself."""
+"""Reads the spec of a chunk on a tier."""
 
 
 class Namespaces:
-    """The namespaces whose chunks lie on the tiers. Safe from any thread.
+    """The namespaces with chunks on the tiers. Safe from any thread.
 
-    Each is known by the header of one of its chunks, which is read once.
+    Each is identified by the header of one of its chunks, which is read once.
     """
 
     def __init__(self, stack: TierStack, tenants: Mapping[str, str]) -> None:
-        """Of *stack*; *tenants* are names by the digest of the salt in identities."""
+        """List those of *stack*; *tenants* are names by the digest of the salt in identities."""
         self._stack = stack
         self._tenants = dict(tenants)
         self._identities: dict[bytes, str] = {}
         self._lock = Lock()
 
     def states(self, read: Read) -> list[NamespaceState]:
-        """Every namespace that has chunks, or was met; the largest first."""
+        """Return every namespace that has chunks, or was used; the largest first."""
         counts: dict[bytes, dict[str, int]] = {}
         met = self._stack.tenants
         for tier in self._stack.tiers:
@@ -79,7 +79,7 @@ class Namespaces:
 
 
 class Chosen:
-    """A selection, as far as it takes looking up. Raises ``InvalidRequest`` when it is made."""
+    """A resolved selection. Raises ``InvalidRequest`` when it is made for an unknown tenant."""
 
     def __init__(
         self,
@@ -87,20 +87,20 @@ class Chosen:
         namespaces: Callable[[], Sequence[NamespaceState]],
         late: Collection[str],
     ) -> None:
-        """Of *selection*.
+        """Resolve *selection*.
 
         Args:
             selection: of chunks.
-            namespaces: asked for where a tenant is selected.
+            namespaces: called if a tenant is selected.
             late: names of the tiers whose content is still being listed.
         """
         self._selection = selection
         self._late = late
         self.prefixes: Collection[bytes] | None = selection.namespaces or None
-        """How the keys begin; ``None`` where they are chosen otherwise."""
+        """Prefixes of the keys; ``None`` if they are selected otherwise."""
 
         self._unknown: Counter[str] = Counter()
-        """By tier, chunks that may be the tenant's: they cannot be read."""
+        """By tier, the number of unreadable chunks that may be the tenant's."""
 
         if selection.tenant:
             states = namespaces()
@@ -115,7 +115,7 @@ class Chosen:
                 )
 
     def left(self, tiers: Sequence[Tier]) -> dict[str, str]:
-        """By tier, why more of what is meant may be there."""
+        """Return by tier why more selected chunks may be there."""
         found = {tier.name: _INDEXING for tier in tiers if tier.name in self._late}
         if self._selection.tenant:
             for tier in tiers:
@@ -126,10 +126,10 @@ class Chosen:
         return found
 
     def keys(self, tier: Tier) -> list[ChunkKey]:
-        """The chunks on *tier*; of a part, those that it values least first.
+        """Return the selected chunks on *tier*; for a share, the least valuable ones first.
 
         Raises:
-            InvalidRequest: only its store knows what it holds.
+            InvalidRequest: only its store knows its content.
         """
         chosen = self._selection
         if chosen.keys and chosen.oldest == 1:

@@ -55,7 +55,7 @@ from hexkv.ports import (
 
 
 class Published:
-    """Chunks on their way to the tiers; see :class:`hexkv.ports.Publishing`."""
+    """Chunks being written to the tiers; see :class:`hexkv.ports.Publishing`."""
 
     def __init__(self, written: Mapping[str, Pending]) -> None:
         self._written = written
@@ -83,22 +83,22 @@ class TieredHalf:
         *,
         patience: float = 1.0,
     ) -> None:
-        """Take over *stack* and its pool.
+        """Take ownership of *stack* and its pool.
 
         Args:
             stack: closed by :meth:`close`.
             prefetch: how much memory prefetches take, and for how long.
-            patience: seconds that a store may take to say what it holds.
+            patience: seconds that a store may take to answer which chunks it holds.
         """
         self.stack = stack
         self.runtime = stack.runtime
         self.copier = Copier()
         self.prefetches = Prefetches(stack, prefetch)
-        self.announcing: Announcing | None = None  # nobody else has these tiers
+        self.announcing: Announcing | None = None  # these tiers have no other clients
         self._pool = stack.pool
         self._pace = Pipelining.of(stack.pool)
         self._hosts = Hosts()
-        # The same calls, of whom they are.
+        # Delegated without a wrapper.
         self.fits = self._pool.fits
         self.assign = stack.assign
         self.flush = stack.flush
@@ -156,7 +156,7 @@ class TieredHalf:
                 raise InvalidRequest("a lease does not say what it holds")
             keys.append(spec.key)
         batch = Batch(keys, leases, after)
-        # Until the queues of all tiers have room: what they do not take is dropped.
+        # Wait until the queues of all tiers have room: chunks that they refuse are dropped.
         for tier in self.stack.tiers:
             if tier.rules.writes is Writes.ALL:
                 with suppress(Refused), tier.admit(Priority.PUT, [batch.size], deadline):
@@ -268,7 +268,7 @@ class TieredHalf:
         if prompt.unnamed.ends:
             return Cleared(0, {}, {tier.name: Reason.TIMED_OUT.value for tier in chosen})
         writing = settle_writes(self.runtime, chosen, deadline)
-        # Tails of any chunk: what earlier turns of a conversation ended with.
+        # Tails in any chunk: the ends of earlier turns of a conversation.
         tails = [
             (key, end - start)
             for i, start in enumerate(prompt.starts[: len(prompt)])
@@ -329,7 +329,7 @@ def _count_held(
     reasons: Sequence[Reason | None],
     seconds: float,
 ) -> None:
-    """Count which of the chunks *wanted* a hold brought from *tiers*, or why they are missing."""
+    """Count the hits by tier and the misses by reason of a hold of *wanted*."""
     tokens = [spec.tokens for spec in wanted]
     telemetry.count(CounterName.LOOKUPS, len(tokens))
     telemetry.count(CounterName.LOOKUP_TOKENS, sum(tokens))

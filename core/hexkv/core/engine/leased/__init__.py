@@ -1,1 +1,1 @@
-"""The prefix half over leases: caches by tokens and by key whose chunks another process keeps."""
+"""The chunk half over leases: caches by tokens and by key whose chunks another process keeps."""

@@ -1,8 +1,8 @@
-"""What a service that came back with less memory cannot lease is refused, as where memory is short.
+"""Refusal of chunks that do not fit a restarted service's memory, as if memory were short.
 
-An engine is built for chunks that fit the service's memory. The service may be started anew with a
-pool that is smaller than one of them: then there is nothing to read into, and nothing to store
-into, and that is no mistake of a caller's.
+An engine is built for chunks that fit the service's memory. The service may be restarted with a
+pool that is smaller than one of them: then there is no memory to read or store it, and that is no
+error of the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hexkv.ports import (
 
 
 class RefusedHold:
-    """A hold of nothing: there is no memory for any of its chunks."""
+    """An empty hold: there is no memory for any of its chunks."""
 
     done = True
 
@@ -70,7 +70,7 @@ def hold_fitting(
     deadline: Deadline,
     seconds: float | None = None,
 ) -> ServiceHold:
-    """A hold of *wanted*; of nothing where a chunk is larger than the service's memory."""
+    """Return a hold of *wanted*; an empty one if a chunk is larger than the service's memory."""
     try:
         return service.hold(wanted, owner, deadline, seconds=seconds)
     except InvalidRequest:
@@ -80,7 +80,7 @@ def hold_fitting(
 def allocate_fitting(
     service: ChunkService, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
 ) -> Sequence[Lease]:
-    """Empty leases for the first of *wanted*; none where one is larger than the memory."""
+    """Return empty leases for the first of *wanted*; none if one is larger than the memory."""
     try:
         return service.allocate(wanted, owner, deadline)
     except InvalidRequest:

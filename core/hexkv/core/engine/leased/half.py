@@ -1,4 +1,4 @@
-"""The chunk half over a service: its leases as they are, and copies in this process."""
+"""The chunk half over a service: uses its leases directly, and copies in this process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from hexkv.ports import (
 
 
 class ServiceRuntime:
-    """Time, how to wait, and who is told."""
+    """Clock, executor, telemetry, and sinks of traces and records."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class ServiceRuntime:
 
 
 class LeasedHalf:
-    """What a service holds, others share; see :class:`~hexkv.core.engine.half.ChunkHalf`.
+    """The chunks of a shared service; see :class:`~hexkv.core.engine.half.ChunkHalf`.
 
-    The service ends pins, and writes what it was given, also after this process's end. While it
-    does not answer, everything is a miss and nothing is stored.
+    The service ends pins, and finishes writes, also after this process's end. While it does not
+    answer, everything is a miss and nothing is stored.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class LeasedHalf:
         calls: CallSink | None = None,
         spans: SpanSink | None = None,
     ) -> None:
-        """Take over *service*; prefetches take memory of it by the rules of *prefetch*.
+        """Take ownership of *service*; prefetches take memory of it by the rules of *prefetch*.
 
-        *calls* is told of each call of the engine, where that is recorded; and *spans*, where
-        it is traced.
+        *calls* receives each call of the engine if calls are recorded, *spans* if they are
+        traced.
         """
         self.runtime = ServiceRuntime(clock, executor, telemetry, calls, spans)
         self.copier = Copier()
         self.prefetches = HeldPrefetches(service, prefetch, clock)
         self._service = service
-        # The same calls, of whom they are.
+        # Delegated without a wrapper.
         self.fits = service.fits
         self.match = service.match
         self.hold = service.hold
@@ -96,7 +96,7 @@ class LeasedHalf:
         self._closed = False
 
     def worth_loading(self, tier: str, saved: float) -> bool:
-        del tier, saved  # how fast its tiers are the service knows
+        del tier, saved  # only the service knows the speed of its tiers
         return True
 
     def assign(self, prefix: bytes, tenant: str) -> None:
@@ -111,7 +111,7 @@ class LeasedHalf:
         return self._service.pin(owner, keys, seconds) if keys else 0
 
     def locate(self, prompt: Prompt, deadline: Deadline, *, served: bool) -> Located:
-        del served  # the service says what it would bring
+        del served  # the service answers with the tiers that would serve
         found = find_prefix(self._service, prompt, deadline)
         return Located(found.prompt, found.tiers)
 
@@ -217,13 +217,13 @@ class LeasedHalf:
     expiring: Collection[str] = ()
 
     def expire(self) -> None:
-        """Nothing: pins are the service's."""
+        """Do nothing: the service ends pins."""
 
     def end(self, owner: str) -> None:
         self._service.sweep(owner)
 
     def close(self, deadline: Deadline) -> Mapping[str, int]:
-        """End the connection; what is still leased stays mapped."""
+        """End the connection; memory with leases stays mapped."""
         del deadline
         self._closed = True
         self._service.close()

@@ -1,7 +1,7 @@
-"""Layerwise requests over a service: whole chunks are leased, their layers copied one by one.
+"""Layerwise requests over a service: lease whole chunks, and copy their layers one by one.
 
-All chunks of a request are leased at once, as far as there is memory; the rest is not hit, and not
-stored. A chunk that comes from a slow tier is waited for whole, before the first layer.
+All chunks of a request are leased at once, as far as there is memory; the rest counts as missing,
+and is not stored. The first layer waits for whole chunks, also those of a slow tier.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LeasedRead:
         ready: Held | None,
         report: Callable[[Arrived], Retrieved],
     ) -> None:
-        """Of the chunks of *prompt*, of which the first may be *ready*."""
+        """Read the chunks of *prompt*, of which the first may be *ready*."""
         self._service = service
         self._copier = copier
         self._prompt = prompt
@@ -60,14 +60,14 @@ class LeasedRead:
         self._why: Reason | None = None
         self._asked = prompt.bounds
         self._short = False
-        """True if a tail was asked for in place of a chunk, too."""
+        """True if a tail was requested in place of a chunk, too."""
 
         self._layer = 0
         self._closed = False
         self._result: Retrieved | None = None
 
     def begin(self) -> None:
-        """Ask for everything. Once, before anything else."""
+        """Request all chunks. Once, before anything else."""
         with self._patience.step() as deadline:
             if self._held and self._prompt.tails is not None:
                 self._held[0].shorten(deadline)
@@ -85,7 +85,7 @@ class LeasedRead:
 
     @property
     def hit_tokens(self) -> int:
-        """The number of tokens that will be hit, as far as is known by now."""
+        """The number of tokens that will be hit, as far as known by now."""
         if self._layer == 0 and not self._closed:
             count = next(
                 (
@@ -122,7 +122,7 @@ class LeasedRead:
         return self._layer - 1
 
     def result(self) -> Retrieved:
-        """What was loaded. Only after the last layer."""
+        """Return the result of the load. Only after the last layer."""
         if self._result is None:
             self._check_open()
             if self._layer < self._prompt.layout.layers:
@@ -133,7 +133,7 @@ class LeasedRead:
         return self._result
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self._closed = True
         self._leases = []
         for held in self._held:
@@ -179,7 +179,7 @@ class LeasedWrite:
         patience: TimeBudget,
         report: Callable[[Kept], StoreReport],
     ) -> None:
-        """Of what no tier holds of *prompt*."""
+        """Store the chunks of *prompt* that no tier holds."""
         self._service = service
         self._copier = copier
         self._prompt = prompt
@@ -190,7 +190,7 @@ class LeasedWrite:
         self._report = report
         self._missing: list[int] = []
         self._leases: list[Lease] = []
-        """Of the first of the missing chunks."""
+        """Leases for the first of the missing chunks."""
 
         self._copies: list[Copy] = []
         self._todo = set(range(prompt.layout.layers))
@@ -199,7 +199,7 @@ class LeasedWrite:
         self._result: StoreReport | None = None
 
     def begin(self) -> None:
-        """Find what no tier holds, and lease memory for it. Once, before anything else."""
+        """Find the chunks that no tier holds, and lease memory for them. Once, before all else."""
         with self._patience.step() as deadline:
             self._saving.deadline = deadline
             self._missing = self._saving.find(self._prompt)
@@ -229,7 +229,7 @@ class LeasedWrite:
             self._copies.append(copy)
 
     def result(self) -> StoreReport:
-        """Publish what was copied, and say what became of it. Only after the last layer."""
+        """Publish the copied chunks, and return the report. Only after the last layer."""
         if self._result is None:
             self._check_open()
             if self._todo:
@@ -243,7 +243,7 @@ class LeasedWrite:
         return self._result
 
     def close(self) -> None:
-        """Let go of everything; copies that have begun keep their memory to their end."""
+        """Release everything; copies that have begun keep their memory until they end."""
         self._closed = True
         self._copied(Deadline(self._saving.deadline.clock, 0.0))
         self._copier.left(self._owner, self._patience.end())
@@ -263,7 +263,7 @@ class LeasedWrite:
         return not self._failed
 
     def _write(self) -> int:
-        """Publish the chunks that were copied, neighbours together. How many there are."""
+        """Publish the copied chunks, neighbours together. Return how many there are."""
         step = pace_of(self._service, self._prompt).step
         done = 0
         for run in runs(self._missing[: len(self._leases)]):

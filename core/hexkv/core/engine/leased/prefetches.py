@@ -1,7 +1,7 @@
-"""Prefetches over a service: holds that were asked for before anybody waits for them.
+"""Prefetches over a service: holds that are requested before a retrieve waits for them.
 
-Their time is the service's to keep: it takes them back also where this process sleeps, or was
-stopped. So what is picked up is kept first, and read after.
+The service enforces their time limit: it takes them back also if this process sleeps, or was
+stopped. So a retrieve first keeps a hold that it takes, and reads it after.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hexkv.ports import ChunkService, Clock, Deadline, ServiceHold, frame_bytes
 class _Prefetch:
     prompt: Prompt
     held: int
-    """Chunks that are asked for; others are beyond the share of memory."""
+    """The number of requested chunks; others exceed the share of memory."""
 
     size: int
     expires: float
@@ -31,10 +31,10 @@ class _Prefetch:
 
 
 class HeldPrefetches:
-    """Every prefetch that nobody has picked up yet. Safe from any thread."""
+    """Every prefetch that no retrieve has taken yet. Safe from any thread."""
 
     def __init__(self, service: ChunkService, rules: PrefetchRules, clock: Clock) -> None:
-        """Of holds of *service*, by *rules*."""
+        """Prefetch by holds of *service*, by *rules*."""
         self._service = service
         self._rules = rules
         self._clock = clock
@@ -74,13 +74,13 @@ class HeldPrefetches:
         except BaseException:
             self._service.sweep(owner)
             raise
-        # Not known yet, as a rule: who goes on to load it waits for the service once, then.
+        # Usually not known yet: a caller that goes on to load it waits for the service then.
         return None
 
     def take(self, lookup_id: str, prompt: Prompt, deadline: Deadline) -> Held | None:
-        """What is held for *lookup_id*, if it is of *prompt*; the caller releases it.
+        """Return the hold of *lookup_id*, if it is of *prompt*; the caller releases it.
 
-        The service has up to *deadline* to say that it still holds it.
+        The service has up to *deadline* to confirm that it still holds the chunks.
         """
         with self._lock:
             entry = self.waiting.pop(lookup_id, None)
@@ -95,7 +95,7 @@ class HeldPrefetches:
         return None
 
     def cancel(self, lookup_id: str) -> bool:
-        """Give everything back. True if there was such a prefetch."""
+        """Release everything. True if there was such a prefetch."""
         with self._lock:
             entry = self.waiting.pop(lookup_id, None)
         if entry is not None:
@@ -117,14 +117,14 @@ class HeldPrefetches:
         return len(self.waiting)
 
     def _ask(self, lookup_id: str) -> int | None:
-        """What is known by now of one that was begun; 0 if it was taken or cancelled."""
+        """Return the hit of a begun prefetch, if known by now; 0 if it was taken or cancelled."""
         entry = self.waiting.get(lookup_id)
         if entry is None:
             return 0
         if entry.hit_tokens is None and entry.hold.known(Deadline(self._clock, 0.0)):
             here = run_of([None if why else "" for why in entry.hold.reasons[: entry.held]])
             soon = Deadline.after(self._clock, AT_ONCE)
-            # What is beyond the share is not held, but it is said whether it is there.
+            # Chunks beyond the share are not held, but the answer counts those that are there.
             if len(here) == entry.held:
                 found = find_prefix(self._service, entry.prompt, soon, sure=entry.held)
             else:

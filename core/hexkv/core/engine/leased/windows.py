@@ -1,4 +1,4 @@
-"""Copies between a device and the leases that a service gives, a window of chunks at a time."""
+"""Copies between a device and the leases of a service, a window of chunks at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CROWDED = (Reason.REFUSED, Reason.QUEUE_FULL)
 
 
 def pace_of(service: ChunkService, prompt: Prompt) -> Pipelining:
-    """How many chunks of *prompt* to move at once, by the memory that the service has."""
+    """Return how many chunks of *prompt* to copy at once, by the service's memory."""
     largest = max(map(sub, prompt.ends, prompt.starts), default=1)
     frame = frame_bytes(prompt.layout.chunk_bytes(largest))
     return Pipelining.with_slots(max(1, service.pool_bytes // frame), frame)
@@ -44,10 +44,10 @@ class Found(NamedTuple):
     """The longest prefix of a prompt that a service has."""
 
     prompt: Prompt
-    """Its chunks, the last perhaps a tail."""
+    """The chunks of the prefix, the last perhaps a tail."""
 
     tiers: Sequence[str]
-    """The tier of each; empty where that was not asked."""
+    """The tier of each; empty if it was not queried."""
 
     short: bool = False
     """True if the last one is a tail in place of one of the prompt's own chunks."""
@@ -56,9 +56,10 @@ class Found(NamedTuple):
 def find_prefix(
     service: ChunkService, prompt: Prompt, deadline: Deadline, *, sure: int = 0
 ) -> Found:
-    """What *service* has of *prompt*, of whose first *sure* chunks that is known.
+    """Return the prefix of *prompt* that *service* has, which includes its first *sure* chunks.
 
-    The tails behind its last full chunk are asked for with the chunks; others, if these end sooner.
+    The tails behind its last full chunk are queried with the chunks; if these end sooner, other
+    tails are queried after them.
     """
     if sure == len(prompt):
         return Found(prompt, [""] * sure)
@@ -78,9 +79,9 @@ def find_tail(
     deadline: Deadline,
     known: Sequence[str | None] | None = None,
 ) -> Found:
-    """The first chunks of *prompt*, which are on *tiers*, and the longest tail behind them.
+    """Return the first chunks of *prompt*, which are on *tiers*, and the longest tail behind them.
 
-    *known* is where its tails there are, if that was asked before.
+    *known* are the tiers of the tails there, if they were queried before.
     """
     count = len(tiers)
     keys, ends = prompt.tails_of(count)
@@ -106,18 +107,18 @@ class Held:
 
     @property
     def reasons(self) -> Sequence[Reason | None]:
-        """Why chunks are missing, as far as that is known."""
+        """Why chunks are missing, as far as known."""
         return self.hold.reasons[self.at : self.at + self.end - self.start]
 
     def shorten(self, deadline: Deadline) -> None:
-        """Keep to the first chunks that are there, or on their way."""
+        """Limit it to the first chunks that are there, or on their way."""
         known = self.hold.known(deadline)
         self.end = self.start + len(
             run_of([None if why or not known else "" for why in self.reasons])
         )
 
     def arrived(self, deadline: Deadline) -> tuple[list[Lease], list[str], Reason | None]:
-        """The first chunks that have come, the tiers they are from, and why there are no more."""
+        """Return the first chunks that have come, their tiers, and why the next one is missing."""
         done = self.hold.wait(deadline)
         leases: list[Lease] = []
         count = self.end - self.start
@@ -135,7 +136,7 @@ class Held:
 
 
 class Loading:
-    """One load under way: holds ahead of the copies."""
+    """One load under way: requests holds ahead of the copies."""
 
     def __init__(
         self,
@@ -149,11 +150,11 @@ class Loading:
         laps: Laps,
         ready: Held | None = None,
     ) -> None:
-        """Of the chunks of *prompt*, of which the first may be *ready*."""
+        """Load the chunks of *prompt*, of which the first may be *ready*."""
         self._service = service
         self._copier = copier
         self._whole = prompt
-        # Where it is not held, the tail is asked for behind the chunks: there may be a shorter one.
+        # If it is not held, query the tail behind the chunks: there may be a shorter one.
         whole = ready is not None and ready.end == len(prompt)
         self._prompt = prompt if whole else prompt.part(0, prompt.full)
         self._device = device
@@ -171,7 +172,7 @@ class Loading:
         """Load chunks in order until one does not arrive.
 
         Raises:
-            InvalidRequest: the device says so.
+            InvalidRequest: the device raised it.
         """
         arrived = Arrived()
         asked, short = len(self._whole.keys), False
@@ -188,13 +189,13 @@ class Loading:
         return arrived
 
     def _load(self, arrived: Arrived) -> Reason | None:
-        """Load the chunks behind those that have *arrived*; why there are no more, if it is so."""
+        """Load the chunks behind those that have *arrived*; return why one is missing, or None."""
         asked = len(self._prompt.keys)
         why: Reason | None = None
         alone = False
         try:
             while arrived.chunks < asked:
-                # What is absent at once is not asked for four times: the first window is alone.
+                # The first window goes alone, so as not to request absent chunks four times.
                 self._hold_ahead(1 if not arrived.chunks else self._pace.ahead // self._pace.step)
                 window = self._windows.popleft()
                 with window.hold:
@@ -213,7 +214,7 @@ class Loading:
                 if why is None:
                     alone = False
                 elif why in _CROWDED and not (alone and not leases):
-                    # Once more with nothing held: then there is a wait for memory.
+                    # Try again with nothing held: then the hold waits for memory.
                     alone = not leases
                     self._start_again(arrived.chunks)
                 else:
@@ -268,7 +269,7 @@ class Saving:
         """Copy and publish the chunks of *prompt* that no tier holds.
 
         Raises:
-            InvalidRequest: the device says so.
+            InvalidRequest: the device raised it.
         """
         step = pace_of(self._service, prompt).step
         todo = deque(
@@ -299,7 +300,7 @@ class Saving:
         return self.kept
 
     def find(self, prompt: Prompt) -> list[int]:
-        """Which chunks of *prompt* no tier holds; the others are counted."""
+        """Return the numbers of the chunks of *prompt* that no tier holds; count the others."""
         kept = self.kept
         kept.asked = prompt.ends[-1] - prompt.starts[0] if prompt.keys else 0
         where = self._service.match(prompt.keys, self.deadline) if prompt.keys else []
@@ -309,9 +310,9 @@ class Saving:
         return [i for i, tier in enumerate(where) if tier is None]
 
     def lease(self, part: Prompt) -> list[Lease]:
-        """Empty leases for the first chunks of *part*; waits for the first."""
+        """Return empty leases for the first chunks of *part*; waits for the first."""
         while True:
-            # What we have written frees memory sooner than anybody else would.
+            # Our own writes free memory sooner than other holders would.
             wait = Deadline(self.deadline.clock, 0.0) if self._writing else self.deadline
             leases = list(allocate_fitting(self._service, part.specs(), self._owner, wait))
             if leases or not self._writing:
@@ -319,11 +320,11 @@ class Saving:
             self._settle()
 
     def write(self, part: Prompt, leases: Sequence[Lease]) -> None:
-        """Publish neighbouring chunks that were copied into *leases*, which stay the caller's."""
+        """Publish neighbouring chunks copied into *leases*, which stay the caller's."""
         self._writing.append((part, self._service.publish(leases, part.after, self.deadline)))
 
     def end(self, dropped: int) -> None:
-        """Count what became of all writes. Of *dropped* chunks there was no copy to write."""
+        """Count the results of all writes. *dropped* chunks were not copied."""
         while self._writing:
             self._settle()
         if dropped:
@@ -333,14 +334,14 @@ class Saving:
         return self._service.reserve(part.specs(), self._owner, self.deadline)
 
     def _reserved(self, ahead: ServiceHold | None) -> list[Lease]:
-        """What came of what was asked for while the chunks before were copied."""
+        """Return the leases that were requested while the chunks before were copied."""
         if ahead is None:
             return []
         ahead.wait(self.deadline)
         return [lease for lease in ahead.leases if lease is not None]
 
     def _settle(self) -> None:
-        """Count what became of the oldest window; it is waited for, if writes are at all."""
+        """Count the result of the oldest window; wait for it if this store waits for writes."""
         part, publishing = self._writing.popleft()
         if self._wait:
             publishing.wait(self.deadline)
