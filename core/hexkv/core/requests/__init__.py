@@ -1,1 +1,1 @@
-"""One request under way: retrieve, store, prefetch, layer by layer."""
+"""The requests: retrieve, store and prefetch, in bulk and layer by layer."""

@@ -1,4 +1,4 @@
-"""What becomes of a call once it is over: its numbers, its answer, and its line in a record."""
+"""Accounting of ended calls: their metrics, results, records and spans."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hexkv.ports import (
 
 
 class Told(Protocol):
-    """Who is told of calls."""
+    """The sinks that receive calls."""
 
     @property
     def clock(self) -> Clock: ...
@@ -44,10 +44,10 @@ class Told(Protocol):
 
 
 class Accounts:
-    """Counts calls, and has them recorded and traced if they are to be."""
+    """Counts calls, and records and traces them if that is configured."""
 
     def __init__(self, told: Told, *, by_key: bool = False) -> None:
-        """Tell *told*. *by_key*: hosts name the chunks themselves."""
+        """Report calls to the sinks of *told*. *by_key*: hosts name the chunks themselves."""
         self._clock = told.clock
         self._telemetry = told.telemetry
         self._sink = told.calls
@@ -67,7 +67,7 @@ class Accounts:
     def retrieved(
         self, prompt: Prompt, skip: int, got: Arrived, spent: Spent, request: str | None = None
     ) -> Retrieved:
-        """The answer of a retrieve of *prompt*, behind its first *skip* tokens."""
+        """Return the result of a retrieve of *prompt*, behind its first *skip* tokens."""
         if prompt.unnamed.ends:
             got.end(prompt.unnamed, Reason.TIMED_OUT)
         count, observe = self._telemetry.count, self._telemetry.observe
@@ -101,14 +101,14 @@ class Accounts:
         return answer
 
     def stored(self, prompt: Prompt, kept: Kept, spent: Spent) -> StoreReport:
-        """The answer of a store of *prompt*."""
+        """Return the result of a store of *prompt*."""
         self._telemetry.count(CounterName.PRESENT, kept.present_chunks)
         self._telemetry.count(CounterName.PRESENT_TOKENS, kept.present)
         self._telemetry.observe(HistogramName.STORE, spent.seconds)
         starts, ends = prompt.unnamed
         if ends:
             self._telemetry.count(CounterName.DROPPED, len(ends), reason=Reason.TIMED_OUT)
-        # All that is nowhere else: so everything is accounted for, whatever a store answers.
+        # All other tokens: so every token is counted, for any answer of a store.
         dropped = kept.asked - kept.present - kept.stored - kept.queued
         answer = StoreReport(
             tokens=prompt.length,
@@ -129,7 +129,7 @@ class Accounts:
     def _trace(
         self, sink: SpanSink, name: str, spent: Spent, answer: Lookup | Retrieved | StoreReport
     ) -> None:
-        """Tell who traces of the call *name* that is over."""
+        """Send the ended call *name* to the span *sink*."""
         seconds, now = spent.seconds, self._clock.now()
         if spent.begun is not None:
             begun, seconds = spent.begun, now - spent.begun
@@ -150,7 +150,7 @@ class Accounts:
         present: int = 0,
         request: str = "",
     ) -> None:
-        assert self._sink is not None  # noqa: S101 - asked before
+        assert self._sink is not None  # noqa: S101 - checked before
         began = self._clock.now() - spent.seconds
         self._sink.record(
             RecordedCall(
@@ -178,7 +178,7 @@ def held(
     began: float,
     seconds: float,
 ) -> RecordedCall:
-    """A hold of *wanted*, as a retrieve by key: the tier of each, or why it is missing."""
+    """Return the record of a hold of *wanted*, as a retrieve by key, from *tiers* and *reasons*."""
     found: dict[str, int] = {}
     misses: dict[str, int] = {}
     for spec, tier, reason in zip(wanted, tiers, reasons, strict=True):
@@ -195,7 +195,7 @@ def held(
 
 
 def _steps(spent: Spent) -> Sequence[RecordedStep]:
-    """The parts of a call, those of one name and tier together."""
+    """Return the parts of a call, those of one name and tier together."""
     steps: dict[tuple[str, str], float] = {}
     for name, _, _, seconds, tier, *_ in spent.parts:
         steps[name, tier] = steps.get((name, tier), 0.0) + seconds

@@ -1,4 +1,4 @@
-"""What a caller must get right, checked at the edge with a clear error."""
+"""Checks of callers' arguments, made at the edge, with clear errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hexkv.ports import DeviceKV, InvalidRequest, KVLayout, LayoutMismatch, Name
 
 
 def check_namespace(namespace: object) -> None:
-    """Check that *namespace* is one: chunks must not be named by anything less.
+    """Check that *namespace* is a ``Namespace``: nothing less may name chunks.
 
     Raises:
         InvalidRequest: it is something else.
@@ -20,10 +20,10 @@ def check_namespace(namespace: object) -> None:
 
 
 def check_seconds(seconds: object) -> float:
-    """*seconds* as a time to wait, or to hold something: a number, finite and not negative.
+    """Return *seconds* as a time to wait or to hold: a number, finite and not negative.
 
     Raises:
-        InvalidRequest: it is something else. NaN is past at no time, so it would never end.
+        InvalidRequest: it is something else. A wait of NaN seconds would never end.
     """
     if not isinstance(seconds, float | int) or isinstance(seconds, bool):
         raise InvalidRequest(f"a time is a number of seconds, not a {type(seconds).__name__}")
@@ -37,7 +37,7 @@ def check_seconds(seconds: object) -> float:
 
 
 def check_share(share: object) -> float:
-    """*share* as a part of a whole: a number from 0 to 1.
+    """Return *share* as a part of a whole: a number from 0 to 1.
 
     Raises:
         InvalidRequest: it is something else.
@@ -48,10 +48,10 @@ def check_share(share: object) -> float:
 
 
 def check_window(device: DeviceKV, layout: KVLayout, tokens: int) -> None:
-    """Check that *device* is a window on *tokens* positions of KV shaped as *layout*.
+    """Check that *device* is a window on *tokens* positions of KV with *layout*.
 
     Raises:
-        InvalidRequest: it is no window, or addresses more or fewer positions.
+        InvalidRequest: it is no window, or has more or fewer positions.
         LayoutMismatch: its KV has another dtype or shape.
     """
     held = getattr(device, "layout", None)
@@ -69,7 +69,7 @@ def check_window(device: DeviceKV, layout: KVLayout, tokens: int) -> None:
 
 
 def skipped(skip: int, mask: Sequence[bool] | None, tokens: int) -> int:
-    """How many tokens at the front to leave out, given as a number or as a mask.
+    """Return how many tokens at the front to skip, from a number or a mask.
 
     Raises:
         InvalidRequest: no whole number, out of range, given both ways, or a mask of the wrong
@@ -90,7 +90,7 @@ def skipped(skip: int, mask: Sequence[bool] | None, tokens: int) -> int:
 
 def _leading_false(mask: Sequence[bool], tokens: int) -> int:
     try:
-        # Tensors and arrays as well: each has its own way of giving booleans.
+        # Tensors and arrays as well: each has its own type of booleans.
         values = bytes(mask.tolist() if hasattr(mask, "tolist") else mask)
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"a mask holds one boolean per token: {error}") from error

@@ -1,4 +1,4 @@
-"""Loading chunks that are still encoded into a device that decodes them itself."""
+"""Loads of encoded chunks into a device that decodes them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ log = logging.getLogger("hexkv")
 
 
 def decoded_by(runtime: Runtime, device: DeviceKV, *, by_layers: bool = False) -> frozenset[str]:
-    """The serdes, as frames call them, whose payloads *device* decodes itself."""
+    """Return the names, as in frames, of the serdes whose payloads *device* decodes."""
     ability = SupportsEncodedLayers if by_layers else SupportsEncoded
-    # The class first: of an instance Python 3.11 asks for each method of the protocol anew.
+    # The class first: for an instance Python 3.11 looks up each method of the protocol anew.
     able = issubclass(type(device), ability) or isinstance(device, ability)
     if not runtime.serdes or not able:
         return frozenset()
@@ -56,10 +56,10 @@ def decoded_by(runtime: Runtime, device: DeviceKV, *, by_layers: bool = False) -
 
 
 class Decodable(Collection[str]):
-    """What :func:`decoded_by` gives of *device*, found out when it is asked for.
+    """The result of :func:`decoded_by` for *device*, computed at its first use.
 
-    To ask a window of all serdes takes as long as to find a short prompt, and what memory keeps
-    raw is asked of none.
+    Querying a window for all serdes takes as long as finding a short prompt, and is not needed for
+    chunks that memory keeps raw.
     """
 
     def __init__(self, runtime: Runtime, device: DeviceKV) -> None:
@@ -91,12 +91,12 @@ def load(
     deadline: Deadline,
     layers: range | None = None,
 ) -> bool:
-    """Copy the chunks of *part*, raw or as a serde left them, into *device*; whether in time.
+    """Copy the chunks of *part*, raw or encoded, into *device*. True if done in time.
 
-    Only *layers* of them, if it says so.
+    With *layers*, copy only those.
 
     Raises:
-        InvalidRequest: the device says that the request means nothing.
+        InvalidRequest: the device raised it.
     """
     serdes = [RAW if lease.spec is None else lease.spec.serde for lease in leases]
     if serdes.count(RAW) == len(serdes):
@@ -120,15 +120,16 @@ def load(
 
 
 def is_raw(lease: Lease) -> bool:
-    """True if a chunk lies there as the device has it."""
+    """True if the payload of *lease* is not encoded."""
     return lease.spec is None or lease.spec.serde == RAW
 
 
 @contextmanager
 def fitted(runtime: Runtime, leases: Sequence[Lease], owner: str) -> Iterator[Sequence[Lease]]:
-    """The first of *leases*, each in a block as long as its frame, as far as blocks are free.
+    """Yield the first of *leases*, each in a block as long as its frame, as far as blocks are free.
 
-    What was read layer by layer is in a block as long as the raw chunk, whatever is behind it.
+    A chunk that was read layer by layer is in a block as long as the raw chunk, also if its frame
+    is shorter.
     """
     now, mine = Deadline(runtime.clock, 0.0), list[BlockLease]()
     kept: list[Lease] = []
@@ -152,10 +153,10 @@ def fitted(runtime: Runtime, leases: Sequence[Lease], owner: str) -> Iterator[Se
 def _encoded(
     runtime: Runtime, device: DeviceKV, name: str, spans: list[Span], leases: Sequence[Lease]
 ) -> tuple[DeviceKV, list[Span]]:
-    """A window that takes payloads of a serde, and spans with what their frames say is payload.
+    """Return a window that takes payloads of a serde, and spans cut to their frames' payloads.
 
     Raises:
-        CorruptFrame: a header was damaged.
+        CorruptFrame: a header is damaged.
     """
     sizes = [runtime.codec.page(lease.frame).header.payload_bytes for lease in leases]
     if any(size > len(span.data) for span, size in zip(spans, sizes, strict=True)):
@@ -169,7 +170,7 @@ def _inner(serde: Serde) -> Serde:
 
 
 class _Decoding:
-    """A window whose spans have payloads of one serde for data. Nothing is gathered from it."""
+    """A window whose spans have payloads of one serde as data. It cannot gather."""
 
     def __init__(self, device: DeviceKV, serde: Serde) -> None:
         self._device = device

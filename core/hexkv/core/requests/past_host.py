@@ -1,7 +1,7 @@
-"""Loading past the host: from a store straight into the device's memory, verified there.
+"""Loads past the host: from a store directly into the device's memory, and verified there.
 
-For raw chunks on a tier whose store reads to devices, into a window that lends room there. What
-does not come that way, for whatever reason, is read as ever: nothing here makes a miss.
+For raw chunks on a tier whose store reads to devices, into a window that lends room there. Chunks
+that fail to load this way are read as usual: no failure here causes a miss.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NOTHING = memoryview(b"")
 
 
 class PastHost:
-    """The way past the host, for the chunks of one retrieve."""
+    """Loads past the host for the chunks of one retrieve."""
 
     def __init__(
         self,
@@ -67,17 +67,17 @@ class PastHost:
         self._owner = owner
         self._deadline = deadline
         self.numbers: set[int] = set()
-        """Chunks that are to be read this way; what was tried and did not come is none of them."""
+        """Chunks to read this way, without those that were tried and failed."""
 
         able = {id(tier): tier for tier in found if tier.calls.reads_to_devices}
         if able and isinstance(device, SupportsDeviceRoom):
             self.numbers.update(i for i, tier in enumerate(found) if id(tier) in able)
 
     def load(self, number: int, most: int) -> int:
-        """Load up to *most* chunks from *number* on, of one tier. How many are in the device.
+        """Load up to *most* chunks of one tier from *number* on. Return how many were loaded.
 
         Raises:
-            InvalidRequest: the device says that the request means nothing.
+            InvalidRequest: the device raised it.
         """
         tier, end = self._found[number], number
         while end < number + most and end in self.numbers and self._found[end] is tier:
@@ -105,7 +105,7 @@ class PastHost:
         return None
 
     def _read(self, tier: Tier, specs: Sequence[ChunkSpec], room: DeviceRoom) -> int:
-        """Have a worker fill *room* and verify it. How many chunks are whole, from the first."""
+        """Have a worker fill and verify *room*. Return the number of leading whole chunks."""
         kept = room.share(f"read {tier.name}")
         size = sum(_behind(spec) for spec in specs)
 
@@ -131,7 +131,7 @@ class PastHost:
     def _fill(
         self, tier: Tier, specs: Sequence[ChunkSpec], room: DeviceRoom
     ) -> tuple[int, bool | None]:
-        """For a worker: chunks that are whole, and whether the store was well."""
+        """Fill *room*, on a worker. Return the number of whole chunks; True if the store worked."""
         runtime, clock = self._runtime, self._runtime.clock
         began = clock.now()
         tier.link.began(began)
@@ -154,16 +154,16 @@ class PastHost:
             tier.link.ended(clock.now(), sum(spec.tokens for spec in specs[:count]))
         runtime.telemetry.observe(HistogramName.READ, clock.now() - began, tier=tier.name)
         runtime.telemetry.count(CounterName.READ_BYTES, read, tier=tier.name)
-        # Where nothing came, the host's read says whether it is the store that is not well.
+        # If no chunk came, the host's read finds out if the store fails.
         return count, bool(pages) or None
 
     def _whole(
         self, specs: Sequence[ChunkSpec], pages: Sequence[memoryview], room: DeviceRoom
     ) -> int:
-        """How many frames from the first are those of *specs*, by digests of the device's.
+        """Return how many frames from the first match *specs*, by digests from the device.
 
-        All of them at once: the device hashes them beside each other. What is damaged is met
-        again by the host, which sets it aside.
+        All of them at once: the device hashes them in parallel. The host then reads a damaged
+        frame again, and sets it aside.
         """
         found: list[HeaderPage] = []
         parts: list[tuple[int, int]] = []
@@ -190,7 +190,7 @@ class PastHost:
         return len(found)
 
     def _header(self, spec: ChunkSpec, page: memoryview) -> HeaderPage | None:
-        """What *page* says, if it is of the frame of *spec*."""
+        """Return the header in *page*; ``None`` if it is not of the frame of *spec*."""
         try:
             found = self._runtime.codec.page(page)
         except StoreError:
@@ -207,12 +207,12 @@ class PastHost:
         ]
         window = _FromRoom(self._device, room, spans)
         none = [Span(0, 0, _NOTHING)]
-        # A room is held and released as a lease is, which is all that the copier does with it.
+        # The copier only holds and releases a room, as it does a lease.
         return self._copier.copy(window, none, [room], self._deadline, gather=False)  # type: ignore[list-item]
 
 
 class _FromRoom:
-    """A window into which a room is scattered, whatever it is asked to."""
+    """A window whose every scatter copies a room into the device."""
 
     def __init__(self, device: DeviceKV, room: DeviceRoom, spans: Sequence[RoomSpan]) -> None:
         self._device = device

@@ -1,8 +1,8 @@
-"""Prefetching: chunks are read into leased blocks before anybody waits for them.
+"""Prefetches: reads of chunks into leased blocks before a retrieve waits for them.
 
-A prefetch is known by the id that its lookup has in the serving engine. It never blocks
-its caller and never waits for memory: it takes what is free up to a share of the pool, and
-a retrieve reads the rest. What nobody picks up within a time limit is given back.
+A prefetch has the id of its lookup in the serving engine. It never blocks its caller and never
+waits for memory: it takes free blocks up to a share of the pool, and a retrieve reads the rest.
+Blocks that no retrieve takes within a time limit are released.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hexkv.ports import ChunkKey, CounterName, Deadline
 
 AT_ONCE = 0.02
 """Seconds that a prefetch may take to name its prompt, in its caller's thread: enough for about a
-million tokens in chunks of 256. One that takes longer is not begun; its retrieve reads it all."""
+million tokens in chunks of 256. A longer one is not begun; its retrieve then reads all chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class PrefetchRules:
     """How much memory prefetches take, and for how long."""
 
     share: float = 0.25
-    """Part of the pool's slots that all prefetches together hold at most."""
+    """The largest share of the pool's slots that all prefetches together hold."""
 
     seconds: float = 60.0
-    """After which a prefetch that nobody picked up is given back."""
+    """Seconds after which a prefetch that no retrieve took is released."""
 
 
 @dataclass(slots=True)
@@ -41,14 +41,14 @@ class _Prefetch:
     expires: float
     claims: dict[ChunkKey, PendingRead] = field(default_factory=dict)
     asking: int = 0
-    """Chunks for which it is about to ask."""
+    """The number of chunks that it is about to request."""
 
     hit_tokens: int | None = None
     gone: bool = False
 
 
 class Prefetches:
-    """Every prefetch that nobody has picked up yet. Safe from any thread."""
+    """Every prefetch that no retrieve has taken yet. Safe from any thread."""
 
     def __init__(self, stack: TierStack, rules: PrefetchRules) -> None:
         self._stack = stack
@@ -60,13 +60,13 @@ class Prefetches:
         self._lock = Lock()
 
     def begin(self, lookup_id: str, name: Callable[[], Prompt], read: Deadline) -> int | None:
-        """Start reading what the tiers hold of a prompt; asking again under one id starts nothing.
+        """Begin to read the chunks of a prompt on the tiers; a second call of an id begins nothing.
 
-        Only the first time is its prompt named.
+        Only the first call of an id runs *name*.
 
         Returns:
-            how many tokens the tiers hold from the prompt's beginning; ``None`` while a tier
-            that only its store can speak for has not answered.
+            The number of tokens that the tiers hold from the prompt's beginning; ``None`` while
+            a tier whose content only its store knows has not answered.
         """
         # Worker threads may name tails of it after the call.
         prompt = None if lookup_id in self.waiting else name()
@@ -87,10 +87,10 @@ class Prefetches:
         return entry.hit_tokens
 
     def take(self, lookup_id: str, decoded: Collection[str] = ()) -> dict[ChunkKey, PendingRead]:
-        """What was read for *lookup_id*: the caller settles or drops every claim.
+        """Return the reads for *lookup_id*: the caller settles or drops every claim.
 
-        *decoded* are the serdes that the caller's device decodes. The prefetches that follow leave
-        their frames as they are: an engine's devices are of one kind, or else whoever settles
+        *decoded* are the serdes that the caller's device decodes. Later prefetches leave their
+        frames encoded: an engine's devices are usually of one kind, and otherwise the settling of
         such a claim decodes it.
         """
         self._decoded = decoded
@@ -101,14 +101,14 @@ class Prefetches:
             entry = self.waiting.get(lookup_id)
             if entry is None:
                 return {}
-            # First of all: whatever comes now, the claims are this call's alone, and end with it.
+            # First: from now on the claims belong to this call alone, and end with it.
             claims, entry.claims = entry.claims, {}
             entry.gone = True
             del self.waiting[lookup_id]
             return claims
 
     def cancel(self, lookup_id: str) -> bool:
-        """Give everything back. Whether there was such a prefetch."""
+        """Release everything. True if there was such a prefetch."""
         with self._lock:
             here = lookup_id in self.waiting
         for claim in self._take(lookup_id).values():
@@ -116,7 +116,7 @@ class Prefetches:
         return here
 
     def reap(self) -> bool:
-        """Cancel what is past its time. Whether there was any."""
+        """Cancel expired prefetches. True if there were any."""
         if not self.waiting:
             return False
         now = self._clock.now()
@@ -127,7 +127,7 @@ class Prefetches:
         return bool(late)
 
     def first_end(self) -> float:
-        """When the first of them is past its time, by the clock; infinity for never."""
+        """Return when the first of them expires, by the clock; infinity for never."""
         return min((entry.expires for entry in list(self.waiting.values())), default=inf)
 
     def close(self) -> None:
@@ -141,12 +141,12 @@ class Prefetches:
         return len(self.waiting)
 
     def _start(self, entry: _Prefetch, prefix: Prefix, lookup_id: str) -> None:
-        """Begin the reads; called by the asking thread, or by the worker that peeked."""
+        """Begin the reads, on the caller's thread or on the worker that queried the last store."""
         prompt, found = prefix.found, prefix.tiers
         with self._lock:
             held = sum(max(other.asking, len(other.claims)) for other in self.waiting.values())
             free = self._most - held
-            # What memory holds is there at once; taking blocks for it would only pin it.
+            # Chunks in memory need no read; taking blocks for them would only pin them.
             first = next((i for i, tier in enumerate(found) if not tier.lends), len(found))
             end = min(len(found), first + max(0, free))
             if entry.gone:
@@ -171,7 +171,7 @@ class Prefetches:
 
 
 def make_room(stack: TierStack, prefetches: Prefetches, size: int) -> bool:
-    """The pool's reclaim: what nobody picked up goes first, then what memory can spare."""
+    """Make room in the pool: cancel expired prefetches first, then evict from memory."""
     made = prefetches.reap() or stack.make_room(size)
     if made:
         stack.runtime.telemetry.count(CounterName.POOL_RECLAIMS, 1)

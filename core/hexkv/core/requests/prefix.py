@@ -1,8 +1,8 @@
-"""Matching: the longest prefix of a prompt that the tiers hold.
+"""The longest prefix of a prompt that the tiers hold.
 
-It ends with full chunks, or with a tail: what an earlier prompt stored of the chunk in which it
-ended. A longer prompt has a full chunk there, of another name. So where the full chunks end, the
-tails that may lie behind them are named and asked for, of the tiers that keep any.
+It ends with full chunks, or with a tail: the part of its last chunk that an earlier prompt stored.
+A longer prompt has a full chunk there, with another key. So behind the full chunks that are found,
+the keys of all possible tails are looked up, on the tiers that keep any.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Prefix:
 
     asked: Prompt
     whole: Prompt
-    """Begins with the chunks that were found: the prompt, or as far as the tail that was found."""
+    """Begins with the chunks found: the prompt, or the prompt cut at the tail that was found."""
 
     tiers: Sequence[Tier]
     """The tier of each chunk that was found."""
@@ -38,20 +38,20 @@ class Prefix:
 
     @property
     def missing(self) -> ChunkKey | None:
-        """The first of the prompt's own chunks that was not found."""
+        """The first of the prompt's own chunks that was not found; ``None`` if all were."""
         whole = len(self.tiers) - self.short
         return self.asked.keys[whole] if whole < len(self.asked.keys) else None
 
     @property
     def tokens(self) -> int:
-        """Where the prefix ends."""
+        """The end of the prefix, in tokens of the prompt."""
         return self.whole.ends[len(self.tiers) - 1] if self.tiers else 0
 
 
 def match_prefix(
     stack: TierStack, prompt: Prompt, deadline: Deadline, tiers: Sequence[Tier] | None = None
 ) -> Prefix:
-    """The longest prefix of *prompt* on *tiers*, by default those that serve requests."""
+    """Return the longest prefix of *prompt* on *tiers*, by default those that serve requests."""
     tiers = stack.serving if tiers is None else tiers
     if prompt.tails is None:
         run = run_of(stack.find_tiers(prompt.keys, deadline, tiers))
@@ -65,7 +65,7 @@ def match_prefix(
 def match_prefix_soon(
     stack: TierStack, prompt: Prompt, deadline: Deadline, then: Callable[[Prefix], None]
 ) -> None:
-    """Call *then* with what :func:`match_prefix` would say, without waiting for any store."""
+    """Call *then* with the result of :func:`match_prefix`, without waiting for any store."""
     tiers = stack.serving
 
     def go_on(whole: Found) -> None:
@@ -84,10 +84,11 @@ def match_prefix_soon(
 
 
 def find_chunks(stack: TierStack, prompt: Prompt, deadline: Deadline, *, asks: bool) -> Found:
-    """For each chunk of *prompt*, the first tier that holds it; see :meth:`TierStack.find_tiers`.
+    """Return the first tier that holds each chunk of *prompt*; see :meth:`TierStack.find_tiers`.
 
-    Tiers that keep no tails are not asked for one: their stores may take time to answer. Nor are
-    those that others fill: what they hold may go, and is kept here all the same.
+    Tiers that keep no tails are not queried for one: their stores may take time to answer.
+    Read-only tiers, which others fill, are not queried either: their chunks may disappear, so
+    this cache keeps its own.
     """
     own = [tier for tier in stack.tiers if not tier.calls.read_only]
     if prompt.tails is None:
@@ -101,7 +102,7 @@ def find_chunks(stack: TierStack, prompt: Prompt, deadline: Deadline, *, asks: b
 
 
 def keeping(tiers: Sequence[Tier], prompt: Prompt) -> Sequence[Tier]:
-    """Those of *tiers* that keep tails of *prompt*."""
+    """Return those of *tiers* that keep tails of *prompt*."""
     size = prompt.tails.size if prompt.tails is not None else 0
     return [tier for tier in tiers if tier.rules.shortest < size]
 

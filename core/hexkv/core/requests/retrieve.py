@@ -1,4 +1,4 @@
-"""Retrieving: the longest prefix that really arrives goes into the device."""
+"""Retrieves: load the longest prefix that arrives whole into the device."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ from hexkv.ports import (
 
 @dataclass(slots=True)
 class Arrived:
-    """What a retrieve brought so far."""
+    """The chunks that a retrieve has loaded so far, and those that it missed."""
 
     chunks: int = 0
     size: int = 0
     tokens: dict[str, int] = field(default_factory=dict)
-    """By tier."""
+    """Tokens by tier."""
 
     by_tier: dict[str, int] = field(default_factory=dict)
-    """Chunks, likewise."""
+    """Chunks by tier."""
 
     asked: int = 0
-    """Chunks that were to arrive."""
+    """Chunks requested."""
 
     asked_tokens: int = 0
     """Tokens in them."""
 
     end_token: int = 0
-    """Where the last chunk that arrived ends."""
+    """The end of the last chunk that arrived."""
 
     misses: dict[Reason, int] = field(default_factory=dict)
     """Chunks that did not arrive, by reason."""
 
     missed_tokens: dict[Reason, int] = field(default_factory=dict)
-    """Tokens in them, likewise."""
+    """Tokens in them, by reason."""
 
     def add(self, part: Prompt, tiers: Sequence[str]) -> None:
         """Count the chunks of *part* as arrived, each from one of *tiers*."""
@@ -73,9 +73,9 @@ class Arrived:
             at += count
 
     def end(self, asked: Bounds, why: Reason | None, *, short: bool = False) -> None:
-        """Nothing more comes: the next of the chunks *asked* for is missing because of *why*.
+        """End the load of the chunks *asked*, of which the next is missing because of *why*.
 
-        *short* adds one chunk: a tail in place of one of them. Its tokens are that one's.
+        *short* adds one chunk: a tail in place of one of them. Its tokens are part of that one's.
         """
         ends = asked.ends
         if not ends:
@@ -98,10 +98,10 @@ class Arrived:
 
 
 class Arriving:
-    """Chunks of one prompt under way, the first of them needed first.
+    """Chunks of one prompt being read, in order.
 
-    As many are read ahead as there is room for; only while none is held does this wait for
-    room, so that two requests never wait for each other.
+    Reads ahead as many as there is room for; waits for room only while it holds none, so that
+    two requests never wait for each other.
     """
 
     def __init__(  # noqa: PLR0913
@@ -128,12 +128,12 @@ class Arriving:
         self._claims: deque[PendingRead] = deque()
         self._next = 0
         self._sooner: Deadline | None = None
-        """From when on computing was sooner than another wait for room."""
+        """The time from which computing was faster than a further wait for room."""
 
     def read_ahead(self, *, patient: bool) -> None:
-        """Begin reads until enough are under way, or there is no room for more now.
+        """Begin reads until enough are under way, or there is no room now.
 
-        Up to the next chunk that is in memory, where nothing is to be read.
+        Stops at the next chunk in memory, which needs no read.
         """
         end = min(len(self._found), self._next + self._pace.ahead - len(self._claims))
         while self._next < end:
@@ -159,9 +159,9 @@ class Arriving:
                 break
 
     def take(self) -> tuple[list[Lease], list[str], Reason | None]:
-        """The next chunks that arrived, the tiers they are from, and what broke the run.
+        """Return the next chunks that arrived, their tiers, and why the one after them is missing.
 
-        Empty-handed, the third says why; otherwise it is ``None``, or of the chunk after them.
+        The reason is ``None`` if that one may still come; never if no chunk is returned.
         """
         leases: list[Lease] = []
         tiers: list[str] = []
@@ -179,7 +179,7 @@ class Arriving:
             if lease is None:
                 lease = self._stack.stand_in(claim, self._owner, self._deadline)
             if lease is None and claim.crowded:
-                if leases:  # those first, so that nothing is held during the wait
+                if leases:  # return those first, so that nothing is held during the wait
                     self._claims.appendleft(claim)
                     return leases, tiers, None
                 self._forget_ahead(number + 1)
@@ -192,11 +192,11 @@ class Arriving:
         return leases, tiers, None if leases else self._why(Reason.REFUSED)
 
     def _run(self, end: int, *, lends: bool) -> int:
-        """Where the run of chunks ends that are to be read, or leased from one tier in memory."""
+        """Return the end of the run of chunks to read, or to lease from one tier in memory."""
         stop = self._next
         rest = self._found[stop:end]
         if rest and rest.count(rest[0]) == len(rest) and not self._ready and not self._past_host:
-            return end if rest[0].lends is lends else stop  # mostly all are on one tier
+            return end if rest[0].lends is lends else stop  # usually all are on one tier
         while stop < end:
             tier = self._found[stop]
             if tier.lends is not lends or (lends and tier is not self._found[self._next]):
@@ -209,11 +209,11 @@ class Arriving:
         return stop
 
     def skip(self, count: int) -> None:
-        """The next *count* chunks came another way; none of them was begun."""
+        """Skip the next *count* chunks, which came another way; their reads must not have begun."""
         self._next += count
 
     def _lent(self, count: int) -> list[Lease]:
-        """Leases on the next chunks, as far as a tier in memory has them; the rest are claims."""
+        """Return leases on the next chunks that a tier in memory has; the rest become claims."""
         start = self._next
         stop = self._run(min(len(self._found), start + count), lends=True)
         if stop == start:
@@ -227,28 +227,28 @@ class Arriving:
         return [lease for lease in lent[:here] if lease is not None]
 
     def _patience(self) -> Deadline:
-        """Until when to wait for room for the next chunk."""
+        """Return until when to wait for room for the next chunk."""
         number = min(self._next, len(self._found) - 1)
         wait = worth_waiting(self._stack, self._prompt, self._found, number, self._deadline)
         self._sooner = wait if wait is not self._deadline else None
         return wait
 
     def _why(self, why: Reason | None) -> Reason | None:
-        """Why there is no chunk; the wait for room may have ended because computing is sooner."""
+        """Return why a chunk is missing: ``SLOWER`` if computing beats a further wait for room."""
         crowded = why in (Reason.QUEUE_FULL, Reason.REFUSED)
         return (
             Reason.SLOWER if crowded and self._sooner is not None and self._sooner.expired else why
         )
 
     def _forget_ahead(self, number: int) -> None:
-        """Let go of what was read ahead; chunk *number* is the next to be read."""
+        """Drop all reads ahead; chunk *number* is the next to read."""
         for claim in self._claims:
             claim.drop()
         self._claims.clear()
         self._next = number
 
     def drop(self) -> None:
-        """Want no more."""
+        """Drop all reads."""
         for claim in (*self._claims, *self._ready.values()):
             claim.drop()
         self._claims.clear()
@@ -258,10 +258,10 @@ class Arriving:
 def worth_waiting(
     stack: TierStack, prompt: Prompt, found: Sequence[Tier], number: int, deadline: Deadline
 ) -> Deadline:
-    """Until when to wait for room to read chunks from *number* on.
+    """Return until when to wait for room to read chunks from *number* on.
 
-    Where it is known how fast their tier is, and the model: no longer than loading would be
-    sooner than computing, so that a wait for nothing costs at most as much again.
+    If the speeds of their tier and of the model are known: at most the time that loading saves
+    compared with computing, so that a useless wait costs at most as much again.
     """
     computes = stack.runtime.compute_rate
     brings = None if computes is None else found[number].link.tokens_rate
@@ -287,25 +287,25 @@ def load_prefix(  # noqa: PLR0913
     """Load chunks of *prompt* in order until one does not arrive, reading ahead of the copy.
 
     Blocks are held for a few chunks only, so a prompt may be much longer than the pool.
-    *ready* is what a prefetch brought; whatever of it is not used is dropped.
+    *ready* has the reads of a prefetch; unused ones are dropped.
 
     Raises:
-        InvalidRequest: the device says so.
+        InvalidRequest: the device raised it.
     """
     prefix = match_prefix(stack, prompt, deadline)
     found = prefix.tiers
     prompt = prefix.whole.part(0, len(found))
-    # At once, so that what is loaded first does not push out what is to be loaded last.
+    # All at once, so that the first chunks loaded do not evict the last ones.
     keys = prompt.keys
     stack.touch(keys)
     if found and found.count(found[0]) < len(found):
-        # What is promoted on the way would push it out all the same, where there is little room.
+        # With little room, chunks promoted on the way would evict them nevertheless.
         stack.pins.pin(owner, keys)
     laps.mark(("match", "", laps.now()))
     arrived = Arrived()
     why: Reason | None = None
     encoded: Collection[str] = ()
-    if hasattr(device, "decodes"):  # else nobody needs to ask it
+    if hasattr(device, "decodes"):  # otherwise there is nothing to query
         encoded = Decodable(stack.runtime, device)
     past_host = None
     if any(tier.calls.past_host is not None for tier in {*found}):

@@ -1,4 +1,4 @@
-"""Storing: what no tier holds is copied from the device, once, and written to all of them."""
+"""Stores: copy the chunks that no tier holds from the device, once, and write them to all tiers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hexkv.ports import (
 
 @dataclass(slots=True)
 class Kept:
-    """What a store kept so far, in tokens."""
+    """The results of a store so far, in tokens."""
 
     asked: int = 0
     present: int = 0
@@ -45,7 +45,7 @@ class Kept:
 
 
 class Storing:
-    """One store under way: copies ahead of the writes, as far as there are blocks."""
+    """One store under way: copies ahead of the writes, as far as blocks are free."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Storing:
         self._stack = stack
         self._copier = copier
         self._device = device
-        # What is to be written goes in small steps, so that writing begins after the first.
+        # Small steps, so that writing begins after the first.
         self._step = min([pace.run, *[tier.step for tier in stack.tiers if tier.step]])
         self._owner = owner
         self.deadline = deadline
@@ -75,7 +75,7 @@ class Storing:
         """Gather and write the chunks of *prompt* that no tier holds.
 
         Raises:
-            InvalidRequest: the device says so.
+            InvalidRequest: the device raised it.
         """
         missing = self.find(prompt)
         self._laps.mark(("match", "", self._laps.now()))
@@ -92,12 +92,12 @@ class Storing:
         return self.kept
 
     def find(self, prompt: Prompt) -> list[int]:
-        """Which chunks of *prompt* no tier holds; the others are counted."""
+        """Return the numbers of the chunks of *prompt* that no tier holds; count the others."""
         self.kept.asked = prompt.ends[-1] - prompt.starts[0] if prompt.keys else 0
-        # Who does not wait for a write does not wait for a store's word on it either.
+        # Without *wait*, do not query stores: use the indexes only.
         where = find_chunks(self._stack, prompt, self.deadline, asks=self._wait)
         retry_backlog(self._stack, prompt, self._owner)
-        if None not in where:  # nothing to do but to say so: it must cost no more than the keys
+        if None not in where:  # nothing to store: this must cost little beside the keys
             self.kept.present = self.kept.asked
             self.kept.present_chunks = len(where)
             self._stack.touch(prompt.keys)
@@ -121,13 +121,13 @@ class Storing:
     ) -> None:
         """Write neighbouring chunks that were copied into *leases*.
 
-        They stay the caller's; with *give* those do that are still in its name. The *last* ones are
-        not pinned: behind them nothing is written that could push them out.
+        The leases stay the caller's; with *give*, only those still in its name. The *last* chunks
+        are not pinned: no later write of this store could evict them.
         """
         full = 0 if part.tails is None else part.full
         if (
             0 < full < len(part.keys)
-        ):  # not every tier keeps a tail: what becomes of it is known apart
+        ):  # not every tier keeps a tail: write it separately, with a result of its own
             self.write(part.part(0, full), leases[:full], give)
             part, leases = part.part(full, len(part)), leases[full:]
         if not last:
@@ -135,7 +135,7 @@ class Storing:
         if self._wait and self._writing:
             size = sum(len(lease.frame) for lease in leases)
             while self._writing and not self._stack.takes(size):
-                self._settle()  # better to wait for what is under way than to have this dropped
+                self._settle()  # rather wait for running writes than have this one dropped
         for lease, spec in zip(leases, part.specs(), strict=True):
             lease.spec = spec
         batch = Batch(part.keys, leases, part.after, give)
@@ -143,7 +143,7 @@ class Storing:
         self._writing.append((part, written))
 
     def end(self, prompt: Prompt, dropped: Sequence[int]) -> None:
-        """Count what became of all writes. Of chunks *dropped* there was no copy to write."""
+        """Count the results of all writes. The chunks *dropped* were not copied."""
         while self._writing:
             self._settle()
         if dropped:
@@ -153,7 +153,7 @@ class Storing:
         self._stack.pins.land(self._owner, tier, keys)
 
     def _some(self, part: Prompt, *, last: bool) -> int:
-        """Copy as many chunks of *part*, from its beginning, as there are blocks for."""
+        """Copy and write the first chunks of *part* for which blocks are free. Return how many."""
         leases = self._blocks(part)
         self._laps.mark(("room", "", self._laps.now()))
         try:
@@ -176,7 +176,7 @@ class Storing:
         size = {count: part.layout.chunk_bytes(count) for count in set(tokens)}
         sizes = [size[count] for count in tokens]
         while True:
-            # A write of our own that ends frees a block sooner than anybody else would.
+            # The end of an own write frees a block sooner than other holders would.
             wait = Deadline(self.deadline.clock, 0.0) if self._writing else self.deadline
             try:
                 return self._stack.pool.lease_run(sizes, self._owner, wait)
@@ -186,7 +186,7 @@ class Storing:
                 self._settle()
 
     def _settle(self) -> None:
-        """Count what became of the oldest batch; its writes are waited for, if they are at all."""
+        """Count the result of the oldest batch; wait for its writes if this store waits."""
         part, written = self._writing.popleft()
         on: dict[str, Sequence[bool]] = {}
         queued = False
@@ -198,7 +198,7 @@ class Storing:
             self._laps.mark(("write", name, self._laps.now()))
         for tier in self._stack.tiers:
             if tier.index.decides and tier.name in on:
-                # Somebody may have cleared it in the meantime.
+                # A concurrent clear may have deleted it.
                 here = tier.index.contains(part.keys)
                 on[tier.name] = [a and b for a, b in zip(on[tier.name], here, strict=True)]
         tokens = list(map(sub, part.ends, part.starts))
@@ -214,9 +214,9 @@ class Storing:
 
 
 def retry_backlog(stack: TierStack, prompt: Prompt, owner: str) -> None:
-    """Have written what a tier could not take when it was new, where memory still holds it.
+    """Queue writes of a tier's backlog, of the chunks of *prompt* that memory still holds.
 
-    Nobody waits for that; what the tier cannot take now either is offered the next time.
+    Does not wait for them; chunks that the tier refuses again are offered the next time.
     """
     for tier in stack.tiers:
         if tier.lends or tier.refuses:
@@ -237,7 +237,7 @@ def retry_backlog(stack: TierStack, prompt: Prompt, owner: str) -> None:
 
 
 def _lent(stack: TierStack, key: ChunkKey, owner: str) -> Lease | None:
-    """A share of the block in which memory keeps a chunk, if it does."""
+    """Return a share of the block in which memory keeps a chunk, or ``None``."""
     for tier in stack.tiers:
         for lease in tier.calls.get_lease([key], owner):
             if lease is not None:

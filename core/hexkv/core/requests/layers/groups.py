@@ -1,4 +1,4 @@
-"""How many neighbouring layers go together: what is small costs more to begin than to move."""
+"""The sizes of groups of neighbouring layers: a small copy costs more to start than to do."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from hexkv.core.frames.codec import layers_per_part
 from hexkv.ports import KVLayout
 
 _LEAST_BYTES = 4 << 20
-"""Of all chunks together: less is copied sooner than a worker is woken."""
+"""The fewest bytes of all chunks in a group: copying less is faster than waking a worker."""
 
 _MOST_BYTES = 128 << 20
-"""Likewise: more is copied no faster, and the host could leave only after all of it."""
+"""The most bytes: copying more is not faster, and the host could leave only after all of it."""
 
 _SHARE = 6
 """A group has at most this part of all layers, since the host waits for one group at least: for
-the first, and for one of the largest where it computes no slower than it loads."""
+the first, and for one of the largest if it computes no slower than it loads."""
 
 _LONGER = 1.5
-"""How much longer the host computes a layer than it takes to load one, where it waits for the
-first group alone; where it computes still longer, hardly for more."""
+"""The ratio of the host's time to compute a layer to that to load it, from which on the host waits
+only for the first group; at still higher ratios it waits hardly more."""
 
 
 def part_groups(layout: KVLayout, tokens: int) -> list[range]:
-    """The parts of frames that are read and copied together, in order.
+    """Return the parts of frames that are read and copied together, in order.
 
     The first group is as small as is worth while, so that the host can begin. Each next one has
-    to arrive while the host computes those before it, whatever their sizes were rounded to. Those
-    that could grow no more are of one size, so that the last is not a small one of its own.
+    to arrive while the host computes those before it, also with rounded sizes. Groups that have
+    reached the limit are of equal size, so that the last is not a small one.
 
     Args:
         layout: of the chunks.
@@ -48,7 +48,7 @@ def part_groups(layout: KVLayout, tokens: int) -> list[range]:
 
 
 def layer_groups(layout: KVLayout, tokens: int) -> list[range]:
-    """The layers of :func:`part_groups`."""
+    """Return the layers of :func:`part_groups`."""
     step, layers = layers_per_part(layout), layout.layers
     groups = part_groups(layout, tokens)
     return [range(group.start * step, min(group.stop * step, layers)) for group in groups]

@@ -1,7 +1,7 @@
-"""Frames that a serde may have made, part by part: first what their beginning says.
+"""The beginnings of frames, which are read first when frames may be encoded and read in parts.
 
-Where the parts of a raw frame lie is known before it is read. Where those of an encoded
-one lie stands in its header; where the layers lie in them, at the start of its payload.
+The places of the parts of a raw frame are known before it is read. Those of an encoded frame are
+in its header; the places of the layers in them are at the start of its payload.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("hexkv")
 
 
 def head_bytes(runtime: Runtime, tier: Tier, layout: KVLayout) -> int | None:
-    """How many bytes of a frame on *tier* say where its parts and layers lie.
+    """Return the bytes of a frame on *tier* with the places of its parts and layers.
 
     Zero if all new frames there are raw; ``None`` if they can only be read whole.
     """
@@ -50,17 +50,17 @@ class Head:
 
     parts: tuple[int, ...]
     serde: LayerSerde | None
-    """Who made the payload; ``None``: it is raw."""
+    """The serde that encoded the payload; ``None`` if it is raw."""
 
     name: str
     layers: tuple[tuple[int, int], ...] = ()
-    """Where each layer lies in an encoded payload."""
+    """``(start, end)`` of each layer in an encoded payload."""
 
     @classmethod
     def of(cls, runtime: Runtime, data: memoryview, key: ChunkKey, spec: ChunkSpec) -> Head | None:
-        """What the beginning of the frame of *key* says; ``None`` if it is to be read whole.
+        """Return the head of the frame of *key*; ``None`` if it has to be read whole.
 
-        Where the layers lie is not verified yet: :meth:`open` does that with the first part.
+        The places of the layers are not verified yet: :meth:`open` does that with the first part.
         """
         try:
             header = runtime.codec.peek(data)
@@ -74,7 +74,7 @@ class Head:
             serde = by_layers(runtime.serdes.get(header.serde))
             if serde is None or len(header.parts) != len(raw_parts):
                 return None
-            # What is not smaller was never encoded; nor may it take more memory than the chunk.
+            # An encoded payload is always smaller, and may not take more memory than the chunk.
             if header.payload_bytes >= spec.raw_bytes:
                 return None
             index = data[PAGE : PAGE + min(serde.index_bytes(spec.layout), header.payload_bytes)]
@@ -86,12 +86,12 @@ class Head:
     def open(
         self, runtime: Runtime, part: int, data: memoryview, block: BlockLease, spec: ChunkSpec
     ) -> bool:
-        """Verify one encoded part, then bring its layers into *block*. Whether it was whole.
+        """Verify one encoded part, then decode its layers into *block*. True if it was whole.
 
         Args:
-            runtime: whose serdes are measured.
-            part: which one.
-            data: what lies in the frame's span of it.
+            runtime: records the speed of the serde.
+            part: the number of the part.
+            data: the bytes of the part in the frame.
             block: of a raw chunk.
             spec: of that chunk.
         """

@@ -1,4 +1,4 @@
-"""How long a layerwise call waits, and how many blocks it holds."""
+"""The limits of layered calls: their time to wait, and their number of blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hexkv.ports import Clock, Deadline, traceparent
 
 
 class TimeBudget:
-    """How long one call waits, over all its steps."""
+    """The time that one call may wait, over all its steps."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self.spent = 0.0
@@ -25,7 +25,7 @@ class TimeBudget:
 
     @contextmanager
     def step(self) -> Iterator[Deadline]:
-        """The deadline of one step, as far away as the steps before have left."""
+        """Yield the deadline of one step, after the time that earlier steps have left."""
         start = self._clock.now()
         try:
             yield Deadline.after(self._clock, max(0.0, self._seconds - self.spent))
@@ -33,23 +33,23 @@ class TimeBudget:
             self.spent += self._clock.now() - start
 
     def so_far(self) -> Spent:
-        """The time of the call up to now."""
+        """Return the time spent in the call up to now."""
         return Spent(self.spent, begun=self._begun, parent=self._parent)
 
     def end(self) -> Deadline:
-        """The deadline of what has to end before the call can: as far away as the first step's."""
+        """Return the deadline of work that has to end before the call: the full time from now."""
         return Deadline.after(self._clock, self._seconds)
 
 
 def room(pace: Pipelining, pool: BlockPool) -> int:
-    """How many blocks one call may hold, so that others can go on."""
+    """Return how many blocks one call may hold, so that others can go on."""
     return max(1, pace.keepable(pool) // pool.slot_bytes)
 
 
 class Hosts:
-    """Threads that hold blocks while the model computes. Safe from any thread.
+    """The threads that hold blocks while the model computes. Safe from any thread.
 
-    To wait for blocks that the same thread holds would be to wait for nothing.
+    A thread that waited for blocks that it holds itself would wait until its deadline.
     """
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class Hosts:
         self._lock = Lock()
 
     def hold(self, call: object) -> None:
-        """This thread has begun *call*."""
+        """Record that this thread has begun *call*."""
         with self._lock:
             self._holding[call] = get_ident()
 
     def leave(self, call: object) -> None:
-        """It holds nothing any more."""
+        """Record that *call* holds nothing from now on."""
         with self._lock:
             self._holding.pop(call, None)
 

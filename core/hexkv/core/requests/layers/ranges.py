@@ -1,14 +1,14 @@
-"""Reading frames in ranges: the same few layers of many chunks, then the next.
+"""Reads of frames in ranges: the same few layers of many chunks, then the next ones.
 
 A range is a group of neighbouring parts of a frame. The first is read together with the header,
-which must be the one that a chunk of the prompt has; each part is verified by the worker that
-read it, in the leased block where it belongs. So after the last group the block is the whole
-frame. Where frames may be encoded, their beginning is read before; each range goes into memory
-of its own, and its layers come out of the serde into the block, which is a raw chunk after the
-last one. Or, where the device decodes, it stays in the block as it is.
+which must be that of the prompt's chunk; each part is verified by the worker that read it, in
+its place in the leased block. So after the last group the block has the whole frame. If frames
+may be encoded, their beginning is read first; each range is read into separate memory, and the
+serde decodes its layers into the block, which has the raw chunk after the last one. Or, if the
+device decodes, the range stays encoded in the block.
 
-What does not arrive as it should is only said to be missing. Whether it is damaged, was
-written anew meanwhile, or cannot be read in parts, is for a read of the whole frame to tell.
+A range that does not arrive intact only counts as missing. A read of the whole frame then finds
+out if it is damaged, was overwritten during the reads, or cannot be read in parts.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from hexkv.ports import (
 log = logging.getLogger("hexkv")
 
 _TASK_BYTES = 4 << 20
-"""Of one part of the chunks that a task reads."""
+"""Bytes of one part of the chunks that a task reads."""
 
 FIRST = 5
-"""Groups of which a task reads half as many chunks: so all workers bring what the host waits for,
-and none of them takes half of the disk for what comes after it. A task costs CPU."""
+"""Groups in which a task reads half as many chunks: so all workers read the data that the host
+waits for, and none takes half of the disk for later data. A task costs CPU."""
 
 _BYTES_AHEAD = 256 << 20
 _READING = "layer read"
-"""In whose name a read that is under way holds its blocks."""
+"""The name under which a running read holds its blocks."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +63,7 @@ class _Strip:
 
     tier: Tier
     blocks: dict[int, BlockLease]
-    """By the chunk's number in the prompt. Who leaves is not read any more."""
+    """Blocks by the chunk's number in the prompt. Removed chunks are not read."""
 
     head: int
     """Bytes of each frame to read before its parts; zero if it is raw and they are known."""
@@ -80,19 +80,19 @@ class _Flight:
 
 
 class RangeReader:
-    """Reads chunks of one prompt range by range, ahead of who takes them.
+    """Reads chunks of one prompt range by range, ahead of their use.
 
-    All but the work in the lanes is done by the one thread that retrieves.
+    All but the work in the lanes runs on the one thread that retrieves.
     """
 
     def __init__(self, runtime: Runtime, prompt: Prompt, stays: Collection[str] = ()) -> None:
-        """Read chunks of *prompt*; those of the serdes that *stays* names stay encoded."""
+        """Read chunks of *prompt*; those of the serdes in *stays* stay encoded."""
         self._runtime = runtime
         self._stays = stays
         self._prompt = prompt
         self._strips: list[_Strip] = []
         self._narrow: list[_Strip] = []
-        """Of the same chunks, for the first groups."""
+        """Smaller strips of the same chunks, for the first groups."""
 
         self._flights: deque[_Flight] = deque()
         self._bytes = 0
@@ -102,23 +102,23 @@ class RangeReader:
         self._at = 0
         self._parts: dict[int, tuple[int, ...]] = {}
         self._spans: dict[tuple[int, int], tuple[int, int]] = {}
-        """Of raw frames: by their tokens, and the first part of a group."""
+        """For raw frames: spans by their tokens, and the first part of a group."""
 
         self._heads: dict[int, Head] = {}
         self._lock = Lock()
         self._left: dict[int, int] = {}
-        """By group: strips of which not all is here. Under the lock, as what is to be called."""
+        """By group: strips that have not all arrived. Under the lock, as ``_awaited``."""
 
         self._awaited: tuple[int, Callable[[], None]] | None = None
 
     def serves(self, tier: Tier) -> bool:
-        """Whether frames on *tier* can be expected to be readable part by part."""
+        """True if frames on *tier* can be expected to be readable part by part."""
         return (
             not tier.lends and tier.calls.ranges is not None and self._head_bytes(tier) is not None
         )
 
     def add(self, tier: Tier, blocks: Mapping[int, BlockLease]) -> None:
-        """Chunks to read from *tier*, by their numbers in the prompt; before any read."""
+        """Add chunks to read from *tier*, by their numbers in the prompt; before any read."""
         numbers = list(blocks)
         for number in numbers:
             self._parts_of(number)
@@ -131,21 +131,21 @@ class RangeReader:
                 strips.append(_Strip(tier, some, head))
 
     def leave(self, start: int, end: int) -> None:
-        """Read nothing more of chunks ``[start, end)``; no new read uses their blocks."""
+        """End the reads of chunks ``[start, end)``; no new read uses their blocks."""
         for strip in (*self._strips, *self._narrow):
             for number in [number for number in strip.blocks if start <= number < end]:
                 del strip.blocks[number]
 
     def divide(self, groups: Sequence[range]) -> None:
-        """Read these groups of parts, one after another; before any read."""
+        """Set the groups of parts, which are read one after another; before any read."""
         self._groups = groups
         self._left = {group: len(self._strips_of(group)) for group in range(len(groups))}
 
     def read_ahead(self, group: int, deadline: Deadline) -> None:
-        """Begin to read all groups up to *group*, as far as there may be bytes under way.
+        """Begin to read all groups up to *group*, within the limit of bytes under way.
 
-        None but the first before that was taken: by the headers that come with it the others are
-        found and verified.
+        Only the first before that was taken: the headers that come with it are needed to find
+        and verify the others.
         """
         group = min(group, len(self._groups) - 1) if self._headed else 0
         while self._group <= group and (self._bytes < _BYTES_AHEAD or not self._flights):
@@ -160,9 +160,9 @@ class RangeReader:
             self._at += 1
 
     def once_whole(self, group: int, then: Callable[[], None]) -> None:
-        """Have *then* called when all of *group* is here, if it ever is: now, or by a worker.
+        """Call *then* once all of *group* is here, if it ever is: now, or on a worker.
 
-        Of one group at a time.
+        For one group at a time.
         """
         with self._lock:
             self._awaited = group, then
@@ -177,7 +177,7 @@ class RangeReader:
         then()
 
     def take(self, group: int, deadline: Deadline) -> list[int]:
-        """Wait for *group* of every chunk. The numbers of the chunks of which it is missing."""
+        """Wait for *group* of every chunk. Return the numbers of the chunks that lack it."""
         missing: list[int] = []
         self.read_ahead(group, deadline)
         while self._flights and self._flights[0].group == group:
@@ -195,7 +195,7 @@ class RangeReader:
         return missing
 
     def name_encoded(self) -> None:
-        """Have blocks say whose payload is in them, once the first group has arrived."""
+        """Set the serde in the specs of encoded blocks, once the first group has arrived."""
         for strip in self._strips:
             for number, block in strip.blocks.items():
                 head = self._heads.get(number)
@@ -203,7 +203,7 @@ class RangeReader:
                     block.spec = self._prompt.spec(number)._replace(serde=head.name)
 
     def drop(self) -> None:
-        """Want nothing any more. Reads that have begun keep their blocks until they end."""
+        """Cancel all reads. Reads that have begun keep their blocks until they end."""
         for flight in self._flights:
             if flight.ticket is not None:
                 flight.ticket.abandon()
@@ -249,15 +249,15 @@ class RangeReader:
 
         if mine:
             try:
-                # Of no size: the call keeps the blocks, not the queue. So it never waits for
-                # room with blocks in its hands, for which others may wait who have the room.
+                # Of no size: the call holds the blocks, not the queue. So it never waits for
+                # room while holding blocks that the holders of the room may wait for.
                 flight.ticket = strip.tier.submit(Priority.GET, 0, work, deadline)
             except Refused:
                 BlockLease.release_run(list(mine.values()))
         return flight
 
     def _span(self, number: int, parts: range) -> tuple[int, int]:
-        """Which range of the frame that is: the first one begins with the header."""
+        """Return the range of *parts* in the frame: the first one begins with the header."""
         head = self._heads.get(number)
         if head is not None:
             return _span_of(head.parts, parts)
@@ -268,14 +268,14 @@ class RangeReader:
         return span
 
     def _length(self, numbers: Collection[int], parts: range) -> int:
-        """Bytes of these ranges together."""
+        """Return the bytes of these ranges together."""
         spans = [self._span(number, parts) for number in numbers]
         return sum([end - start for start, end in spans])
 
     def _read(
         self, strip: _Strip, parts: range, blocks: Mapping[int, BlockLease], deadline: Deadline
     ) -> tuple[frozenset[int], bool | None]:
-        """Which chunks' range arrived and is whole; whether the store was well."""
+        """Return the chunks whose range arrived whole, and whether the store worked."""
         began = self._runtime.clock.now()
         arrived: list[int] = []
         outcomes: dict[ChunkKey, ReadOutcome] = {}
@@ -297,7 +297,7 @@ class RangeReader:
     def _bring(
         self, strip: _Strip, number: int, parts: range, block: BlockLease, deadline: Deadline
     ) -> ReadOutcome:
-        """One range of one chunk, in its block; a miss if that is not what it should be."""
+        """Bring one range of one chunk into its block; a miss if it is not valid."""
         link, clock = strip.tier.link, self._runtime.clock
         link.began(clock.now())
         outcome: ReadOutcome = Hit(0)
@@ -316,7 +316,7 @@ class RangeReader:
         return outcome
 
     def _meet(self, strip: _Strip, number: int, deadline: Deadline) -> ReadOutcome:
-        """Learn from the beginning of a frame where its parts lie."""
+        """Read the places of a frame's parts from its beginning."""
         key, spec = self._prompt.keys[number], self._prompt.spec(number)
         data = scratch(strip.head)
         outcome = strip.tier.calls.read_range(key, 0, data, deadline)
@@ -324,7 +324,7 @@ class RangeReader:
             return outcome
         try:
             head = Head.of(self._runtime, data, key, spec)
-        except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
+        except Exception as error:  # noqa: BLE001 - a serde's error must not leave a worker
             log.warning("tier %s: the index of a payload: %s", strip.tier.name, error)
             head = None
         if head is None:
@@ -335,7 +335,7 @@ class RangeReader:
     def _fetch(
         self, strip: _Strip, number: int, parts: range, block: BlockLease, deadline: Deadline
     ) -> tuple[memoryview, ReadOutcome]:
-        """Read one range. Where it lies now, and what the store said."""
+        """Read one range. Return its memory and the store's outcome."""
         start, end = self._span(number, parts)
         head = self._heads.get(number)
         here = head is None or head.serde is None or self._kept(head)
@@ -351,7 +351,7 @@ class RangeReader:
         return data, Hit(end - start, outcome.whole) if isinstance(outcome, Hit) else outcome
 
     def _open(self, number: int, parts: range, block: BlockLease, data: memoryview) -> bool:
-        """Verify what was read part by part, and decode it if need be."""
+        """Verify a range part by part, and decode it if needed."""
         head = self._heads.get(number)
         if head is None or head.serde is None:
             return self._is_whole(number, parts, block)
@@ -367,13 +367,13 @@ class RangeReader:
                     return False
         except CorruptFrame:
             return False
-        except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
+        except Exception as error:  # noqa: BLE001 - a serde's error must not leave a worker
             log.warning("serde %s could not decode a verified part: %s", head.name, error)
             return False
         return True
 
     def _ends(self, strip: _Strip, number: int, hit: Hit) -> bool:
-        """True unless the tier knows the frame to be longer, or shorter, than its header says."""
+        """True unless the tier knows that the frame's length differs from that in its header."""
         size = strip.tier.index.size(self._prompt.keys[number])
         return {size, hit.whole} <= {None, frame_bytes(self._parts_of(number)[-1])}
 
@@ -395,6 +395,6 @@ class RangeReader:
 
 
 def _span_of(ends: tuple[int, ...], parts: range) -> tuple[int, int]:
-    """Where neighbouring parts lie in a frame, the header before the first one included."""
+    """Return the span of neighbouring parts in a frame, with the header before the first one."""
     start = part_span(ends, parts[0])[0] if parts[0] else 0
     return start, part_span(ends, parts[-1])[1]

@@ -1,4 +1,4 @@
-"""Retrieving layer by layer: what the model needs next is being read while it computes."""
+"""Retrieves layer by layer: the next layers are read while the model computes."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from hexkv.ports import (
 )
 
 _GROUPS_AHEAD = 4
-"""How many groups of layers are read ahead of the one that the model computes. One is copied."""
+"""Groups of layers that are read ahead of the one that the model computes. One is copied."""
 
 _AT_FIRST = 2
-"""Likewise of the first ones: the copy that the host waits for shares processors with readers."""
+"""The same for the first groups: the copy that the host waits for shares CPUs with the readers."""
 
 
 class LayeredRetrieve:
-    """A retrieve under way: iterating gives each layer's number once its KV is in the device.
+    """A retrieve under way: iterates over the layers' numbers, each once its KV is in the device.
 
-    What turns out not to be whole shortens :attr:`hit_tokens` at any layer. The layers given
-    before hold KV of the longer prefix; the host computes again, from there, what it lost.
+    A chunk that turns out to be damaged shortens :attr:`hit_tokens` at any layer. The layers
+    returned before hold KV of the longer prefix; the host recomputes the lost tokens in all layers.
     """
 
     def __init__(  # noqa: PLR0913
@@ -90,14 +90,14 @@ class LayeredRetrieve:
         """The layers that are read and copied together."""
 
         self._next = 0
-        """Which group is to be given next."""
+        """The number of the next group to return."""
 
         self._held: tuple[list[Lease], list[Span]] | None = None
-        """The blocks of the chunks that are hit, and where they lie; until one is lost."""
+        """The blocks and spans of the chunks that are hit, until one is lost."""
 
         self._beside = False
         self._ahead: Copy | None = None
-        """Of the next group, which a worker makes."""
+        """The copy of the next group, by a worker."""
 
         self._layer = 0
         self._closed = False
@@ -105,7 +105,7 @@ class LayeredRetrieve:
 
     @property
     def hit_tokens(self) -> int:
-        """The device gets the KV of tokens ``[0, hit_tokens)``, as far as is known by now."""
+        """The device gets the KV of tokens ``[0, hit_tokens)``, as far as known by now."""
         return max(self._skip, self._prompt.ends[self._hit - 1]) if self._hit else self._skip
 
     def begin(self) -> None:
@@ -117,7 +117,7 @@ class LayeredRetrieve:
             self._reader = RangeReader(self._stack.runtime, self._prompt, self._encoded)
             keys = self._prompt.keys
             self._stack.touch(keys)
-            # Making room for one chunk must not push out another one of the same prompt.
+            # Making room for one chunk must not evict another one of the same prompt.
             self._stack.pins.pin(self._owner, keys)
             self._hit = self._hold(deadline)
             if self._hit < len(self._found):
@@ -146,7 +146,7 @@ class LayeredRetrieve:
                 if self._next == 0 or layer == self._groups[self._next - 1].stop:
                     self._bring(self._next, deadline)
         except BaseException:
-            self.close()  # it is not known what the device holds
+            self.close()  # the content of the device is unknown
             raise
         self._layer += 1
         if self._layer == layout.layers:
@@ -154,17 +154,17 @@ class LayeredRetrieve:
         return layer
 
     def result(self) -> Retrieved:
-        """What was loaded, after the last layer.
+        """Return the result of the load, after the last layer.
 
         Raises:
-            InvalidRequest: there are layers still to come.
+            InvalidRequest: not all layers have been returned.
         """
         if self._result is None:
             raise InvalidRequest(f"layer {self._layer} and those after it are still to come")
         return self._result
 
     def close(self) -> None:
-        """Let go of everything; reads and copies that have begun keep their blocks to their end."""
+        """Release everything; reads and copies that have begun keep their blocks until they end."""
         self._closed = True
         self._ahead = None
         self._copier.left(self._owner, self._patience.end())
@@ -181,7 +181,7 @@ class LayeredRetrieve:
         self._stack.pins.unpin(self._owner)
 
     def _hold(self, deadline: Deadline) -> int:
-        """Hold blocks for the chunks, in order. For how many there are some."""
+        """Hold blocks for the chunks, in order. Return how many chunks have blocks."""
         free = room(self._pace, self._stack.pool)
         found, number = self._found, 0
         wait = None
@@ -215,7 +215,7 @@ class LayeredRetrieve:
     def _begin_parts(
         self, tier: Tier, start: int, end: int, deadline: Deadline, wait: Deadline | None
     ) -> int:
-        """Have chunks read part by part, as many as there are blocks for."""
+        """Begin to read chunks part by part, as many as there are blocks for."""
         now = Deadline(deadline.clock, 0.0)
         blocks: dict[int, BlockLease] = {}
         for number in range(start, end):
@@ -234,7 +234,7 @@ class LayeredRetrieve:
     def _begin_whole(
         self, tier: Tier, start: int, end: int, deadline: Deadline, wait: Deadline | None = None
     ) -> int:
-        """Have chunks read whole, as many as there is room for."""
+        """Begin to read whole chunks, as many as there is room for."""
         begun = start
         while begun < end:
             stop = min(end, begun + self._pace.step)
@@ -250,7 +250,7 @@ class LayeredRetrieve:
         return begun - start
 
     def _bring(self, group: int, deadline: Deadline) -> None:
-        """Have one group of layers in the device, and begin with the next ones."""
+        """Bring one group of layers into the device, and begin with the next ones."""
         ahead, self._ahead = self._ahead, None
         mine = ahead is None or self._copier.withdraw(ahead)
         self._load(group, deadline)
@@ -266,14 +266,14 @@ class LayeredRetrieve:
     def _copy_ahead(self) -> None:
         """Have a worker copy the next group as soon as all of it is there, while the host computes.
 
-        What is missing may shorten the hit, which the host is to learn with that group.
+        A missing part may shorten the hit; the host learns of that with the group.
         """
         group = self._next
         if not (self._beside and self._hit and group < len(self._groups)):
             return
         leases, spans = self._spans()
         if not all(map(is_raw, leases)):
-            return  # only what moves bytes is made by a worker
+            return  # a worker only copies bytes
         self._ahead = self._copier.begin_beside(
             self._stack.runtime.executor,
             self._device,
@@ -297,9 +297,9 @@ class LayeredRetrieve:
                 self._reader.name_encoded()
 
     def _read_again(self, start: int, end: int, deadline: Deadline) -> None:
-        """Read chunks whole of which a part did not arrive; so it becomes known why.
+        """Read the whole chunks of which a part did not arrive, which finds out why.
 
-        Together, so that what is damaged has been set aside once the first of them is settled:
+        All together, so that damaged chunks are set aside once the first of them is settled:
         the host may store the prompt anew right after that.
         """
         self._reader.leave(start, end)
@@ -317,11 +317,11 @@ class LayeredRetrieve:
             start = stop
 
     def _settle(self, deadline: Deadline) -> None:
-        """Wait for the chunks that are read whole; slower tiers stand in for what fails."""
+        """Wait for the chunks that are read whole; slower tiers replace failed ones."""
         for number in sorted(self._claims):
             claim = self._claims.pop(number, None)
             if claim is None:
-                continue  # it was dropped with the prefix that it belonged to
+                continue  # it was dropped with its prefix
             lease = claim.settle(self._owner, deadline, self._encoded)
             if lease is None:
                 lease = self._stack.stand_in(claim, self._owner, deadline)
@@ -332,7 +332,7 @@ class LayeredRetrieve:
                 self._tiers[number] = claim.tier
 
     def _shorten(self, hit: int, why: Reason | None) -> None:
-        """Only the first *hit* chunks are to be loaded from now on."""
+        """Load only the first *hit* chunks from now on."""
         for number in range(hit, self._hit):
             if number in self._claims:
                 self._claims.pop(number).drop()
@@ -342,7 +342,7 @@ class LayeredRetrieve:
         self._hit, self._why, self._held = hit, why, None
 
     def _spans(self) -> tuple[list[Lease], list[Span]]:
-        """The blocks of the chunks that are hit, and where they lie."""
+        """Return the blocks and spans of the chunks that are hit."""
         if self._held is None:
             leases = [self._leases[number] for number in range(self._hit)]
             self._held = leases, self._prompt.spans(leases)
@@ -364,14 +364,14 @@ class LayeredRetrieve:
     def _fitted(
         self, leases: Sequence[Lease], tiers: Sequence[str]
     ) -> AbstractContextManager[Sequence[Lease]]:
-        """The blocks that faster tiers are offered: as long as the frames in them."""
+        """Return the blocks to offer to faster tiers, each as long as the frame in it."""
         fastest = self._stack.tiers[0].name
         if tiers.count(fastest) == len(tiers) or all(map(is_raw, leases)):
             return nullcontext(leases)
         return fitted(self._stack.runtime, leases, self._owner)
 
     def _finish(self) -> None:
-        """The blocks are whole chunks now: offer them to the faster tiers, count, and let go."""
+        """Offer the blocks, now whole chunks, to faster tiers; then count and release them."""
         part = self._prompt.part(0, self._hit)
         leases = [self._leases[number] for number in range(self._hit)]
         tiers = [self._tiers[number] for number in range(self._hit)]

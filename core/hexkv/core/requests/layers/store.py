@@ -1,4 +1,4 @@
-"""Storing layer by layer: a layer is copied while the model computes the next one."""
+"""Stores layer by layer: a layer is copied while the model computes the next one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hexkv.ports import Deadline, DeviceKV, InvalidRequest, PoolExhausted, Span,
 
 
 class LayeredStore:
-    """A store under way: the host says which layer is complete, and goes on computing."""
+    """A store under way: the host calls it for each complete layer, and goes on computing."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -45,17 +45,17 @@ class LayeredStore:
         self._report = report
         self._missing: Sequence[int] = ()
         self._leases: list[BlockLease] = []
-        """Of the first of the missing chunks."""
+        """Blocks for the first of the missing chunks."""
 
         self._spans: list[Span] = []
-        """Where those chunks lie."""
+        """The spans of those chunks."""
 
         self._beside = False
         self._ends: set[int] = set()
         """The layers after which a worker begins to copy those that are done."""
 
         self._waiting = range(0)
-        """Layers that are done and not being copied yet."""
+        """Layers that are done and not yet being copied."""
 
         self._copies: list[tuple[Copy, range]] = []
         self._todo = set(range(prompt.layout.layers))
@@ -64,7 +64,7 @@ class LayeredStore:
         self._result: StoreReport | None = None
 
     def begin(self) -> None:
-        """Find what no tier holds, and hold blocks for it. Once, before anything else."""
+        """Find the chunks that no tier holds, and hold blocks for them. Once, before all else."""
         with self._patience.step() as deadline:
             self._storing.deadline = deadline
             self._missing = self._storing.find(self._prompt)
@@ -89,11 +89,11 @@ class LayeredStore:
     def layer_done(self, layer: int) -> None:
         """Copy *layer*, whose KV the device holds now, while the host goes on computing.
 
-        The KV must stay as it is until :meth:`result` or the end of the context.
+        The KV must stay unchanged until :meth:`result` or the end of the context.
 
         Raises:
             InvalidRequest: there is no such layer, it was done before, or the context was
-                left; or the device says so.
+                left; or the device raised it.
         """
         self._check_open()
         if layer not in self._todo:
@@ -101,14 +101,13 @@ class LayeredStore:
         if self._leases and not self._failed:
             with self._patience.step():
                 self._copy(layer)
-        self._todo.remove(layer)  # last: what an exception kept from being copied is not done
+        self._todo.remove(layer)  # last: after an exception the layer is not done
 
     def result(self) -> StoreReport:
-        """Write what was copied, after the last layer, and say what became of it.
+        """Write the copied chunks, after the last layer, and return the report.
 
         Raises:
-            InvalidRequest: there are layers that are not done, or the context was left
-                before all were.
+            InvalidRequest: a layer is not done, or the context was left before all were.
         """
         if self._result is None:
             self._check_open()
@@ -123,7 +122,7 @@ class LayeredStore:
         return self._result
 
     def close(self) -> None:
-        """Let go of everything; copies that have begun keep their blocks to their end."""
+        """Release everything; copies that have begun keep their blocks until they end."""
         self._closed = True
         if not self._beside:
             self._copied(Deadline(self._stack.runtime.clock, 0.0))
@@ -171,7 +170,7 @@ class LayeredStore:
             self._copies.append((copy, layers))
 
     def _copied(self, deadline: Deadline) -> bool:
-        """Wait for the copies. Whether all of them were made, and in time."""
+        """Wait for the copies. True if all of them succeeded in time."""
         self._begin(self._waiting)
         for copy, layers in self._copies:
             if self._copier.withdraw(copy):
@@ -186,7 +185,7 @@ class LayeredStore:
         return not self._failed
 
     def _write(self) -> int:
-        """Write the chunks that were copied, neighbours together. How many there are."""
+        """Write the copied chunks, neighbours together. Return how many there are."""
         done = 0
         while done < len(self._leases):
             first, stop = self._missing[done], done + 1
