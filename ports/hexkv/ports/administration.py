@@ -92,7 +92,7 @@ class Administration(Relocation, Protocol):
     def compress(
         self, chosen: Selection, tier: str, serde: str, watch: Watch | None = None
     ) -> WorkReport:
-        """Replace each chunk by its encoding by *serde*, where that is smaller.
+        """Encode each chunk by *serde*, and replace it where that is smaller.
 
         ``raw`` replaces encoded chunks by plain ones.
         """

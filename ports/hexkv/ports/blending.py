@@ -79,7 +79,7 @@ class PromptParts:
 
 @dataclass(frozen=True, slots=True)
 class RetrievedParts:
-    """The result of a retrieve of segments: what the device has now, and where it came from."""
+    """The result of a retrieve of segments: the parts on the device now, and their tiers."""
 
     parts: PromptParts
     """The parts that the device holds now, a skipped prefix included."""

@@ -69,7 +69,7 @@ class ChunkLeases(Protocol):
 
         Args:
             leases: filled, each with its :class:`ChunkSpec`; neighbours in one prompt.
-            after: the chunk before the first of them, where there is one.
+            after: the chunk before the first of them, if there is one.
             deadline: of the writes.
 
         Raises:

@@ -9,11 +9,11 @@ class Clock(Protocol):
     """Two kinds of time. Called from every thread; never raises, never blocks."""
 
     def now(self) -> float:
-        """Seconds since an arbitrary moment; never goes back. For deadlines and durations."""
+        """Return seconds since an arbitrary moment; never goes back. For deadlines, durations."""
         ...
 
     def wall(self) -> float:
-        """Seconds since 1970-01-01 UTC. For what outlives the process: frames, expiry."""
+        """Return seconds since 1970-01-01 UTC. For times that outlive a process: frames, expiry."""
         ...
 
 

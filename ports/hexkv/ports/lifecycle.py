@@ -14,8 +14,8 @@ class CacheLifecycle(Protocol):
 
     All but ``health`` and ``close`` raise ``EngineClosed`` once the cache is closed. In a forked
     child every call does, except those that release something, which do nothing there. A signal
-    handler or a callback in the middle of a call of its thread gets ``EngineBusy``; what it closes
-    or releases is closed or released at the end of that call.
+    handler or a callback in the middle of a call of its thread gets ``EngineBusy``; its calls that
+    close or release something take effect at the end of that call.
     """
 
     @property

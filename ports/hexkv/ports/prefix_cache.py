@@ -3,7 +3,7 @@
 Safe from any thread; every call waits for its configured deadline at most. A failing tier makes a
 result smaller; it never causes an exception, or KV of other tokens or of another namespace.
 
-Every call with tokens takes a *namespace* where the request has one of its own, and raises
+Every call with tokens takes a *namespace* if the request has one of its own, and raises
 ``InvalidTokens`` (no integers in ``[0, 2**32)``), ``LayoutMismatch`` (KV of another shape) and
 ``EngineClosed`` or ``EngineBusy`` (:class:`CacheLifecycle`), before anything is moved.
 """

@@ -91,7 +91,7 @@ class Reason(StrEnum):
     """It was not written: the tier's content was not counted yet."""
 
     UNLIKELY = "unlikely"
-    """It was not written: chunks like it are seldom asked for again."""
+    """It was not written: chunks like it are seldom requested again."""
 
     DROPPED = "dropped"
     """It was not written to the tier; the detail says why."""

@@ -7,7 +7,7 @@ budgets and eviction are the core's. A store promises neither durability nor tha
 it once took is still there.
 
 Errors: an outcome per chunk where chunks can differ; an exception of the ``StoreError``
-branch where the whole call failed. Anything else raised counts as a failure of the store.
+branch if the whole call failed. Any other exception counts as a failure of the store.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Entry(NamedTuple):
 
 @runtime_checkable
 class SupportsScan(Protocol):
-    """A store that can list what it holds: the core rebuilds its index from this."""
+    """A store that can list its chunks: the core rebuilds its index from the list."""
 
     def scan(self) -> Iterator[Entry]:
         """Iterate over every chunk once, in no order, possibly stale; over nothing but chunks.

@@ -9,7 +9,7 @@ deadline ends the waiting, never the lease: a share may outlive the call, an err
 for as long as a suspended peer could still write to it, or read and trust its bytes.
 
 Errors, as of stores: an outcome per chunk where chunks can differ; an exception of the
-``StoreError`` branch where the whole call failed, or after :meth:`TransferChannel.close`.
+``StoreError`` branch if the whole call failed, or after :meth:`TransferChannel.close`.
 """
 
 from __future__ import annotations

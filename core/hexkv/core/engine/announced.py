@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hexkv.ports import MAX_ANNOUNCED, Announcing, ChunkKey, Clock, Deadline, Executor
 
 PEERS = "\0peers"
-"""The group of announcements for peers."""
+"""The group of the chunks that peers compute."""
 
 
 class _Entry(NamedTuple):

@@ -60,7 +60,7 @@ class Door:
         self._callers = local()
 
     def enter(self) -> Caller:
-        """Return this thread's entry. Hold its ``inside`` during a step, then call :meth:`leave`.
+        """Return this thread's entry. Hold its ``inside`` in a call or step, then :meth:`leave`.
 
         Raises:
             EngineClosed: this is a forked child.
@@ -141,8 +141,8 @@ class _Life:
 class Calls:
     """The registry of an engine's calls. Safe from any thread.
 
-    The engine, its cache by key and its administration share one. Once it is garbage, the parts
-    of the engine are closed.
+    The engine, its cache by key and its administration share one. Once it is no longer referenced,
+    the parts of the engine are closed.
     """
 
     def __init__(self, half: ChunkHalf, seconds: float) -> None:

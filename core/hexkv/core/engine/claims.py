@@ -24,7 +24,7 @@ class Claims:
     """See :mod:`hexkv.ports.relocation`. Safe from any thread."""
 
     def __init__(self, clock: Clock, most: int = MOST) -> None:
-        """Limit claims by *clock*, and to *most* chunks."""
+        """Keep claims on *most* chunks, with times by *clock*."""
         self._clock = clock
         self._most = most
         self._claims: dict[ChunkKey, _Claim] = {}

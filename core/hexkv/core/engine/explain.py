@@ -250,7 +250,7 @@ def _elsewhere(
     packed = None if hit == len(prompt) else pack_within(tokens, deadline)
     if packed is None:
         return
-    # Hash only these tokens first: it excludes namespaces without them.
+    # Up to the first miss: namespaces without these tokens need not hash the rest.
     first = packed[: prompt.ends[hit] * TOKEN_BYTES]
     for keyer in others:
         if keyer.identity == prompt.identity or deadline.expired:

@@ -171,7 +171,7 @@ class Prefetches:
 
 
 def make_room(stack: TierStack, prefetches: Prefetches, size: int) -> bool:
-    """Make room in the pool: cancel expired prefetches first, then evict from memory."""
+    """Make room in the pool: cancel expired prefetches, or else evict from memory."""
     made = prefetches.reap() or stack.make_room(size)
     if made:
         stack.runtime.telemetry.count(CounterName.POOL_RECLAIMS, 1)
