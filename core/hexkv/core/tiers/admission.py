@@ -1,13 +1,13 @@
-"""Admission: which chunks are worth writing to a tier, by what became of others like them.
+"""Admission: which chunks are worth writing to a tier, learned from the reuse of similar chunks.
 
-A chunk's kind is the turn of the conversation that brought it (how many requests of others' chunks
-came before it) and how often it was met since. Of each kind a sample of what was offered to the
-tier is remembered, written or not, until it is met again or as much was written after it as the
-tier holds. The share that was met is the chance of the kind. Before much was seen every kind is
-worth writing.
+A chunk's kind is the conversation turn that brought it (the number of earlier requests whose chunks
+precede it in the prompt) and the number of its hits since. For each kind, a sample of the chunks
+offered to the tier is remembered, written or not, until the chunk is used again or as much was
+written after it as the tier holds. The share that was used again is the chance of the kind. Until
+enough is observed, every kind is worth writing.
 
-The idea of a reject-first disk cache that learns what it is asked for again is Flashield's
-(Eisenman et al., NSDI 2019); the kinds are those of the policy ``adaptive``.
+The idea of a reject-first disk cache that learns which chunks are reused is Flashield's (Eisenman
+et al., NSDI 2019); the kinds are those of the policy ``adaptive``.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey
 
 _MOST_KNOWN = 1 << 16
-"""Chunks whose kind is remembered."""
+"""The most chunks whose kind is remembered."""
 
 _SAMPLE = 1 << 12
-"""Offered chunks of which it is remembered that they were."""
+"""The target number of offered chunks in the sample."""
 
 _LATELY = 1024
-"""Offered chunks."""
+"""The number of offered chunks over which the written share is averaged."""
 
 _LEAST_WRITTEN = 1 / 16
-"""The least part of them that is reckoned with."""
+"""The smallest written share used to compute the horizon."""
 
 _PRIOR = 32
-"""Chunks met again that are believed in before any was seen."""
+"""The number of reused chunks assumed for each kind before any is observed."""
 
 _HALVE = 4096
-"""Observations of a kind after which they count half."""
+"""The number of observations of a kind after which its counts are halved."""
 
 _UNKNOWN = 1 << 16
-"""Chunks that a tier is taken to hold whose budget is not known."""
+"""The number of chunks that a tier with an unknown budget is assumed to hold."""
 
 _TURNS = 4
 _HITS = 3
 
 
 class Admission:
-    """Learns the chances of the kinds. Safe from any thread.
+    """Learn the chance of reuse of each kind. Safe from any thread.
 
     Args:
-        least: the chance to be met again from which on a chunk is worth writing.
+        least: the least chance of reuse at which a chunk is worth writing.
     """
 
     def __init__(self, least: float) -> None:
         self.least = least
         self._known: dict[ChunkKey, int] = {}
-        """Kinds, as ``_HITS * turn + hits``; those met longest ago come first. What is not in
-        here came from elsewhere, as after a restart: it is written, and teaches nothing."""
+        """Kinds, as ``_HITS * turn + hits``, least recently used first. A chunk that is not in here
+        came from elsewhere, as after a restart: it is written, and nothing is learned from it."""
 
         self._offered: dict[ChunkKey, int] = {}
         self._mask = 0
         self._written = 1.0
-        """The part of the chunks offered lately that was written."""
+        """The share of the recently offered chunks that was written."""
 
         self._last: tuple[ChunkKey, ChunkKey] | None = None
         self._met = [0.0] * (_TURNS * _HITS)
@@ -67,16 +67,16 @@ class Admission:
         self._lock = Lock()
 
     def added(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
-        """These chunks were computed, behind *after* in their prompt."""
+        """Note that these chunks were computed, after the chunk *after* in their prompt."""
         with self._lock:
             turn, hits = divmod(self._known.get(after, 0) if after is not None else 0, _HITS)
             turn = min(turn + (hits > 0), _TURNS - 1)
             for key in keys:
-                self._settle(key)  # what is computed anew was wanted, and not there
+                self._settle(key)  # a chunk computed again was wanted, and missing
                 self._remember(key, _HITS * turn)
 
     def met(self, keys: Sequence[ChunkKey]) -> None:
-        """One request met these chunks, on whatever tier; a second word of it counts no more."""
+        """Note that one request used these chunks, on any tier; a repeated call does not count."""
         with self._lock:
             if (keys[0], keys[-1]) == self._last:  # retrieved, then stored
                 return
@@ -88,14 +88,14 @@ class Admission:
                     self._remember(key, kind + (kind % _HITS < _HITS - 1))
 
     def worth(self, key: ChunkKey, chunks: int) -> bool:
-        """Whether to write a chunk that the tier is offered now, and holds about so many *chunks*.
+        """True if a chunk offered to the tier now is worth writing; the tier holds about *chunks*.
 
-        The less of what it is offered is written, the longer each chunk stays on the tier.
+        The smaller the share of offered chunks that is written, the longer each stays on the tier.
         """
         with self._lock:
             horizon = int(chunks / max(self._written, _LEAST_WRITTEN))
             mask = (1 << max(0, (horizon // _SAMPLE).bit_length())) - 1
-            if mask != self._mask:  # of a smaller sample all stay, and a larger one fills up
+            if mask != self._mask:  # all of a smaller sample stay; a larger one fills up
                 self._mask = mask
                 self._offered = {k: v for k, v in self._offered.items() if not _digits(k) & mask}
             kind = self._known.get(key)
@@ -117,7 +117,7 @@ class Admission:
             del self._known[next(iter(self._known))]
 
     def _settle(self, key: ChunkKey) -> None:
-        """A chunk is wanted: if it was offered, its kind was right to be written."""
+        """Note that a chunk is wanted: if it was offered, its kind was worth writing."""
         kind = self._offered.pop(key, None)
         if kind is not None:
             self._observe(kind, met=True)
@@ -131,11 +131,11 @@ class Admission:
 
 
 class Admissions:
-    """Those of the tiers that take what others evict, and not all of it. Safe from any thread."""
+    """One :class:`Admission` for each tier that takes some of the evicted chunks. Thread-safe."""
 
     def __init__(self) -> None:
         self.by_tier: dict[str, Admission] = {}
-        """Of each tier that once had to choose."""
+        """Only tiers with a least chance of reuse, from their first offered chunk on."""
 
     def added(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
         """See :meth:`Admission.added`."""
@@ -143,12 +143,12 @@ class Admissions:
             admission.added(keys, after)
 
     def met(self, keys: Sequence[ChunkKey]) -> None:
-        """See :meth:`Admission.met`; *keys* are some."""
+        """See :class:`Admission`; *keys* is not empty."""
         for admission in list(self.by_tier.values()):
             admission.met(keys)
 
     def worth(self, tier: Tier, key: ChunkKey) -> bool:
-        """Whether an evicted chunk is worth writing to *tier*; learns from the first one on."""
+        """True if an evicted chunk is worth writing to *tier*; learns from the first call on."""
         least = tier.rules.min_reuse
         if not least:
             return True
@@ -159,7 +159,7 @@ class Admissions:
 
 
 def _holds(tier: Tier) -> int:
-    """How many chunks *tier* holds when it is full, as far as that is known."""
+    """The number of chunks that *tier* holds when full, estimated from its index."""
     count, used, budget = len(tier.index), tier.index.used, tier.index.budget
     if budget is None or not count:
         return _UNKNOWN

@@ -1,8 +1,8 @@
-"""How long chunks stay unused on a tier before they are used again, or evicted.
+"""The time for which chunks stay unused on a tier before they are used again or evicted.
 
-Of a sample of the chunks: those whose digest ends in some zero bits, and in one more as soon as
-there would be too many. So what a tier holds is sampled evenly, however much that is (SHARDS with a
-fixed size; Waldspurger et al., FAST 2015).
+Only a sample of the chunks is observed: those whose digest ends in some zero bits, one bit more as
+soon as the sample grows too large. So the contents of a tier are sampled evenly, whatever its size
+(SHARDS with a fixed size; Waldspurger et al., FAST 2015).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from threading import Lock
 from hexkv.ports import ChunkKey, Clock, HistogramName, Telemetry
 
 _MOST = 128
-"""Each chunk in the sample is an observation of its own, in every request that meets it."""
+"""Each sampled chunk is one observation in every request that uses it."""
 
 _DIGITS = 4
-"""Bytes at the end of a key that decide whether its chunk is in the sample."""
+"""The number of bytes at the end of a key that decide if its chunk is in the sample."""
 
 
 class _Sample:
-    """When the sampled chunks of one tier were last used."""
+    """The last use of each sampled chunk of one tier."""
 
     __slots__ = ("mask", "used")
 
@@ -33,7 +33,7 @@ class Ages:
     """Observes the ages of chunks, by tier. Safe from any thread."""
 
     def __init__(self, clock: Clock, telemetry: Telemetry, most: int = _MOST) -> None:
-        """Keep up to *most* chunks of each tier in mind."""
+        """Sample at most *most* chunks of each tier."""
         self._clock = clock
         self._telemetry = telemetry
         self._most = most
@@ -41,7 +41,7 @@ class Ages:
         self._lock = Lock()
 
     def stored(self, tier: str, keys: Sequence[ChunkKey]) -> None:
-        """These chunks are on *tier* now; that is their first use."""
+        """Note that *tier* holds these chunks now; this is their first use."""
         now = self._clock.now()
         with self._lock:
             sample = self._tiers.get(tier)
@@ -60,7 +60,7 @@ class Ages:
                     }
 
     def used(self, tiers: Sequence[str], keys: Sequence[ChunkKey]) -> None:
-        """One request met these chunks, whichever of *tiers* they are on."""
+        """Note that one request used these chunks, on any of *tiers*."""
         now = self._clock.now()
         for tier in tiers:
             sample = self._tiers.get(tier)
@@ -74,7 +74,7 @@ class Ages:
                 self._telemetry.observe(HistogramName.REUSE_GAP, gap, tier=tier)
 
     def evicted(self, tier: str, keys: Sequence[ChunkKey]) -> None:
-        """These chunks gave way to others."""
+        """Note that these chunks were evicted from *tier*."""
         sample = self._tiers.get(tier)
         if sample is None:
             return
@@ -85,7 +85,7 @@ class Ages:
             self._telemetry.observe(HistogramName.EVICTED_AGE, now - when, tier=tier)
 
     def gone(self, tier: str, keys: Sequence[ChunkKey]) -> None:
-        """These chunks left *tier* for another reason."""
+        """Note that these chunks left *tier* for a reason other than eviction."""
         sample = self._tiers.get(tier)
         if sample is not None:
             with self._lock:

@@ -1,9 +1,9 @@
-"""Answers of stores, checked for kind, length and range where they enter the core.
+"""Check the answers of stores for kind, length and range where they enter the core.
 
-A store is somebody else's code: it may answer with ``None``, with a generator that fails, with
-a size that is no number. Taken for an outcome, that would have a block's former content served
-as KV. So only what the port names passes, compared by its exact type, which also costs least;
-whatever else comes is a :class:`~hexkv.ports.StoreError` that names its type.
+A store is foreign code: it may answer with ``None``, with a generator that fails, or with a size
+that is not a number. Accepted as an outcome, such an answer would serve a block's former content as
+KV. So only the types that the port names pass, compared by exact type, which is also the cheapest
+test; any other answer becomes a :class:`~hexkv.ports.StoreError` that names its type.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from hexkv.ports import (
 )
 
 _MOST_BYTES = 1 << 48
-"""No frame is as long: its header has six bytes for where a part ends."""
+"""No frame is that long: its header has six bytes for the offset where a part ends."""
 
 
 class Rooms:
-    """A sink for one call of one store: remembers what it gave, and ends with the call.
+    """A sink for one call of one store: it records the buffers it gave, and ends with the call.
 
-    A store that asks for something other than a chunk of its batch gets nothing: a negative
-    index would find the memory of another chunk.
+    A request for a chunk outside the batch gets ``None``: a negative index would find the memory of
+    another chunk.
     """
 
     def __init__(self, sink: Sink, count: int) -> None:
         self.sizes: list[int | None] = [None] * count
-        """Bytes of the newest buffer given for each chunk."""
+        """The size in bytes of the last buffer given for each chunk."""
 
         self.foreign: StoreError | None = None
         self._sink = sink
@@ -74,7 +74,7 @@ class Rooms:
         return data
 
     def filled(self, index: int, upto: int) -> None:
-        """See :class:`hexkv.ports.Sink`. What cannot be is a failure of the whole call."""
+        """See :class:`hexkv.ports.Sink`. An impossible report fails the whole call."""
         if self._over:
             return
         if type(index) is not int or not 0 <= index < len(self.sizes):
@@ -90,16 +90,16 @@ class Rooms:
             self._sink.filled(index, upto)
 
     def end(self) -> None:
-        """Give nothing any more: the memory is soon another chunk's."""
+        """Give no buffer from now on: the memory soon belongs to another chunk."""
         self._over = True
 
 
 def read_outcomes(answer: object, rooms: Rooms) -> tuple[list[ReadOutcome], StoreError | None]:
-    """One outcome per chunk, and what was foreign: each such chunk is a failure.
+    """Return one outcome per chunk, and the last foreign answer; each foreign answer is a failure.
 
     Raises:
-        StoreError: it is no sequence of one answer per chunk.
-        Exception: whatever iterating over it raises.
+        StoreError: the answer is not a sequence of one outcome per chunk.
+        Exception: any error that iterating over it raises.
     """
     if rooms.foreign is not None:
         raise rooms.foreign
@@ -121,7 +121,7 @@ def read_outcomes(answer: object, rooms: Rooms) -> tuple[list[ReadOutcome], Stor
 def write_outcomes(
     answer: object, items: Sequence[Item]
 ) -> tuple[list[WriteOutcome], StoreError | None]:
-    """Likewise, of a write."""
+    """Return one outcome per chunk of a write, and the last foreign answer."""
     outcomes = _rows(answer, len(items))
     wrong: StoreError | None = None
     for i, (outcome, item) in enumerate(zip(outcomes, items, strict=True)):
@@ -139,26 +139,26 @@ def write_outcomes(
 
 
 def range_outcome(answer: object, size: int) -> ReadOutcome:
-    """The outcome of a read of *size* bytes of one frame.
+    """Return the outcome of a read of *size* bytes of one frame.
 
     Raises:
-        StoreError: it is none.
+        StoreError: the answer is not an outcome.
     """
     if isinstance(answer, Hit) and type(answer) is Hit:
         if {type(answer.size), type(answer.whole)} - {int, type(None)} or answer.size != size:
             raise StoreError(f"answered with a hit of {_size(answer.size)} in {size} bytes")
         return answer
     if _is_read(answer):
-        return answer  # type: ignore[return-value] # the line above has told
+        return answer  # type: ignore[return-value] # checked by _is_read
     raise _foreign("answered with", answer)
 
 
 def flags(answer: object, count: int) -> list[bool]:
-    """*count* booleans. Those of numpy pass for some; what is merely true or false does not.
+    """Return *count* booleans. Booleans of numpy are accepted; other truthy values are not.
 
     Raises:
-        StoreError: they are something else, or more, or fewer.
-        Exception: whatever iterating over them raises.
+        StoreError: the answer has other types, or another length.
+        Exception: any error that iterating over it raises.
     """
     found = _rows(answer, count)
     if not {bool}.issuperset(map(type, found)):
@@ -167,11 +167,11 @@ def flags(answer: object, count: int) -> list[bool]:
 
 
 def entries(answer: object) -> Iterator[Entry]:
-    """What a scan lists.
+    """Yield the entries of a scan.
 
     Raises:
-        StoreError: it is no iterator, or an entry is none of a chunk.
-        Exception: whatever iterating over it raises.
+        StoreError: the answer is not an iterator, or an entry does not describe a chunk.
+        Exception: any error that iterating over it raises.
     """
     if not isinstance(answer, Iterator):
         raise _foreign("answered a scan with", answer)
@@ -189,10 +189,10 @@ def entries(answer: object) -> Iterator[Entry]:
 
 
 def count(answer: object) -> int:
-    """How many chunks a call was about.
+    """Return the number of chunks that a call reports.
 
     Raises:
-        StoreError: it is no such number.
+        StoreError: the answer is not a non-negative integer.
     """
     if type(answer) is not int or answer < 0:
         raise _foreign("counted", answer)
@@ -200,30 +200,30 @@ def count(answer: object) -> int:
 
 
 def nothing(answer: object) -> None:
-    """What a call answers that can only succeed or raise.
+    """Check the answer of a call that can only succeed or raise.
 
     Raises:
-        StoreError: it answered something.
+        StoreError: the answer is not ``None``.
     """
     if answer is not None:
         raise answered(answer)
 
 
 def answered(answer: object) -> StoreError:
-    """That something was answered where there is nothing to answer."""
+    """Return the error for an answer where the port defines none."""
     return _foreign("answered what has no answer with", answer)
 
 
 def leases(
     answer: object, keys: Sequence[ChunkKey], owner: str
 ) -> tuple[list[Lease | None], StoreError | None]:
-    """A new share of each chunk's block in the name of *owner*, and what was foreign.
+    """Return a new share of each chunk's block, owned by *owner*, and the last foreign answer.
 
-    Shares that cannot be used are released: of another chunk, too many, or beside a failure.
+    Unusable shares are released: those of another chunk, duplicates, and those beside a failure.
 
     Raises:
-        StoreError: it is no sequence of one answer per chunk.
-        Exception: whatever iterating over it raises.
+        StoreError: the answer is not a sequence of one answer per chunk.
+        Exception: any error that iterating over it raises.
     """
     taken: list[Any] = []
     try:
@@ -243,7 +243,7 @@ def leases(
             continue
         try:
             mine = id(one) not in seen and _is_of(one, key, owner)
-        except Exception:  # noqa: BLE001 - somebody else's class
+        except Exception:  # noqa: BLE001 - foreign class
             found.append(None)
             wrong = _foreign("lent", one)
             continue
@@ -259,10 +259,10 @@ def leases(
 
 
 def shares(held: Sequence[Lease], owner: str) -> list[Lease]:
-    """A lease of *owner*'s for each of *held*, of which some may be on memory of a store.
+    """Return a lease owned by *owner* for each of *held*; some may be on memory of a store.
 
     Raises:
-        StoreError: one of them cannot be shared; then none is.
+        StoreError: one of them cannot be shared; in that case none is.
     """
     taken: list[Lease] = []
     try:
@@ -270,7 +270,7 @@ def shares(held: Sequence[Lease], owner: str) -> list[Lease]:
         if {owner}.issuperset(map(attrgetter("owner"), taken)):
             return taken
         why, cause = "it was shared in another name", None
-    except Exception as error:  # noqa: BLE001 - somebody else's class
+    except Exception as error:  # noqa: BLE001 - foreign class
         why, cause = words(error), error
     for one in taken:
         _give_back(one, owner)
@@ -278,10 +278,10 @@ def shares(held: Sequence[Lease], owner: str) -> list[Lease]:
 
 
 def words(error: BaseException) -> str:
-    """An error for people, also where its own text fails."""
+    """Return an error as readable text, also where its own ``__str__`` fails."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - somebody else's class
+    except Exception:  # noqa: BLE001 - foreign class
         return type(error).__name__
 
 
@@ -300,7 +300,7 @@ def _is_failure(outcome: object) -> bool:
 
 
 def _flag(value: object) -> bool:
-    item = getattr(value, "item", None)  # of numpy's booleans, which the core does not know
+    item = getattr(value, "item", None)  # numpy's booleans, a type unknown to the core
     if callable(item):
         value = item()
     if type(value) is not bool:
@@ -315,12 +315,12 @@ def _rows(answer: object, count: int) -> list[Any]:
 
 
 def _fill(rows: list[Any], answer: Any, count: int) -> None:
-    """Put the *count* elements of a sequence into *rows*, as far as they come."""
+    """Append the *count* elements of a sequence to *rows*, up to the first error."""
     if type(answer) is not list:
-        sized = hasattr(answer, "__len__") and hasattr(answer, "__getitem__")  # as an array is, too
+        sized = hasattr(answer, "__len__") and hasattr(answer, "__getitem__")  # as arrays have
         if isinstance(answer, type) or not sized:
             raise _foreign("answered a batch with", answer)
-    # Of what says another length than it has, or never ends, one more is enough.
+    # One element more is enough for a sequence with a false length, or one that never ends.
     rows.extend(islice(answer, count + 1))
     if len(rows) != count:
         more = "more than " if len(rows) > count else f"{len(rows)} of "
@@ -328,12 +328,12 @@ def _fill(rows: list[Any], answer: Any, count: int) -> None:
 
 
 def _is_of(lease: Any, key: ChunkKey, owner: str) -> bool:
-    """True if a lease is held by *owner*, on the whole chunk of *key*, raw or encoded.
+    """True if *owner* holds a lease on the whole chunk of *key*, raw or encoded.
 
-    Asks the port, not the pool's class: memory that the core did not make is worth as much.
+    Checks the port, not the pool's class: memory that the core did not allocate is as good.
 
     Raises:
-        Exception: whatever somebody else's class raises, or lacks.
+        Exception: any error that a foreign class raises, or an attribute that it lacks.
     """
     spec, payload, frame = lease.spec, lease.payload, lease.frame
     if type(spec) is not ChunkSpec or spec.key != key or lease.owner != owner:
@@ -347,9 +347,9 @@ def _is_of(lease: Any, key: ChunkKey, owner: str) -> bool:
 
 
 def _are_of(leases: Sequence[Any], keys: Sequence[ChunkKey], owner: str) -> bool:
-    """True if :func:`_is_of` is of each, and no two are the same: all of them in a few columns.
+    """True if :func:`_is_of` holds for each lease and no two are the same; compares by column.
 
-    Whatever else they are, an error included, is looked at one by one.
+    Otherwise, also on an error, the caller checks the leases one by one.
     """
     try:
         if len(leases) == 1:
@@ -359,7 +359,7 @@ def _are_of(leases: Sequence[Any], keys: Sequence[ChunkKey], owner: str) -> bool
             return False
         if [spec[0] for spec in specs] != list(keys) or len(set(map(id, leases))) < len(leases):
             return False
-        # What else there is to compare is mostly that of the one before: so it is compared once.
+        # The other fields mostly equal those of the previous lease, so each shape is checked once.
         last, some = None, []
         for lease, spec in zip(leases, specs, strict=True):
             payload, frame = lease.payload, lease.frame
@@ -369,16 +369,16 @@ def _are_of(leases: Sequence[Any], keys: Sequence[ChunkKey], owner: str) -> bool
                 last = shape
                 some.append(lease)
         return all(_is_of(lease, lease.spec.key, owner) for lease in some)
-    except Exception:  # noqa: BLE001 - somebody else's class
+    except Exception:  # noqa: BLE001 - foreign class
         return False
 
 
 def _give_back(lease: Any, owner: str) -> None:
-    """Release a lease that nobody asked for, unless it is another owner's."""
+    """Release a lease that was not requested, unless it belongs to another owner."""
     try:
         if lease.owner == owner:
             lease.release()
-    except Exception:  # noqa: BLE001 - somebody else's class, and it was told to go
+    except Exception:  # noqa: BLE001 - foreign class, whose lease is dropped anyway
         return
 
 

@@ -1,4 +1,4 @@
-"""The backlog of a tier: chunks that it should hold, and that could not be written to it."""
+"""The backlog of a tier: chunks that it should hold but could not be written to it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from threading import Lock
 from hexkv.ports import ChunkKey
 
 _MOST = 4096
-"""Chunks that are remembered; the oldest are forgotten first."""
+"""The most chunks remembered; the oldest are forgotten first."""
 
 
 class Backlog:
-    """Which chunks to write again when there is a reason to. Safe from any thread."""
+    """Chunks to write again at the next opportunity. Safe from any thread."""
 
     __slots__ = ("_keys", "_lock")
 
@@ -21,14 +21,14 @@ class Backlog:
         self._lock = Lock()
 
     def add(self, keys: Sequence[ChunkKey]) -> None:
-        """Remember chunks that could not be written."""
+        """Remember chunks whose write failed."""
         with self._lock:
             self._keys.update(dict.fromkeys(keys))
             while len(self._keys) > _MOST:
                 del self._keys[next(iter(self._keys))]
 
     def take(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
-        """Those of *keys* that are remembered; from now on they are not."""
+        """Return those of *keys* that are remembered, and forget them."""
         if not self._keys:
             return []
         with self._lock:

@@ -1,4 +1,4 @@
-"""Measuring: how fast tiers and serdes are, seen from the work that there is anyway."""
+"""The speed of tiers and serdes, measured on the regular requests."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from threading import Lock
 from hexkv.core.tiers.encoding_choice import Encoding, Rate
 
 PROBE_EVERY = 16
-"""Of so many requests that a slow tier would not serve, one is let through, to see again."""
+"""Of this many requests that a slow tier would not serve, one is let through, to measure again."""
 
 STALE = 60.0
-"""Seconds after which a form that is not in use is measured anew."""
+"""Seconds after which an unused form is measured again."""
 
 
 class Flow:
-    """A rate of several threads together: a second counts once, however many work in it."""
+    """The combined rate of several threads: a second counts once, however many work in it."""
 
     __slots__ = ("_active", "_lock", "_rate", "_since")
 
@@ -28,20 +28,20 @@ class Flow:
 
     @property
     def value(self) -> float | None:
-        """Amount per second; ``None`` before anything took time."""
+        """The amount per second; ``None`` before the first measurement."""
         return self._rate.value
 
     def began(self, now: float) -> None:
-        """One more is at work."""
+        """Count one more worker."""
         with self._lock:
             if not self._active:
                 self._since = now
             self._active += 1
 
     def ended(self, now: float, amount: float, *, anew: bool = False) -> None:
-        """One is done, and has brought *amount*; with *anew* nothing before that counts.
+        """Count one worker fewer, which brought *amount*; with *anew*, discard earlier rates.
 
-        Who brought nothing says nothing of how fast the others are.
+        A worker that brought nothing reveals nothing about the rate of the others: the rate stays.
         """
         with self._lock:
             self._active -= 1
@@ -53,10 +53,11 @@ class Flow:
 
 
 class TierBandwidth:
-    """What reading a tier brings, and whether requests are served from it. Safe from any thread.
+    """The read rate of a tier, and the decision to serve requests from it. Safe from any thread.
 
-    A tier that brings KV later than the model computes it is left out, but for a request now
-    and then: then it serves all, until a read has shown how fast it is by now.
+    A tier that brings KV more slowly than the model computes it is skipped, except for an
+    occasional request: from then on it serves all requests until a read has measured its current
+    speed.
     """
 
     __slots__ = ("_bytes", "_lock", "_probing", "_skipped", "_tokens")
@@ -70,38 +71,38 @@ class TierBandwidth:
 
     @property
     def rate(self) -> float | None:
-        """Bytes of frames per second, before they are decoded."""
+        """Bytes of frames per second, before decoding."""
         return self._bytes.value
 
     @property
     def tokens_rate(self) -> float | None:
-        """Tokens per second, verified and decoded."""
+        """Tokens per second, after verification and decoding."""
         return self._tokens.value
 
     def began(self, now: float) -> None:
-        """A batch is being read."""
+        """Note that the read of a batch begins."""
         self._bytes.began(now)
         self._tokens.began(now)
 
     def arrived(self, now: float, size: int) -> None:
-        """The store has brought *size* bytes of it."""
+        """Note that the store has delivered *size* bytes of a batch."""
         self._bytes.ended(now, size, anew=self._probing)
 
     def ended(self, now: float, tokens: float) -> None:
-        """The KV of *tokens* of it can be used."""
+        """Note that the KV of *tokens* of a batch is ready to use."""
         self._tokens.ended(now, tokens, anew=self._probing)
         if tokens:
             self._probing = False
 
     def slower_than(self, compute_rate: float | None) -> bool:
-        """Whether it brings fewer tokens per second than the model computes, as far as is known."""
+        """True if the tier is known to bring fewer tokens per second than the model computes."""
         if compute_rate is None or self._probing:
             return False
         rate = self.tokens_rate
         return rate is not None and rate < compute_rate
 
     def serves(self, compute_rate: float | None) -> bool:
-        """Whether a request is to be served from here; counts those that are not."""
+        """True if the tier is to serve a request; counts the requests that it does not serve."""
         if not self.slower_than(compute_rate):
             return True
         with self._lock:
@@ -120,26 +121,26 @@ class _Speed:
 
 
 class SerdeStats:
-    """How much smaller serdes make KV, and how fast it comes out again. Safe from any thread."""
+    """The compression ratios and decoding rates of serdes. Safe from any thread."""
 
     def __init__(self) -> None:
         self._speeds: dict[str, _Speed] = {}
         self._lock = Lock()
 
     def encoded(self, serde: str, raw_bytes: int, size: int) -> None:
-        """A chunk was made *size* bytes long."""
+        """Note that a chunk was encoded into *size* bytes."""
         with self._lock:
             self._of(serde).ratio.observe(raw_bytes, size)
 
     def decoded(self, serde: str, raw_bytes: int, began: float, now: float) -> None:
-        """One thread had the KV of a chunk, or of a layer, at *now*."""
+        """Note that one thread finished decoding the KV of a chunk, or of a layer, at *now*."""
         with self._lock:
             speed = self._of(serde)
             speed.decode.observe(raw_bytes, max(0.0, now - began))
             speed.when = now
 
     def due(self, serde: str, now: float) -> bool:
-        """Whether nobody has used it for so long that it should be measured: said to one only."""
+        """True, for one caller only, if the serde was not used recently and should be measured."""
         with self._lock:
             speed = self._of(serde)
             due = now - speed.when > STALE
@@ -148,7 +149,7 @@ class SerdeStats:
             return due
 
     def form(self, name: str, serde: str, threads: int) -> Encoding | None:
-        """What was measured, if *threads* decode beside each other; ``None``: nothing yet."""
+        """Return the measured form if *threads* decode in parallel; ``None`` without a ratio."""
         with self._lock:
             speed = self._of(serde)
             ratio, decode = speed.ratio.value, speed.decode.value

@@ -1,4 +1,4 @@
-"""Batches: neighbouring chunks on their way to tiers, and what becomes of them there."""
+"""Batches: neighbouring chunks on their way to tiers, and the result of their writes."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ class Batch:
         after: ChunkKey | None,
         give: Give | None = None,
     ) -> None:
-        """*give* makes the leases another owner's; without it they stay the caller's."""
+        """*give* transfers the leases to another owner; without it they stay with the caller."""
         self.keys = keys
         self.leases = leases
         self.after = after
         self.give = give
 
     def share(self, owner: str) -> Batch:
-        """The same chunks, held by *owner*. Raises StoreError if a foreign lease fails."""
+        """Return the same chunks, held by *owner*. Raises StoreError if a foreign lease fails."""
         if self.give is not None:
             self.give(self.leases, owner)
             return self
         return Batch(self.keys, shares(self.leases, owner), self.after)
 
     def part(self, start: int, end: int) -> Batch:
-        """Chunks ``[start, end)``, held by the same leases."""
+        """Return the chunks ``[start, end)``, held by the same leases."""
         after = self.keys[start - 1] if start else self.after
         return Batch(self.keys[start:end], self.leases[start:end], after, self.give)
 
     def some(self, which: Sequence[int]) -> Batch:
-        """The chunks of these numbers, in leases that stay the caller's."""
+        """Return the chunks at the indexes *which*, in leases that stay with the caller."""
         return Batch([self.keys[i] for i in which], [self.leases[i] for i in which], self.after)
 
     def release(self) -> None:
-        """Let go of the blocks."""
+        """Release the blocks."""
         release_all(self.leases)
 
     def shorter(self, tokens: int) -> set[int]:
-        """Which of the chunks have fewer *tokens*."""
+        """Return the indexes of the chunks with fewer than *tokens*."""
         specs = [lease.spec for lease in self.leases]
         return {i for i, spec in enumerate(specs) if spec is not None and spec.tokens < tokens}
 
@@ -69,17 +69,17 @@ class Pending:
 
     @property
     def done(self) -> bool:
-        """Whether every piece was written or refused."""
+        """True if every piece was written or refused."""
         return all(ticket is None or ticket.done for _, ticket in self.parts)
 
     def wait(self, deadline: Deadline) -> bool:
-        """Wait for every piece. ``False`` if *deadline* passed first."""
+        """Wait for every piece. Return False if *deadline* passes first."""
         waits = [ticket is None or ticket.done or ticket.wait(deadline) for _, ticket in self.parts]
         return all(waits)
 
     @property
     def result(self) -> list[bool]:
-        """Which of the chunks are on the tier, as far as that is known by now."""
+        """True for each chunk that is known to be on the tier by now."""
         return [
             here
             for count, ticket in self.parts

@@ -1,8 +1,8 @@
-"""What a tier's index writes down, and how it is mended after a change that did not end.
+"""The records of a tier's index, and their repair after an interrupted change.
 
-Of all that is written down, sizes, reservations, what is leaving and who pins what are the truth.
-The sum of bytes, the counts of pins and the policy follow from them, so an exception out of nowhere
-in the middle of a change costs nothing: the next change derives them anew.
+Of these records, the sizes, the reservations, the leaving chunks and the pins by owner are
+authoritative. The sum of bytes, the counts of pins and the policy follow from them, so an
+unexpected exception in the middle of a change does no harm: the next change derives them again.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from hexkv.core.tiers.checked import CheckedPolicy
 from hexkv.ports import ChunkKey, Entry, Policy
 
 
-@dataclass(slots=True, weakref_slot=True)  # a frozen one takes three times as long to make
+@dataclass(slots=True, weakref_slot=True)  # a frozen one takes three times as long to create
 class Reservation:
-    """The verdict of :meth:`hexkv.core.tiers.index.TierIndex.reserve`.
+    """The result of :meth:`hexkv.core.tiers.index.TierIndex.reserve`.
 
-    Keys of the batch in none of these are there.
+    Keys of the batch in none of these lists are resident.
     """
 
     keys: list[ChunkKey] = field(default_factory=list)
-    """To write, in prefix order. Each must be committed or aborted."""
+    """Chunks to write, in prefix order. Each must be committed or aborted."""
 
     victims: list[ChunkKey] = field(default_factory=list)
-    """To delete before the first write, worst first. Nobody finds them any more."""
+    """Chunks to delete before the first write, worst first. Lookups miss them already."""
 
     busy: list[ChunkKey] = field(default_factory=list)
-    """Being written, or deleted, by somebody else: leave them alone."""
+    """Chunks that another call is writing or deleting: leave them alone."""
 
     refused: list[ChunkKey] = field(default_factory=list)
-    """There is no room: larger than the budget, or what is there may not go."""
+    """Chunks without room: larger than the budget, or no resident chunk may be evicted."""
 
     parts: list[object] = field(default_factory=list)
-    """Reservations and victims that this one was put together from, and stands for."""
+    """Reservations and victims that this one combines, and keeps alive."""
 
 
 class Victims(list[ChunkKey]):
-    """Chunks to delete from the store now. Nobody finds them any more."""
+    """Chunks to delete from the store now. Lookups miss them already."""
 
 
 class Claimed:
-    """Room that writes and deletions of one call share.
+    """Space that the writes and deletions of one call share.
 
-    Victims make room for the writes that wait for them, so the two do not add up: until
-    the victims are gone they take the room, afterwards the writes do.
+    Victims make room for the writes that wait for them, so the two do not add up: until the victims
+    are deleted they take the space, afterwards the writes do.
 
-    The call has the *holder* until it is done. Once nobody has it, nobody will end what the
-    call began.
+    The call holds *holder* until it is done. Once the holder is gone, no caller is left to end what
+    the call began.
     """
 
     __slots__ = ("_holder", "leaving", "writing")
@@ -66,17 +66,17 @@ class Claimed:
 
     @property
     def freed(self) -> int:
-        """Bytes that come free when the victims are gone."""
+        """Bytes that come free once the victims are deleted."""
         return max(0, self.leaving - self.writing)
 
     @property
     def dead(self) -> bool:
-        """True once nobody will end it."""
+        """True once no caller is left to end it."""
         return self._holder is None or self._holder() is None
 
 
 class Pending(NamedTuple):
-    """A chunk on its way to the store or out of it. There are few at any time."""
+    """A chunk on its way to the store or out of it. Few exist at any time."""
 
     size: int
     claim: Claimed
@@ -87,14 +87,14 @@ class Pending(NamedTuple):
     def run(
         cls, keys: Sequence[ChunkKey], sizes: Sequence[int], claim: Claimed, after: ChunkKey | None
     ) -> Iterator[tuple[ChunkKey, Self]]:
-        """Those of neighbouring chunks, behind the chunk *after*."""
+        """Yield key and entry of each of some neighbouring chunks, behind the chunk *after*."""
         rows = zip(sizes, repeat(claim), (after, *keys), strict=False)
-        # By column: to call the class for each row takes three times as long.
+        # By column: calling the class for each row takes three times as long.
         return zip(keys, map(tuple.__new__, repeat(cls), rows), strict=True)
 
 
 def recount(reserved: Mapping[ChunkKey, Pending], leaving: Mapping[ChunkKey, Pending]) -> int:
-    """Bytes that chunks on their way take, each call's counted anew."""
+    """Return the bytes that chunks on their way take, and recount those of each call."""
     claims = {pending.claim for pending in (*reserved.values(), *leaving.values())}
     for claim in claims:
         claim.writing = claim.leaving = 0
@@ -106,11 +106,11 @@ def recount(reserved: Mapping[ChunkKey, Pending], leaving: Mapping[ChunkKey, Pen
 
 
 class KeyPins:
-    """Chunks that some owner uses. A chunk is pinned while anybody pins it."""
+    """Chunks in use by some owner. A chunk is pinned as long as any owner pins it."""
 
     def __init__(self) -> None:
         self.owned: dict[str, set[ChunkKey]] = {}
-        """What each owner pins; nobody who pins nothing."""
+        """The chunks that each owner pins; owners without pins are absent."""
 
         self._count: dict[ChunkKey, int] = {}
 
@@ -118,7 +118,7 @@ class KeyPins:
         return key in self._count
 
     def pin(self, owner: str, keys: AbstractSet[ChunkKey]) -> None:
-        """Pin chunks for *owner*; twice counts once."""
+        """Pin chunks for *owner*; a second pin of a chunk has no effect."""
         if keys:
             owned = self.owned.setdefault(owner, set())
             for key in keys - owned:
@@ -126,7 +126,7 @@ class KeyPins:
             owned |= keys
 
     def unpin(self, owner: str) -> int:
-        """End every pin of *owner*. How many there were."""
+        """End every pin of *owner*. Return their number."""
         owned = self.owned.pop(owner, set())
         for key in owned:
             if self._count[key] == 1:
@@ -145,11 +145,11 @@ class KeyPins:
                 del self.owned[owner]
 
     def count(self) -> Mapping[str, int]:
-        """How many chunks each owner pins; nobody who pins none."""
+        """The number of chunks that each owner pins; owners without pins are absent."""
         return {owner: len(owned) for owner, owned in self.owned.items()}
 
     def derive(self, here: Collection[ChunkKey]) -> None:
-        """Count anew, of the chunks that are *here*, after a change that did not end."""
+        """Count again, for the chunks in *here* only, after an interrupted change."""
         self._count = {}
         for owner, owned in list(self.owned.items()):
             left = {key for key in owned if key in here}
@@ -162,11 +162,11 @@ class KeyPins:
 
 
 _AT_ONCE = 1024
-"""Chunks that a restart takes over at a time: others use the index in between."""
+"""The number of chunks that a restart adopts at a time: other calls use the index in between."""
 
 
 class Bookkeeping:
-    """The books of one index. All of it is used under its lock."""
+    """The records of one index. All of it is used under its lock."""
 
     def __init__(self, policy: Policy) -> None:
         self._sizes: dict[ChunkKey, int] = {}
@@ -177,22 +177,23 @@ class Bookkeeping:
         self._pins = KeyPins()
         self._used = 0
         self._torn = False
-        """True while a change is under way; a change that finds it so derives everything anew."""
+        """True while a change is in progress; a change that finds it True derives everything
+        again."""
 
     def __len__(self) -> int:
         return len(self._sizes)
 
     def size(self, key: ChunkKey) -> int | None:
-        """Bytes of a resident chunk, ``None`` for any other."""
+        """The size of a resident chunk in bytes, ``None`` for any other."""
         return self._sizes.get(key)
 
     def keys(self) -> list[ChunkKey]:
-        """Every resident chunk, in one copy: the only call that grows with the tier."""
+        """A copy of all resident keys: the only call whose cost grows with the tier."""
         with self._lock:
             return list(self._sizes)
 
     def ranked(self) -> list[ChunkKey]:
-        """Every resident chunk, the one that is worth least first."""
+        """All resident chunks, the least valuable first."""
         with self._lock:
             return list(self._policy.victims())
 
@@ -202,15 +203,15 @@ class Bookkeeping:
             return [key in self._reserved or key in self._leaving for key in keys]
 
     def stays(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """True for each chunk that is resident, or reserved to be."""
+        """True for each chunk that is resident or reserved."""
         with self._lock:
             return [key in self._sizes or key in self._reserved for key in keys]
 
     def depart(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
-        """Those of *keys* that may be deleted now: neither resident nor reserved.
+        """Return those of *keys* that may be deleted now: neither resident nor reserved.
 
-        Each of them is leaving until ``deleted``, also one that nobody had let go of: it
-        cannot be reserved meanwhile, or the delete would take what was written just then.
+        Each of them is leaving until ``deleted``, also one that was not evicted: until then it
+        cannot be reserved, or the delete would remove a chunk written just then.
         """
         with self._lock:
             if self._torn:
@@ -224,19 +225,19 @@ class Bookkeeping:
             return going
 
     def leaving(self, keys: Sequence[ChunkKey] | None = None) -> list[ChunkKey]:
-        """Those of *keys* that are leaving, by default all: the store may still have them."""
+        """Return those of *keys* (default: all) that are leaving: the store may still hold them."""
         with self._lock:
             if keys is None:
                 return list(self._leaving)
             return [key for key in keys if key in self._leaving]
 
     def leaving_bytes(self, keys: Sequence[ChunkKey]) -> int:
-        """Bytes that those of *keys* take that are leaving."""
+        """The bytes that the leaving chunks among *keys* take."""
         with self._lock:
             return sum(self._leaving[key].size for key in keys if key in self._leaving)
 
     def shares(self) -> Sequence[Self]:
-        """The indexes of which each has a policy of its own: this one alone."""
+        """The indexes that have a policy of their own: this one alone."""
         return [self]
 
     def pinned_by(self, owner: str) -> list[ChunkKey]:
@@ -245,7 +246,7 @@ class Bookkeeping:
             return list(self._pins.owned.get(owner, ()))
 
     def _are_new(self, keys: Sequence[ChunkKey]) -> bool:
-        """True if no chunk is here or on its way, and none of *keys* comes twice."""
+        """True if no chunk is resident, reserved or leaving, and *keys* has no duplicates."""
         strange = self._sizes.keys().isdisjoint(keys)
         if strange and (self._reserved or self._leaving):
             strange = not any(key in self._reserved or key in self._leaving for key in keys)
@@ -260,7 +261,7 @@ class Bookkeeping:
         )
 
     def _victims(self, size: float, spared: Collection[ChunkKey | None]) -> list[ChunkKey]:
-        """What has to go for *size* bytes, worst first; all that may, where that is less."""
+        """The chunks to evict for *size* bytes, worst first; all evictable ones if too few."""
         victims: list[ChunkKey] = []
         if size > 0:
             for key in self._evictable(spared):
@@ -271,7 +272,7 @@ class Bookkeeping:
         return victims
 
     def _dismiss(self, keys: Sequence[ChunkKey], claim: Claimed, *, evicted: bool) -> None:
-        """From resident to leaving: not found any more, but still on the store."""
+        """Move chunks from resident to leaving: lookups miss them; the store still holds them."""
         sizes = [self._sizes[key] for key in keys]
         self._leaving.update(Pending.run(keys, sizes, claim, None))
         for key in keys:
@@ -281,7 +282,7 @@ class Bookkeeping:
         self._policy.drop(keys, evicted=evicted)
 
     def _settle_reserved(self, settled: Mapping[ChunkKey, Pending]) -> None:
-        """These are reserved no more; all were looked up before anything was changed."""
+        """End these reservations; all were looked up before anything was changed."""
         for claim, run in groupby(settled.values(), key=attrgetter("claim")):
             self._settle(claim, writing=-sum([pending.size for pending in run]))
         for key in settled:
@@ -308,14 +309,14 @@ class Bookkeeping:
 
 
 def in_order(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """What a scan found, in parts to adopt one after the other: the oldest first.
+    """Yield the entries of a scan in parts to adopt one after the other, the oldest first.
 
-    A prompt's chunks were written one after the other, the beginning first. Those of one
-    second pass for one request, or every parent would be older than its child.
+    A prompt's chunks were written one after the other, the beginning first. Those of one second
+    count as one request, or every parent would be older than its child.
     """
     found = sorted(entries, key=lambda entry: entry.stored)
     for _, second in groupby(found, key=lambda entry: entry.stored // 1):
         together = list(second)
-        # The end first: what is admitted last is the youngest, and that is the beginning.
+        # The end first: the chunk admitted last is the youngest, and that is the beginning.
         for start in reversed(range(0, len(together), _AT_ONCE)):
             yield together[start : start + _AT_ONCE]

@@ -1,9 +1,9 @@
-"""The tier stack: every tier writes, the first that answers reads, the faster ones learn.
+"""The tier stack: all tiers are written, the first that answers is read, faster ones get copies.
 
-Write-all keeps eviction simple: what one tier drops the slower ones still have, so nothing
-has to sink on the way out (a tier may be told to take only that). Reading is a waterfall
-over the tiers in order, chunk by chunk; a chunk counts as a hit only when its frame has
-arrived and was verified.
+Writing to all tiers keeps eviction simple: the slower tiers still hold a chunk that one tier drops,
+so eviction copies nothing (a tier may be configured to take only evicted chunks). A read tries the
+tiers in order, chunk by chunk; a chunk counts as a hit only when its frame has arrived and was
+verified.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ class TierStack:
     """Tiers from fastest to slowest, over one pool. Safe from any thread."""
 
     def __init__(self, plans: Iterable[TierPlan], runtime: Runtime) -> None:
-        """Make the tiers' lanes; ``rebuild`` then learns what they hold.
+        """Make the tiers' lanes, and start to fill each index from its store.
 
         Raises:
-            ConfigError: two tiers have one name.
+            ConfigError: two tiers have the same name.
         """
         self.runtime = runtime
         self.pool = runtime.pool
-        """Where blocks come from."""
+        """The pool of blocks."""
 
         self.tiers: tuple[Tier, ...] = ()
         self.fetcher = Fetcher(runtime)
         self.writer = Writer(runtime)
         self.patience = 1.0
-        """Seconds that a store may take to say what it holds."""
+        """Seconds that a store may take to answer a lookup."""
 
         self.moves = 0
-        """How often chunks were deleted from a tier because another has them now."""
+        """How often chunks were deleted from a tier because another tier holds them now."""
 
         self.pins = Pins(runtime.clock)
         self._tenants: dict[bytes, str] = {}
@@ -75,10 +75,10 @@ class TierStack:
             self.attach(plan)
 
     def attach(self, plan: TierPlan, position: int | None = None) -> Tier:
-        """Add a tier, at the end or at *position*; what it holds is learnt by and by.
+        """Add a tier, at the end or at *position*; its index is filled in the background.
 
         Raises:
-            ConfigError: there is a tier of that name.
+            ConfigError: a tier of that name exists.
         """
         with self._arranging:
             if any(other.name == plan.name for other in self.tiers):
@@ -88,7 +88,7 @@ class TierStack:
             tiers.insert(len(tiers) if position is None else position, tier)
             for prefix, tenant in self._tenants.items():
                 tier.index.assign(prefix, tenant)
-            # All of this before anybody sees the tier: nothing is written to it uncounted.
+            # All of this before the tier is visible: every write to it is counted.
             tier.indexing = tier.index.decides and tier.calls.scanning is not None
             if tier.indexing:
                 for lane in tier.lanes:
@@ -99,9 +99,9 @@ class TierStack:
         return tier
 
     def detach(self, name: str, deadline: Deadline) -> bool:
-        """Take a tier out: no new calls, wait for those under way, close the store.
+        """Remove a tier: start no new calls, wait for running ones, close the store.
 
-        Whether everything under way ended before *deadline*; the tier is gone in any case.
+        Return True if every running call ended before *deadline*; the tier is removed in any case.
 
         Raises:
             InvalidRequest: there is no such tier.
@@ -114,7 +114,7 @@ class TierStack:
         return drained and closed
 
     def assign(self, prefix: bytes, tenant: str) -> None:
-        """From now on chunks whose keys begin with *prefix* are *tenant*'s, on every tier."""
+        """Assign chunks whose keys begin with *prefix* to *tenant* from now on, on every tier."""
         with self._arranging:
             self._tenants[prefix] = tenant
             tiers = self.tiers
@@ -122,13 +122,13 @@ class TierStack:
             self.writer.evict_soon(tier, tier.index.assign(prefix, tenant))
 
     def change_rules(self, tier: Tier, rules: TierRules) -> None:
-        """Treat *tier* by *rules* from now on."""
+        """Apply *rules* to *tier* from now on."""
         with self._arranging:
             tier.rules = rules
             self._arrange(self.tiers)
 
     def named(self, names: Sequence[str] | None) -> list[Tier]:
-        """The tiers of these names, all of them for ``None``.
+        """Return the tiers of these names, or all for ``None``.
 
         Raises:
             InvalidRequest: there is no such tier.
@@ -141,17 +141,17 @@ class TierStack:
         return [known[name] for name in names]
 
     def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
-        """For each chunk before the first that no tier holds: the first tier that does."""
+        """Return the first tier of each chunk, up to the first chunk that no tier holds."""
         return run_of(self.find_tiers(keys, deadline))
 
     @property
     def serving(self) -> Sequence[Tier]:
-        """The tiers that bring KV sooner than it is computed: one request is served from them."""
+        """The tiers that bring KV sooner than it is computed; one request is served from them."""
         rate = self.runtime.compute_rate
         return self.tiers if rate is None else serving(self.tiers, rate)
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
-        """For each chunk, the first tier that holds it and brings it sooner than it is computed."""
+        """Return, for each chunk, the first tier that holds it and is faster than computing it."""
         return self.find_tiers(keys, deadline, self.serving)
 
     def find_tiers(
@@ -162,26 +162,26 @@ class TierStack:
         *,
         asks: bool = True,
     ) -> Found:
-        """For each chunk, the first of *tiers*, by default of all, that holds it, if any does.
+        """Return, for each chunk, the first of *tiers* (default: all) that holds it, or ``None``.
 
-        Without *asks*, as far as that is known without a question to a store.
+        Without *asks*, use the indexes only; do not query a store.
         """
         asked = self.tiers if tiers is None else tiers
         while True:
             moves = self.moves
-            # To be told late is to be told nothing: the call goes on without that tier.
+            # A tier that answers after its lookup budget counts as a miss.
             soon = self.runtime.clock.now() + self.patience
             until = Deadline(self.runtime.clock, soon) if soon < deadline.at else deadline
             found = find_tiers(asked, keys, until, asks=asks)
-            # What went from a slower tier to a faster one meanwhile was on neither when asked.
+            # A chunk moved to a faster tier during the lookup was found on neither.
             if moves == self.moves or None not in found or deadline.expired:
                 return found
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
-        """One request met these chunks: every tier that holds some learns of it.
+        """Note on every tier that one request used these chunks.
 
-        Also the tiers that will not serve it: else a chunk that memory always serves would
-        grow old on disk, and be lost with the memory.
+        This includes tiers that will not serve the request: else a chunk that memory always serves
+        would grow old on disk, and be lost with the memory.
         """
         if keys:
             if self.writer.admissions.by_tier:
@@ -202,9 +202,10 @@ class TierStack:
         keeps: bool = False,
         encoded: Collection[str] = (),
     ) -> list[PendingRead]:
-        """Claims on the first of *specs*, each from the tier where it was found.
+        """Begin reads of the first of *specs*, each from the tier where it was found.
 
-        As many as there is room for. For *wait*, *keeps*, *encoded* see :meth:`Fetcher.begin`.
+        Return as many as there is room for. For *wait*, *keeps*, *encoded* see
+        :meth:`Fetcher.begin`.
         """
         claims: list[PendingRead] = []
         cuts = [0]
@@ -232,14 +233,15 @@ class TierStack:
         deadline: Deadline,
         wait: Deadline | None = None,
     ) -> Lease | None:
-        """The block of a chunk that a claim did not bring, from another tier that has it.
+        """Return the block of a chunk that a read did not bring, from another tier that holds it.
 
-        ``None`` where none does, or has no room for a read now: then the claim says that it
-        is crowded, and who holds no block may come again with it, and *wait* until then.
+        Return ``None`` if no tier holds it, or if one has no room for a read now. In the latter
+        case ``claim.crowded`` is set: a caller that holds no block may try again, waiting until
+        *wait*.
         """
         key = claim.spec.key
         claim.crowded = False
-        if claim.why in (Reason.TIMED_OUT, Reason.QUEUE_FULL):  # nobody else knows of it
+        if claim.why in (Reason.TIMED_OUT, Reason.QUEUE_FULL):  # not recorded elsewhere
             self.runtime.note([key], claim.tier, Reason.READ_FAILED, claim.why or "")
         for tier in self.tiers:
             slow = tier.link.slower_than(self.runtime.compute_rate)
@@ -258,9 +260,9 @@ class TierStack:
         return None
 
     def promote(self, batch: Batch, origin: Sequence[str], deadline: Deadline) -> None:
-        """Copy chunks to the tiers that are faster than the one that each came from (*origin*).
+        """Copy chunks to the tiers that are faster than the one each came from (*origin*).
 
-        Tiers in memory take the blocks at once; those with lanes write them in their time.
+        Tiers in memory take the blocks at once; those with lanes write them in the background.
         """
         if origin.count(self.tiers[0].name) == len(origin):
             return
@@ -273,7 +275,7 @@ class TierStack:
                     self.writer.put(tier, batch.part(run[0], run[-1] + 1), until)
 
     def takes(self, size: int) -> bool:
-        """Whether no tier that new chunks are written to has its queue full."""
+        """True if every tier that new chunks are written to has room in its queue."""
         return all(
             tier.refuses or tier.takes(size)
             for tier in self.tiers
@@ -283,12 +285,12 @@ class TierStack:
     def put(
         self, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
     ) -> Mapping[str, Pending]:
-        """Write chunks to all tiers that take new ones. What becomes of them, by tier.
+        """Write chunks to all tiers that take new ones. Return the pending writes, by tier.
 
-        *on_stored* is told what is on each tier as soon as it is there. The last one is
-        given the leases, where the batch is to be given.
+        *on_stored* is called with the chunks that each tier holds, as soon as it holds them. The
+        last tier is given the leases, if the batch is to be given away.
         """
-        if self.pins.until:  # peers, too, store chunks, and come in by no call of the engine
+        if self.pins.until:  # peers also store chunks, without a call of the engine
             self.pins.expire()
         self.writer.admissions.added(batch.keys, batch.after)
         tiers = [tier for tier in self.tiers if tier.rules.writes is Writes.ALL]
@@ -306,7 +308,7 @@ class TierStack:
         why: tuple[Reason, str] = (Reason.CLEARED, ""),
         tails: Sequence[tuple[ChunkKey, int]] = (),
     ) -> Cleared:
-        """Delete chunks from *tiers*, and *tails* of so many tokens from those that keep them."""
+        """Delete chunks from *tiers*, and *tails* (key, tokens) where so few tokens are kept."""
 
         def gone(tier: Tier) -> Gone:
             kept = [key for key, tokens in tails if tokens >= tier.rules.shortest]
@@ -323,27 +325,27 @@ class TierStack:
 
     @property
     def tenants(self) -> Mapping[bytes, str]:
-        """By how its keys begin, whose each namespace is that was met; empty for nobody's."""
+        """The tenant of each namespace seen so far, by its key prefix; empty for none."""
         with self._arranging:
             return dict(self._tenants)
 
     def drop(self, specs: Sequence[ChunkSpec], reason: Reason) -> None:
-        """Count chunks that none of the tiers that take new ones was given."""
+        """Count chunks that were written to none of the tiers that take new ones."""
         for tier in self.tiers:
             if tier.rules.writes is Writes.ALL:
                 keys = [spec.key for spec in specs if spec.tokens >= tier.rules.shortest]
                 self.writer.dropped(tier, keys, reason)
 
     def end(self, owner: str) -> None:
-        """A call is over: end its pins, and what it left half done on tiers in memory."""
-        if owner in self.pins.calls:  # most calls pin nothing
+        """End a call: release its pins, and delete its unfinished writes from tiers in memory."""
+        if owner in self.pins.calls:  # most calls pin none
             self.pins.end(owner)
         for tier in self.tiers:
             if tier.lends and (left := tier.index.orphans()):
                 tier.delete(left, background_deadline(self.runtime))
 
     def make_room(self, size: int) -> bool:
-        """Have tiers in blocks of the pool evict *size* bytes: its reclaim. True if any did."""
+        """Evict *size* bytes from tiers in blocks of the pool (its reclaim). True if any did."""
         for tier in self.tiers:
             if tier.lends and not tier.own_memory:
                 below = self.writer.below.get(tier.name)
@@ -355,11 +357,11 @@ class TierStack:
         return False
 
     def flush(self, deadline: Deadline) -> bool:
-        """Wait until no tier has anything left to write. Whether that came in time."""
+        """Wait until no tier has pending writes. Return True if this ends before *deadline*."""
         return all(tier.flush(deadline) for tier in self.tiers)
 
     def close(self, deadline: Deadline) -> None:
-        """Close every tier; a store that does not let itself be closed in time is left behind."""
+        """Close every tier; a store that does not close before *deadline* is left behind."""
         closing = [tier.close_soon() for tier in self.tiers]
         for ticket in closing:
             ticket.wait(deadline)
@@ -367,7 +369,7 @@ class TierStack:
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = self.pins.tiers = tuple(tiers)
-        # Of a pool that is one slot, a slot for each queue would be all of it.
+        # In a pool of one slot, a slot for each queue would be all of it.
         least = self.pool.slot_bytes if self.pool.slots > 1 else 0
         share_out(self.tiers, self.pool.capacity, least)
         self.writer.below = {
@@ -377,7 +379,7 @@ class TierStack:
         }
 
     def _learn(self, tier: Tier) -> None:
-        """Fill a tier's index from what its store holds, beside the calls that use it."""
+        """Fill a tier's index from its store, beside the calls that use it."""
 
         def work(go: bool) -> tuple[None, bool | None]:
             well = self.writer.learn(tier) if go else None
@@ -385,5 +387,5 @@ class TierStack:
                 lane.unhold()
             return None, well
 
-        with suppress(Refused):  # as where another thread has taken the tier out by now
+        with suppress(Refused):  # for example another thread has removed the tier by now
             tier.submit(Priority.DELETE, 0, work)

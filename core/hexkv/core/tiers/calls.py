@@ -1,7 +1,7 @@
-"""The calls of one store, each of them answered whatever the store does.
+"""The calls of one store, each of them answered, however the store fails.
 
-Everything a store may do wrong becomes an outcome here: an exception, or an answer that is none
-(:mod:`hexkv.core.tiers.answers`). Nothing of it goes further up: no other module calls a store.
+Each possible fault of a store becomes an outcome here: an exception, or an invalid answer
+(:mod:`hexkv.core.tiers.answers`). None of it propagates further: no other module calls a store.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ log = logging.getLogger("hexkv")
 
 
 _ENDS = frozenset({"contains", "read", "read_range", "read_to_device", "write", "scan", "delete"})
-"""Calls of which the next success after a failure is logged."""
+"""Calls whose next success after a failure is logged."""
 
 
 class LastError(NamedTuple):
-    """What a store failed with last."""
+    """The last failure of a store."""
 
     words: str = ""
     """The call and the error; empty before the first failure."""
@@ -61,28 +61,28 @@ class LastError(NamedTuple):
 
 
 class StoreCalls:
-    """A store, its abilities, and how often it failed."""
+    """A store, its capabilities, and its number of failures."""
 
     def __init__(self, name: str, store: ChunkStore, clock: Clock) -> None:
-        """*name* is the tier's, for people.
+        """*name* is the name of the tier, for log lines.
 
         Raises:
-            ConfigError: the store says of itself what is neither true nor false.
+            ConfigError: a property of the store that must be a boolean is not.
         """
         self.store = store
         self.failures = 0
-        """Calls that the store answered with an exception, with what is no answer, or with
+        """Calls that the store answered with an exception, with an invalid answer, or with
         ``Failed`` for a chunk."""
 
         self.unanswered = 0
-        """Those of them that asked whether chunks are there."""
+        """The number of those that were calls of ``contains``."""
 
         self.last_error = LastError()
         self.faults = KeyFaults(clock)
         self._clock = clock
         self._notices = Notices(log, f"tier {name}", clock)
 
-        # Asked once: a runtime protocol check costs microseconds.
+        # Checked once: a runtime protocol check costs microseconds.
         self.sharing = store if isinstance(store, SupportsZeroCopy) else None
         self.scanning = store if isinstance(store, SupportsScan) else None
         self.clearing = store if isinstance(store, SupportsClear) else None
@@ -97,24 +97,24 @@ class StoreCalls:
         self.read_only = _declared(name, "read_only", fixed)
         self._name = name
         self._keeps = f"{name} store"
-        """In whose name leases are that the store keeps."""
+        """The owner of the leases that the store keeps."""
 
     @property
     def lends(self) -> bool:
-        """Whether the store leases what it holds, where it is."""
+        """True if the store leases its chunks in place."""
         return self.sharing is not None
 
     @property
     def _errors(self) -> type[BaseException]:
-        """What a call ends with where it is the store that failed.
+        """The exceptions that count as a failure of the store.
 
-        A store that does I/O is called by workers, which its lanes must keep though it exits.
-        One that lends is called by the engine's callers, whom a signal may have told to exit.
+        Workers call a store that does I/O, and its lanes must keep them even if the store exits.
+        The engine's callers call a store that lends; there a signal may end the process.
         """
         return Exception if self.lends else BaseException
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-        """Whether the store has each chunk; ``False`` if it fails."""
+        """True for each chunk that the store holds; ``False`` for all if it fails."""
         try:
             here = answers.flags(self.store.contains(tuple(keys), deadline), len(keys))
         except self._errors as error:  # a store's failure is never the engine's
@@ -127,10 +127,10 @@ class StoreCalls:
         return here
 
     def read(self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline) -> list[ReadOutcome]:
-        """The store's answers, or its failure once for each chunk. A hit fills its buffer."""
+        """Return the store's answers, or its failure once per chunk. A hit fills its buffer."""
         rooms = answers.Rooms(sink, len(keys))
         try:
-            # A tuple: a store that sorts its batch would have one chunk served for another.
+            # A tuple: a store that sorts its batch would serve one chunk for another.
             answer = self.store.read(tuple(keys), rooms, deadline)
             outcomes, wrong = answers.read_outcomes(answer, rooms)
         except self._errors as error:
@@ -146,7 +146,7 @@ class StoreCalls:
     def read_range(
         self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
     ) -> ReadOutcome:
-        """A part of a frame. A hit fills *into*."""
+        """Read a part of a frame. A hit fills *into*."""
         if self.ranges is None:
             return Miss(Reason.REFUSED)
         try:
@@ -161,7 +161,7 @@ class StoreCalls:
 
     @property
     def reads_to_devices(self) -> bool:
-        """Whether the store has a way into the memory of devices at present."""
+        """True if the store can read into the memory of devices at present."""
         try:
             return self.past_host is not None and self.past_host.reads_to_devices is True
         except self._errors as error:
@@ -171,7 +171,7 @@ class StoreCalls:
     def read_to_device(
         self, key: ChunkKey, page: memoryview, into: DeviceRange, deadline: Deadline
     ) -> ReadOutcome:
-        """A frame, its header into *page*, the rest into a device; a hit fills both."""
+        """Read a frame: its header into *page*, the rest into a device. A hit fills both."""
         if self.past_host is None:
             return Miss(Reason.REFUSED)
         try:
@@ -184,7 +184,7 @@ class StoreCalls:
         return outcome
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> list[WriteOutcome]:
-        """The store's answers, or its failure once for each chunk."""
+        """Return the store's answers, or its failure once per chunk."""
         try:
             answer = self.store.write(tuple(items), deadline)
             outcomes, wrong = answers.write_outcomes(answer, items)
@@ -197,7 +197,7 @@ class StoreCalls:
         return outcomes
 
     def scan(self) -> list[Entry] | None:
-        """What the store lists; ``None`` if it fails to. Empty where it lists nothing at all."""
+        """Return the entries of a scan; ``None`` if it fails. Empty if the store cannot scan."""
         if self.scanning is None:
             return []
         try:
@@ -209,7 +209,7 @@ class StoreCalls:
         return entries
 
     def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> list[Lease | None]:
-        """New shares of the blocks that a tier in memory keeps, whole and of these chunks."""
+        """Return new, checked shares of the blocks that a tier in memory keeps of these chunks."""
         if self.sharing is None:
             return [None] * len(keys)
         try:
@@ -228,15 +228,15 @@ class StoreCalls:
         deadline: Deadline,
         give: Give | None = None,
     ) -> list[bool]:
-        """Let a tier in memory keep a share of each block. Which of them it does.
+        """Let a tier in memory keep a share of each block. Return True for each that it keeps.
 
-        With *give* it gets these leases, but for those that it does not keep.
+        With *give* it gets these leases themselves; those that it does not keep are returned.
         """
         if self.sharing is None:
             return [False] * len(keys)
         mine, former = leases, leases[0].owner if leases else ""
         try:
-            # Of leases of its own: what the store does with them cannot end the caller's.
+            # The store gets leases of its own, so it cannot end those of the caller.
             if give is None:
                 mine = ()
                 mine = answers.shares(leases, self._keeps)
@@ -248,17 +248,17 @@ class StoreCalls:
             _take_back(mine, former, give)
             if len(keys) == 1:
                 return [False]
-            # One that it cannot keep is no reason to lose the others.
+            # One block that it cannot keep is no reason to lose the others.
             each = zip(keys, leases, strict=True)
             return [self.put_leases([key], [lease], deadline, give)[0] for key, lease in each]
         if answer is not None:
             self.failed("put_lease", answers.answered(answer))
-            self.delete(keys, deadline)  # it may have kept the blocks all the same
+            self.delete(keys, deadline)  # it may have kept the blocks nevertheless
             _take_back(mine, former, give)
         return [answer is None] * len(keys)
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
-        """Whether the store says of each chunk that it was there, or was not."""
+        """Delete chunks. Return True if the store reports for each if it was there."""
         try:
             answers.flags(self.store.delete(tuple(keys), deadline), len(keys))
         except self._errors as error:
@@ -268,7 +268,7 @@ class StoreCalls:
         return True
 
     def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int | None:
-        """How many chunks the store deleted whose keys begin so; ``None``: some may be left."""
+        """Return the number of chunks deleted by prefix; ``None`` if some may be left."""
         if self.clearing is None:
             return None
         try:
@@ -278,7 +278,7 @@ class StoreCalls:
             return None
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
-        """Have damaged chunks kept for a person. Whether the store can, and did."""
+        """Keep damaged chunks for inspection. Return True if the store can, and did."""
         if self.quarantining is None:
             return False
         try:
@@ -292,7 +292,7 @@ class StoreCalls:
         return True
 
     def close(self) -> None:
-        """Close the store, whatever it says to that."""
+        """Close the store, and count any failure."""
         try:
             answer: object = self.store.close()  # type: ignore[func-returns-value]
             answers.nothing(answer)
@@ -300,25 +300,25 @@ class StoreCalls:
             self.failed("close", error)
 
     def failed(self, what: str, error: BaseException) -> Exception:
-        """Count a call that the store did not answer. What an outcome says of it."""
+        """Count a call that the store failed. Return the error for its outcomes."""
         words = self._remember(what, error)
         self._notices.failed(what, words, lasts=what in _ENDS)
         return error if isinstance(error, Exception) else StoreError(words)
 
     def give_up(self, key: ChunkKey, words: str) -> None:
-        """Write that a chunk is barred."""
+        """Log that a chunk is barred."""
         named = "" if key.hex() in words else f": {key.hex()}"
         detail = f"; it is not used until it is written anew{named}"
         self._notices.failed("two reads of a chunk", words, detail=detail, lasts=False)
 
     def set_aside(self, keys: Sequence[ChunkKey]) -> None:
-        """Write that frames are damaged: which one, and how many others of the same read."""
+        """Log damaged frames: the first one, and the number of others of the same read."""
         others = f" and {len(keys) - 1} more" if keys[1:] else ""
         words, detail = "not the frame that was written", f": {keys[0].hex()}{others}"
         self._notices.failed("verification", words, len(keys), detail=detail, lasts=False)
 
     def _judge(self, what: str, outcomes: Sequence[ReadOutcome | WriteOutcome]) -> bool:
-        """Count and write what the store failed at for chunks of a call; True if there is any."""
+        """Count and log the failed chunks of a call; True if there is any."""
         if Failed not in set(map(type, outcomes)):
             self._works(what)
             return False
@@ -344,7 +344,7 @@ class StoreCalls:
 
 
 def _take_back(leases: Sequence[Lease], owner: str, give: Give | None) -> None:
-    """Make leases that were given *owner*'s again, and release others."""
+    """Return given leases to *owner*, or release shared ones."""
     if give is None:
         release_all(leases)
     else:

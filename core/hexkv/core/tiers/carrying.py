@@ -1,7 +1,7 @@
-"""Carrying: whole frames out of tiers and into them, as they are, encoded ones, too.
+"""Carrying: read whole frames from tiers and write them to tiers unchanged, also encoded ones.
 
-What archives are made of. Nothing here is a use of a chunk: policies do not learn of it, and
-nothing is copied to faster tiers.
+Archives use it. None of this counts as a use of a chunk: policies do not learn of it, and no chunk
+is copied to faster tiers.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from hexkv.ports import ChunkKey, ChunkSpec, Deadline, FrameHeader, Lease, Reaso
 _LISTING = "list"
 
 _AT_ONCE = 64
-"""Keys that tiers are asked for at a time."""
+"""The number of keys that are looked up at a time."""
 
 
 class Carrier:
-    """Reads and writes frames in the name of *owner*. For one thread.
+    """Read and write frames as *owner*. For one thread.
 
     Args:
         stack: the tiers, over a pool that frames pass through.
-        owner: of the leases.
-        seconds: that a tier may take for a few chunks.
+        owner: the owner of the leases.
+        seconds: the time that a tier may take for a few chunks.
     """
 
     def __init__(self, stack: TierStack, owner: str, seconds: float) -> None:
@@ -41,7 +41,7 @@ class Carrier:
         self._seconds = seconds
 
     def keys(self, tiers: Sequence[Tier]) -> Iterator[ChunkKey]:
-        """Every chunk that the indexes of *tiers* have, once."""
+        """Yield each chunk in the indexes of *tiers* once."""
         seen: set[ChunkKey] = set()
         for tier in tiers:
             found = tier.index.keys()
@@ -52,10 +52,10 @@ class Carrier:
     def read(
         self, keys: Sequence[ChunkKey], tiers: Sequence[Tier]
     ) -> Iterator[tuple[ChunkKey, memoryview | Reason]]:
-        """The frame of each chunk, sealed and verified, from the first of *tiers* that brings it.
+        """Yield each chunk's frame, sealed and verified, from the first of *tiers* that brings it.
 
-        Valid until the next one is asked for. ``ABSENT``: no tier has it; ``READ_FAILED``: one
-        said that it has, and did not bring it whole.
+        A frame is valid until the next one is requested. ``ABSENT``: no tier holds the chunk;
+        ``READ_FAILED``: a tier reported that it does, and did not bring it whole.
         """
         for start in range(0, len(keys), _AT_ONCE):
             todo = list(dict.fromkeys(keys[start : start + _AT_ONCE]))
@@ -74,29 +74,29 @@ class Carrier:
                 yield key, Reason.READ_FAILED if key in said else Reason.ABSENT
 
     def lacking(self, key: ChunkKey, tiers: Sequence[Tier]) -> list[Tier]:
-        """Those of *tiers* that do not have a chunk."""
+        """Return those of *tiers* that do not hold a chunk."""
         return [tier for tier in tiers if not tier.contains([key], self._deadline())[0]]
 
     def room(self, payload_bytes: int) -> BlockLease:
-        """A block for a frame, its bytes still to come.
+        """Return a block for a frame that is not filled yet.
 
         Raises:
-            PoolExhausted: none came free in time.
+            PoolExhausted: no block came free in time.
             InvalidRequest: no block is that large.
         """
         return self._stack.pool.lease(payload_bytes, self._owner, self._deadline())
 
     def verify(self, lease: BlockLease, key: ChunkKey) -> FrameHeader | Reason:
-        """What the frame in a block says, or why it is not to be used; the block is labelled."""
+        """Return the header of the frame in a block, or why it is unusable; label the block."""
         found = opened(Opening(self._stack.runtime.codec, lease.frame), key)
         if isinstance(found, Reason):
             return found
         return label(lease, found) or found
 
     def write(self, lease: BlockLease, tiers: Sequence[Tier]) -> Mapping[str, Pending | Reason]:
-        """Put a verified frame on *tiers*, whatever they are usually given. The lease stays.
+        """Write a verified frame to *tiers*, whatever is usually written to them. The lease stays.
 
-        By tier, what becomes of it; or why it is not taken.
+        Return the pending write by tier, or the reason why the tier does not take the frame.
         """
         if lease.spec is None:
             raise ValueError("a block that holds nothing")
@@ -117,7 +117,7 @@ class Carrier:
         return found
 
     def _step(self, keys: Sequence[ChunkKey], tier: Tier) -> Iterator[tuple[ChunkKey, Lease]]:
-        """Leases on a few chunks, up to the next one asked for."""
+        """Yield leases on a few chunks, each valid until the next one is requested."""
         for got in Mover(self._stack, self._owner, self._deadline()).obtain(keys, tier, STEP):
             yield from got.leases.items()
 
@@ -126,19 +126,19 @@ class Carrier:
 
 
 def lasting(tiers: Sequence[Tier]) -> list[Tier]:
-    """Those of *tiers* that outlive the process: what they have is not in its memory."""
+    """Return those of *tiers* that outlive the process: their chunks are not in its memory."""
     return [tier for tier in tiers if not tier.in_memory]
 
 
 def writable(tiers: Sequence[Tier]) -> list[Tier]:
-    """Those of *tiers* that may be given chunks at all."""
+    """Return those of *tiers* that may be written at all."""
     return [tier for tier in tiers if tier.rules.writes is not Writes.NONE]
 
 
 def in_memory(stack: TierStack, after: ChunkKey | None, most: int) -> list[ChunkSpec]:
-    """Some of the chunks that tiers in memory keep behind *after*, in the order of their keys.
+    """Return some of the chunks that tiers in memory keep behind *after*, in key order.
 
-    At most *most*, as they are when they are held: raw. None only if there are no more.
+    At most *most*, with the spec of a hold: raw. Empty only if there are none left.
     """
     tiers = [tier for tier in stack.tiers if tier.lends]
     keys = {key for tier in tiers for key in tier.index.keys()}  # noqa: SIM118 - no mapping
@@ -154,5 +154,5 @@ def in_memory(stack: TierStack, after: ChunkKey | None, most: int) -> list[Chunk
                         found[key] = lease.spec._replace(serde=RAW)
         if found:
             return [found[key] for key in some if key in found]
-        behind = [key for key in behind if key > some[-1]]  # all of these went meanwhile
+        behind = [key for key in behind if key > some[-1]]  # all of these were evicted by now
     return []

@@ -1,8 +1,7 @@
-"""Serdes and policies as the core uses them: whatever they answer is checked here.
+"""Serdes and policies as the core uses them: all their answers are checked here.
 
-Like stores they are somebody else's code. A serde that answers what it should not has failed,
-which its callers expect. A policy that fails is not asked again: its tier goes on and evicts
-what has been there for longest.
+Like stores they are foreign code. A serde with an invalid answer has failed, which its callers
+expect. A policy that fails is not used again: its tier continues, and evicts its oldest chunks.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _MOST_INDEX = 1 << 20
 
 
 class CheckedSerde:
-    """A serde with each answer of the kind and in the range that the port says.
+    """A serde whose every answer has the type and the range that the port defines.
 
     Raises:
-        ConfigError: it has no name that frames can give it.
+        ConfigError: its name does not fit into a frame.
     """
 
     __slots__ = ("_inner", "_layers", "name")
@@ -43,7 +42,7 @@ class CheckedSerde:
 
     @classmethod
     def of(cls, serde: Serde) -> CheckedSerde:
-        """*serde*, checked if it is not yet."""
+        """Return *serde*, wrapped unless it already is."""
         return serde if isinstance(serde, CheckedSerde) else cls(serde)
 
     @property
@@ -57,11 +56,11 @@ class CheckedSerde:
 
     @property
     def per_layer(self) -> bool:
-        """Whether it can decode one layer, and has what that takes."""
+        """True if it can decode one layer, and implements the methods for this."""
         return self._layers is not None
 
     def bound(self, raw_bytes: int) -> int:
-        # It is allocated: a serde whose bound were far above the chunk would take all memory.
+        # This size is allocated: a bound far above the chunk's size would take all memory.
         return self._size("bound", self._inner.bound(raw_bytes), 8 * raw_bytes + _MOST_INDEX)
 
     def encode(self, chunk: memoryview, layout: KVLayout, tokens: int, into: memoryview) -> int:
@@ -114,11 +113,11 @@ class CheckedSerde:
 
 
 class CheckedPolicy:
-    """A policy whose failures end with it.
+    """A policy whose failures stay inside it.
 
     Args:
         inner: the policy.
-        resident: what is on the tier; the index's own, which is oldest first.
+        resident: the chunks on the tier; the index's own mapping, oldest first.
     """
 
     def __init__(self, inner: Policy, resident: Mapping[ChunkKey, int]) -> None:
@@ -128,7 +127,7 @@ class CheckedPolicy:
 
     @property
     def name(self) -> str:
-        """What it is called, for people."""
+        """The name of the policy, for readers."""
         name = type(self._inner).__name__
         return f"{name}, which failed" if self._failed else name
 
@@ -147,7 +146,7 @@ class CheckedPolicy:
                 self._give_up("touch", error)
 
     def drop(self, keys: Sequence[ChunkKey], *, evicted: bool) -> None:
-        """These chunks left the tier, one after the other."""
+        """Note that these chunks left the tier, one after the other."""
         if not self._failed:
             try:
                 for key in keys:
@@ -156,7 +155,7 @@ class CheckedPolicy:
                 self._give_up("drop", error)
 
     def known(self) -> Iterator[ChunkKey]:
-        """Every chunk that the policy itself takes to be on the tier; none if it fails."""
+        """Yield each chunk that the policy itself takes to be on the tier; none if it fails."""
         if not self._failed:
             try:
                 yield from self._inner.victims()
@@ -164,7 +163,7 @@ class CheckedPolicy:
                 self._give_up("victims", error)
 
     def victims(self) -> Iterator[ChunkKey]:
-        """Every chunk on the tier once, whatever the policy says."""
+        """Yield each chunk on the tier once, whatever the policy answers."""
         seen: set[ChunkKey] = set()
         if not self._failed:
             try:
@@ -177,10 +176,10 @@ class CheckedPolicy:
                     yield key
 
     def _named(self, seen: set[ChunkKey]) -> Iterator[ChunkKey]:
-        """The victims that the policy names, which are then in *seen*.
+        """Yield the victims that the policy names, and add them to *seen*.
 
         Raises:
-            StoreError: it named something else, or not all.
+            StoreError: it names an unknown chunk, or not all.
         """
         for key in self._inner.victims():
             if type(key) is not bytes or key not in self._resident or key in seen:

@@ -1,4 +1,4 @@
-"""Clearing: chunks leave tiers because somebody says so, and what stayed is said, too."""
+"""Clearing: delete chunks from tiers on request, and report those that stay."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _LISTED = "what its store holds is being counted"
 
 
 class Gone(NamedTuple):
-    """What went from a tier that was to go."""
+    """The result of a deletion on one tier."""
 
     keys: Sequence[ChunkKey]
-    """Those that were there, as far as that is known."""
+    """The chunks that were on the tier, as far as is known."""
 
     why: str
-    """Why something may be left; empty if nothing is."""
+    """The reason why chunks may be left; empty if none are."""
 
     others: int = 0
-    """How many more went, of which only the store knows the keys."""
+    """The number of further chunks deleted, whose keys only the store knows."""
 
 
 def settle_writes(runtime: Runtime, tiers: Sequence[Tier], deadline: Deadline) -> dict[str, str]:
-    """Wait until what was to be written is there to be deleted, for half of the time at most.
+    """Wait for pending writes, for at most half of the time, so that they can be deleted.
 
     Returns:
-        by tier why something may be written after this; nothing for those that are done.
+        by tier, why chunks may still be written after this; empty for tiers that are done.
     """
     half = Deadline.after(runtime.clock, deadline.remaining() / 2)
     return {tier.name: "what is being written may stay" for tier in tiers if not tier.flush(half)}
@@ -48,7 +48,7 @@ def part_with(
     deadline: Deadline,
     why: tuple[Reason, str] = (Reason.CLEARED, ""),
 ) -> Cleared:
-    """Have *work* delete chunks from each tier, in its lane, from all of them at once."""
+    """Call *work* for each tier, in its lane and in all tiers at once, to delete chunks."""
     parts = [(tier, _begin(tier, work, deadline)) for tier in tiers]
     gone: set[ChunkKey] = set()
     counts: Counter[str] = Counter()
@@ -61,23 +61,23 @@ def part_with(
             left[tier.name] = got.why
         runtime.note(got.keys, tier.name, *why)
         runtime.tell(Change.REMOVED, tier.name, got.keys)
-    # A chunk of which only a store knows the key may be one that another tier has counted.
+    # A chunk whose key only a store knows may be one that another tier has counted.
     return Cleared(max(len(gone), *counts.values(), 0), dict(counts), left)
 
 
 def forget(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Gone:
-    """Delete chunks whoever has pinned them. Those that were there, where that is known."""
+    """Delete chunks, also pinned ones. Return those that were on the tier, where that is known."""
     free = tier.not_replaced(keys)
     gone = tier.let_go(free)
-    # What the index has not learnt of, others may have put there all the same.
+    # Other processes may have stored chunks that the index has not learnt of.
     every = not tier.index.decides or tier.indexing or tier.shared
-    # Chunks that leave already may stay on the store: their deletion was put off, or fails now.
+    # Chunks that leave already may still be on the store: their deletion was deferred, or failed.
     well = tier.delete(free if every else tier.index.leaving(free), deadline)
     return Gone(gone, _left(tier, keys, free, deadline) if well else _UNDELETED)
 
 
 def clear(tier: Tier, prefixes: Collection[bytes] | None, deadline: Deadline) -> Gone:
-    """Delete whatever namespaces left on *tier* whose keys begin so; ``None`` for everything."""
+    """Delete the chunks of *tier* whose keys begin with one of *prefixes*; ``None``: all chunks."""
 
     def wanted(keys: Iterable[ChunkKey]) -> list[ChunkKey]:
         return [key for key in keys if prefixes is None or namespace_of(key) in prefixes]
@@ -99,7 +99,7 @@ def clear(tier: Tier, prefixes: Collection[bytes] | None, deadline: Deadline) ->
 def _clear_prefixes(
     tier: Tier, prefixes: Collection[bytes] | None, known: Sequence[ChunkKey], deadline: Deadline
 ) -> Gone:
-    """Have the store itself find what begins so; *known* is what the index has of it."""
+    """Have the store delete by prefix; *known* are the keys among them in the index."""
     free = tier.not_replaced(known)
     gone = tier.let_go(free)
     going = tier.index.leaving(free)
@@ -119,7 +119,7 @@ def _clear_prefixes(
 def _left(
     tier: Tier, keys: Sequence[ChunkKey], free: Sequence[ChunkKey], deadline: Deadline
 ) -> str:
-    """Why some of *keys* may be left once *free* of them are deleted; empty if none is."""
+    """Return why some of *keys* may be left once *free* are deleted; empty if none is."""
     if tier.index.leaving(free):  # another worker is deleting them, or has failed to
         half = Deadline.after(deadline.clock, deadline.remaining() / 2)
         if not tier.deleting.settled(free, half) or tier.index.leaving(free):
@@ -130,7 +130,7 @@ def _left(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What goes from one tier, now or later."""
+    """The deletion from one tier, done or pending."""
 
     ticket: Ticket[Gone] | None
     gone: Gone

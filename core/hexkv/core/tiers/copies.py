@@ -1,8 +1,9 @@
-"""How often a chunk is given away before others are left to give it on.
+"""Limit how often a chunk is sent before its receivers have to pass it on.
 
-A chunk that many peers want at once goes to a few of them, and the others wait until these have
-it: then each of them gives it to a few, and so on. So it leaves its first holder a few times,
-however many want it, and all have it after a number of rounds that grows with their logarithm.
+A chunk that many peers want at once goes to a few of them, and the others wait until these hold it:
+then each of them sends it to a few, and so on. So its first holder sends it only a few times,
+however many peers want it, and all have it after a number of rounds that grows with their
+logarithm.
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ from threading import Lock
 from hexkv.ports import ChunkKey, Clock
 
 _MOST = 1 << 16
-"""Chunks that are remembered."""
+"""The most chunks remembered."""
 
 
 @dataclass(slots=True)
 class _Reader:
-    """A peer that was given a chunk."""
+    """A peer that receives, or received, a chunk."""
 
     under_way: int = 0
-    """Times that it is being given it now: by layers, it is many."""
+    """The number of transfers in progress: several if the chunk is sent by layers."""
 
     until: float = 0.0
-    """Once none are: until when it counts."""
+    """The time until which it counts, once no transfer is in progress."""
 
 
 _Readers = dict[str, _Reader]
 
 
 class Copies:
-    """Who was given which chunks lately. Safe from any thread.
+    """The recent receivers of each chunk. Safe from any thread.
 
     Args:
-        most: peers that may be given a chunk at a time; ``None``: any number.
-        clock: for how long it counts.
-        grace: seconds that it counts after it was given: as long as its reader may take to keep it,
-            and to say so where others look for it.
+        most: the most peers that may receive a chunk at a time; ``None``: any number.
+        clock: the clock for *grace*.
+        grace: seconds for which a receiver counts after the transfer: as long as it may take to
+            store the chunk and to publish that it holds it.
     """
 
     def __init__(self, most: int | None, clock: Clock, grace: float) -> None:
@@ -50,9 +51,9 @@ class Copies:
         self._given: OrderedDict[ChunkKey, _Readers] = OrderedDict()
 
     def begin(self, sizes: Mapping[ChunkKey, int], who: str, most: int) -> dict[ChunkKey, int]:
-        """Note that *who* is being given chunks of these *sizes*: the first ones of *most* bytes.
+        """Begin to send chunks of these *sizes* to *who*: the first ones, up to *most* bytes.
 
-        Those; without any that enough others are being given, and that has to wait.
+        Return the chunks begun, without those that enough other peers receive: these have to wait.
         """
         begun: dict[ChunkKey, int] = {}
         left = most
@@ -66,7 +67,7 @@ class Copies:
         return begun
 
     def end(self, keys: Iterable[ChunkKey], who: str, *, given: bool = True) -> None:
-        """They are not under way any more; if not *given* after all, they never counted."""
+        """End transfers. If not *given* after all, they do not count."""
         if self._most is None:
             return
         with self._lock:
@@ -85,7 +86,7 @@ class Copies:
                         del self._given[key]
 
     def busy(self, key: ChunkKey) -> bool:
-        """True while nobody new is given a chunk, because enough others are."""
+        """True while a chunk is sent to no new peer, because enough others receive it."""
         if self._most is None:
             return False
         with self._lock:
@@ -104,7 +105,7 @@ class Copies:
         return True
 
     def _prune(self, begun: int, now: float) -> None:
-        """Forget two chunks for each *begun* that do not count any more, and what is too much."""
+        """Forget up to two expired chunks for each *begun*, and the oldest above the limit."""
         for _ in range(2 * begun):
             oldest = next(iter(self._given), None)
             if oldest is None or self._full(self._given[oldest], now) or self._given[oldest]:
@@ -114,7 +115,7 @@ class Copies:
             self._given.popitem(last=False)
 
     def _full(self, given: _Readers, now: float) -> bool:
-        """True if as many readers count as there may be. Forgets those that do not."""
+        """True if the most allowed readers count. Forgets those that no longer count."""
         over = [who for who, one in given.items() if not one.under_way and one.until <= now]
         for who in over:
             del given[who]

@@ -1,4 +1,4 @@
-"""Counting: how many bytes a chunk takes on a tier, before it is there and once it is."""
+"""Counting: the bytes that a chunk takes on a tier, before and after it is written."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Evict = Callable[[Tier, Sequence[ChunkKey], Deadline], object]
 
 
 def expected(tier: Tier, leases: Sequence[Lease], frames: Sequence[memoryview]) -> list[int]:
-    """Bytes to reserve for chunks: of the pool where blocks are kept, else of their *frames*."""
+    """Return bytes to reserve: of the pool where blocks are kept, else of the chunks' *frames*."""
     if tier.lends and not tier.own_memory:
         return [lease.size for lease in leases]
     return list(map(len, frames))
 
 
 def counted(tier: Tier, key: ChunkKey, lease: Lease) -> int:
-    """Bytes that a chunk counts on a tier; where that is not known, what it is expected to."""
+    """Return the bytes that a chunk counts on a tier, or the expected bytes if it is not there."""
     size = tier.index.size(key)
     return expected(tier, [lease], [lease.frame])[0] if size is None else size
 
@@ -26,18 +26,19 @@ def counted(tier: Tier, key: ChunkKey, lease: Lease) -> int:
 def recount(
     tier: Tier, keys: Sequence[ChunkKey], evict: Evict, deadline: Deadline
 ) -> list[ChunkKey]:
-    """Count chunks that were kept as what they take of a store's own memory.
+    """Count stored chunks by the memory that they take in a store with memory of its own.
 
-    Only the store knows that, and only now; so a batch may exceed the budget until this ends.
+    Only the store knows these sizes, and only after the write; so a batch may exceed the budget
+    until this ends.
 
     Args:
-        tier: where they are kept.
+        tier: the tier that keeps them.
         keys: the chunks.
-        evict: deletes victims of a chunk that takes more, before the next one is counted.
+        evict: deletes the victims of a chunk that takes more, before the next one is counted.
         deadline: for deleting.
 
     Returns:
-        those of *keys* that did not stay, for want of room.
+        those of *keys* that did not stay, for lack of space.
     """
     if not tier.own_memory:
         return []
@@ -47,6 +48,6 @@ def recount(
         with lease:
             size = lease.size
         victims = tier.index.resize(key, size)
-        # None: there is no room for what it takes, so it cannot stay itself.
+        # None: there is no space for its size, so the chunk itself cannot stay.
         evict(tier, tier.index.discard([key]) if victims is None else victims, deadline)
     return [key for key, here in zip(keys, tier.index.contains(keys), strict=True) if not here]

@@ -1,4 +1,4 @@
-"""What is being deleted from a store, so that nobody is told or writes what is about to go."""
+"""Track deletions from a store, so that no lookup or write uses a chunk about to be deleted."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Wait = Callable[[Condition, Callable[[], bool], Deadline], bool]
 
 
 class Deleted:
-    """The chunks that were deleted since it was made, or were being deleted then."""
+    """The chunks deleted since this was created, or being deleted at that time."""
 
     def __init__(self, keys: Collection[ChunkKey], prefixes: Collection[bytes]) -> None:
         self._keys = set(keys)
         self._prefixes = set(prefixes)
 
     def add(self, keys: Collection[ChunkKey], prefixes: Collection[bytes]) -> None:
-        """These as well, and whatever begins so."""
+        """Add these keys, and all keys that begin with one of *prefixes*."""
         self._keys.update(keys)
         self._prefixes.update(prefixes)
 
@@ -31,15 +31,15 @@ class Deleted:
 
 
 class Deleting:
-    """The deletions of one tier that are under way. Safe from any thread.
+    """The deletions in progress on one tier. Safe from any thread.
 
-    A clear asks what is there and then deletes it: what the index learnt from the store in between
-    would stay in it. So while one is under way nothing of the store's is taken into the index, and
-    none begins meanwhile.
+    A clear lists the chunks and then deletes them: a chunk that the index learned from the store in
+    between would stay in the index. So while a clear is in progress the index learns nothing from
+    the store, and no clear begins while the index learns.
 
     Args:
-        index: of the tier.
-        wait: the executor's.
+        index: the index of the tier.
+        wait: the executor's ``wait``.
     """
 
     def __init__(self, index: Index, wait: Wait) -> None:
@@ -48,26 +48,26 @@ class Deleting:
         self._changed = Condition()
         self._clears = 0
         self._taking = 0
-        """How many are taking chunks in: bookkeeping alone, in which nobody waits."""
+        """The number of threads that add chunks to the index: bookkeeping only, without waiting."""
 
         self._keys: set[ChunkKey] = set()
         self._prefixes: list[bytes] = []
         self._followed: list[Deleted] = []
         self.undeleted: dict[ChunkKey, None] = {}
-        """What was to be deleted, and is put off."""
+        """Chunks whose deletion is deferred."""
 
         self.turn = 0
-        """Another one whenever a deletion begins or ends. What a store said of chunks that the
-        index does not know counts only while this stays what it was before the question."""
+        """Changes whenever a deletion begins or ends. A store's answer about chunks unknown to the
+        index is valid only if this has not changed since before the query."""
 
     @contextmanager
     def now(
         self, keys: Sequence[ChunkKey], prefixes: Sequence[bytes] = ()
     ) -> Iterator[Sequence[ChunkKey]]:
-        """Those of *keys* that nobody else is deleting, and that nobody has stored anew.
+        """Yield those of *keys* that no other thread is deleting, and that were not stored again.
 
-        Nor can anybody until they are gone: a late delete would take what the index has again.
-        The store itself deletes whatever begins with one of *prefixes*.
+        They cannot be stored until they are deleted: a late delete would remove a new chunk of the
+        index. The store itself deletes all keys that begin with one of *prefixes*.
         """
         with self._changed:
             self.turn += 1
@@ -87,7 +87,7 @@ class Deleting:
                 self._changed.notify_all()
 
     def settled(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
-        """Wait until no deletion of any of *keys* is under way. False: one still is at *deadline*.
+        """Wait until no deletion of any of *keys* is in progress. False if *deadline* passes first.
 
         For callers whose own deletions are over: two that wait for each other never end.
         """
@@ -95,19 +95,19 @@ class Deleting:
             return self._wait(self._changed, lambda: self._keys.isdisjoint(keys), deadline)
 
     def done(self, keys: Sequence[ChunkKey]) -> None:
-        """These are off the store, also those of them that were put off."""
+        """Note that these are deleted from the store, also the deferred ones among them."""
         with self._changed:
             for key in keys:
                 self.undeleted.pop(key, None)
         self._index.deleted(keys)
 
     def put_off(self, keys: Sequence[ChunkKey]) -> None:
-        """Remember to delete chunks that the index let go of."""
+        """Remember to delete chunks that have left the index."""
         with self._changed:
             self.undeleted.update(dict.fromkeys(keys))
 
     def take(self, most: int) -> list[ChunkKey]:
-        """Up to *most* of what was put off, for the caller to delete."""
+        """Return up to *most* deferred chunks, for the caller to delete."""
         with self._changed:
             part = list(islice(self.undeleted, most))
             for key in part:
@@ -116,9 +116,9 @@ class Deleting:
 
     @contextmanager
     def clearing(self, deadline: Deadline) -> Iterator[bool]:
-        """A clear: what is in the index at its beginning is all that gets there from the store.
+        """Begin a clear: until it ends the index learns no chunks from the store.
 
-        False: somebody is taking chunks in, and was not done by *deadline*.
+        Yield False if another thread was adding chunks, and was not done by *deadline*.
         """
         with self._changed:
             free = self._wait(self._changed, lambda: not self._taking, deadline)
@@ -138,10 +138,10 @@ class Deleting:
 
     @contextmanager
     def taking_in(self, deadline: Deadline, turn: int | None = None) -> Iterator[bool]:
-        """What the store said may be taken into the index now.
+        """Yield True if the index may learn chunks that the store listed or reported.
 
-        False: a clear is under way, and was not over by *deadline*; or something was deleted since
-        *turn*, when the store was asked.
+        Yield False if a clear was in progress and not over by *deadline*, or if a deletion began or
+        ended since *turn*, the turn at the time of the query.
         """
         with self._changed:
             free = self._wait(self._changed, lambda: not self._clears, deadline)
@@ -160,7 +160,7 @@ class Deleting:
 
     @contextmanager
     def followed(self) -> Iterator[Deleted]:
-        """What is deleted meanwhile: a store that is listed may have named it before."""
+        """Yield the deletions from now on: a running scan may have listed their chunks before."""
         with self._changed:
             deleted = Deleted(self._keys, self._prefixes)
             self._followed.append(deleted)

@@ -1,4 +1,4 @@
-"""Encoding: which form a chunk gets on a tier, and how it gets into it and out again."""
+"""Encoding: choose the form of a chunk on a tier, encode it and decode it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ log = logging.getLogger("hexkv")
 
 
 def form_on(runtime: Runtime, tier: Tier, lease: Lease, spec: ChunkSpec) -> str:
-    """In which of the forms that *tier* names the raw chunk of *lease* is there soonest.
+    """Return which of the forms of *tier* makes the raw chunk of *lease* available soonest.
 
-    The first named, until reads of the tier have shown how fast it is. What was never used,
-    or not for long, is measured on this chunk: it costs its worker an encoding.
+    The first form, until reads of the tier have measured its speed. A form that was never used, or
+    not recently, is measured on this chunk: it costs the worker an encoding.
     """
     names, link = tier.rules.serdes, tier.link.rate
     if len(names) == 1 or link is None:
@@ -46,14 +46,14 @@ def form_on(runtime: Runtime, tier: Tier, lease: Lease, spec: ChunkSpec) -> str:
 def _form(
     runtime: Runtime, name: str, workers: int, lease: Lease, spec: ChunkSpec
 ) -> Encoding | None:
-    """A form as it was measured; ``None``: it failed, or is being measured."""
+    """Return a form as measured; ``None`` if it failed, or is being measured."""
     if name == RAW:
         return Encoding(RAW)
     serde = runtime.serdes[name]
     if runtime.speeds.due(serde.name, runtime.clock.now()):
         try:
             _measure(runtime, serde, lease, spec)
-        except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
+        except Exception as error:  # noqa: BLE001 - a serde's error must not leave the worker
             log.warning("serde %s could not be measured: %s", name, error)
     return runtime.speeds.form(name, serde.name, workers)
 
@@ -69,7 +69,7 @@ def _measure(runtime: Runtime, serde: Serde, lease: Lease, spec: ChunkSpec) -> N
 
 
 def encode(runtime: Runtime, key: ChunkKey, lease: Lease, name: str) -> memoryview | None:
-    """The sealed frame of a raw block, encoded by serde *name*; ``None`` if it is no smaller.
+    """Return the sealed frame of a raw block, encoded by serde *name*; ``None`` if no smaller.
 
     Raises:
         StoreError: the serde failed.
@@ -81,7 +81,7 @@ def encode(runtime: Runtime, key: ChunkKey, lease: Lease, name: str) -> memoryvi
         frame = scratch(frame_bytes(serde.bound(spec.raw_bytes)))
         used = serde.encode(lease.payload, spec.layout, spec.tokens, frame[PAGE:])
         parts = parts_of(serde, frame[PAGE : PAGE + used], spec.layout, spec.tokens)
-    except Exception as error:  # what a serde raises must not leave a worker
+    except Exception as error:  # a serde's error must not leave the worker
         raise StoreError(f"serde {name} failed: {type(error).__name__}: {error}") from error
     runtime.speeds.encoded(serde.name, spec.raw_bytes, frame_bytes(used))
     if frame_bytes(used) >= len(lease.frame):
@@ -103,10 +103,10 @@ def encode(runtime: Runtime, key: ChunkKey, lease: Lease, name: str) -> memoryvi
 
 
 def parts_of(serde: Serde, payload: memoryview, layout: KVLayout, tokens: int) -> tuple[int, ...]:
-    """Where the parts of an encoded payload end, for its frame; empty if it is read whole.
+    """Return the ends of the parts of an encoded payload, for its frame; empty: it is read whole.
 
-    The layers of each part are those of the same part of a raw payload. What stands before
-    the first layer, to say where the others lie, belongs to the first part.
+    The layers of each part are those of the same part of a raw payload. The index before the first
+    layer, with the positions of the others, belongs to the first part.
     """
     layered = by_layers(serde)
     if layered is None:
@@ -115,7 +115,7 @@ def parts_of(serde: Serde, payload: memoryview, layout: KVLayout, tokens: int) -
     spans = layered.layer_parts(index, len(payload), layout, tokens)
     step = layers_per_part(layout)
     ends = tuple(spans[min(i + step, len(spans)) - 1][1] for i in range(0, len(spans), step))
-    # Its frame is sealed with these: what is not in order is read whole.
+    # The frame is sealed with these: a payload whose parts are out of order is read whole.
     in_order = all(end == start for (_, end), (start, _) in pairwise(spans))
     if not in_order or ends[-1] != len(payload) or any(a >= b for a, b in pairwise((0, *ends))):
         return ()
@@ -123,14 +123,14 @@ def parts_of(serde: Serde, payload: memoryview, layout: KVLayout, tokens: int) -
 
 
 def by_layers(serde: Serde | None) -> LayerSerde | None:
-    """*serde* if it can decode one layer from a part of a payload."""
+    """Return *serde* if it can decode one layer from a part of a payload, else ``None``."""
     return serde if isinstance(serde, CheckedSerde) and serde.per_layer else None
 
 
 def open_into(runtime: Runtime, frame: memoryview, key: ChunkKey, block: Lease) -> Reason | None:
-    """Verify *frame* and bring its chunk into *block*, decoding it if need be.
+    """Verify *frame* and copy its chunk into *block*, decoding it if necessary.
 
-    Why it is not to be used; ``None`` if it is the chunk of *key* that the block's spec says.
+    Return why it is unusable, or ``None`` if it is the chunk of *key* with the spec of the block.
     """
     found = opened(Opening(runtime.codec, frame), key)
     return found if isinstance(found, Reason) else bring_into(runtime, found, frame, block)
@@ -139,7 +139,7 @@ def open_into(runtime: Runtime, frame: memoryview, key: ChunkKey, block: Lease) 
 def bring_into(
     runtime: Runtime, header: FrameHeader, frame: memoryview, block: Lease
 ) -> Reason | None:
-    """Likewise, of a *frame* that was verified and says *header*."""
+    """Copy the chunk of a verified *frame* with *header* into *block*; see :func:`open_into`."""
     spec = block.spec
     if spec is None or header.tokens != spec.tokens or header.raw_bytes != spec.raw_bytes:
         return Reason.CORRUPT
@@ -153,7 +153,7 @@ def bring_into(
     began = runtime.clock.now()
     try:
         serde.decode(payload, spec.layout, spec.tokens, block.payload)
-    except Exception as error:  # noqa: BLE001 - what a serde raises must not leave the worker
+    except Exception as error:  # noqa: BLE001 - a serde's error must not leave the worker
         log.warning("serde %s could not decode a verified frame: %s", header.serde, error)
         return Reason.CORRUPT
     runtime.speeds.decoded(serde.name, spec.raw_bytes, began, runtime.clock.now())
@@ -161,5 +161,5 @@ def bring_into(
 
 
 def scratch(size: int) -> memoryview:
-    """Memory for an encoded frame, gone when the chunk is decoded."""
+    """Return memory for an encoded frame, freed when the chunk is decoded."""
     return memoryview(bytearray(size))

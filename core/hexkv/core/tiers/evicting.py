@@ -1,7 +1,7 @@
-"""Eviction beside the calls: what an index let go of is deleted in the tier's own lane.
+"""Eviction in the background: chunks that left an index are deleted in the tier's own lane.
 
-A store may take its time over a delete, or never answer, so nothing but a worker of the
-tier's lane for writing asks it to. What is still to be deleted counts against the budget.
+A store may take its time over a delete, or never answer, so only a worker of the tier's lane for
+writing calls it. Chunks that are still to be deleted count against the budget.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from hexkv.ports import ChunkKey, Deadline
 
 
 def background_deadline(runtime: Runtime) -> Deadline:
-    """A deadline for what nobody waits for."""
+    """Return a deadline for work that no caller waits for."""
     return Deadline.after(runtime.clock, 60.0)
 
 
 def evict_soon(runtime: Runtime, tier: Tier, victims: Sequence[ChunkKey]) -> None:
-    """Have chunks deleted that the index let go of for room. Never blocks."""
+    """Delete evicted chunks in the background. Never blocks."""
     delete_soon(runtime, tier, victims)
     remember_evicted(runtime, tier, victims)
 
 
 def delete_soon(runtime: Runtime, tier: Tier, keys: Sequence[ChunkKey]) -> None:
-    """Have chunks deleted that the index let go of. Never blocks.
+    """Delete chunks that left the index in the background. Never blocks.
 
-    Where the lane takes nothing at present, the next write deletes them first.
+    If the lane takes no work at present, the next write deletes them first.
     """
     if keys:
         tier.put_off(keys)
@@ -39,7 +39,7 @@ def delete_soon(runtime: Runtime, tier: Tier, keys: Sequence[ChunkKey]) -> None:
 
 def _sweep_soon(runtime: Runtime, tier: Tier) -> None:
     # One task after the other: however many victims there are, they take one worker, and
-    # the lane is seen to get on.
+    # the lane is seen to make progress.
     def work(go: bool) -> tuple[None, bool | None]:
         well = tier.sweep(background_deadline(runtime)) if go else None
         if well:

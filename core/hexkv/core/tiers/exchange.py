@@ -1,4 +1,4 @@
-"""Chunks fetched from one peer, and given to one, on somebody's word: not what a request reads."""
+"""Fetch chunks from a peer and send chunks to one, on command: not for reads of a request."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from hexkv.ports import (
 
 
 class _Blocks:
-    """A sink that leases a block for each frame; only the first is waited for."""
+    """A sink that leases a block for each frame; it waits only for the first."""
 
     def __init__(self, lending: Lending, deadline: Deadline) -> None:
         self.leases: dict[int, BlockLease] = {}
         self.short: set[int] = set()
-        """Chunks that there was no block for."""
+        """Chunks without a block, because the pool was exhausted."""
 
         self._lending = lending
         self._deadline = deadline
@@ -64,13 +64,13 @@ class _Blocks:
         """See :class:`hexkv.ports.LeaseSink`."""
 
     def release(self) -> None:
-        """Give every block back."""
+        """Release every block."""
         for lease in self.leases.values():
             lease.release()
 
 
 class Exchange:
-    """Fetches and gives chunks over *channel*, into and out of what *lending* lends from."""
+    """Fetch and send chunks over *channel*, into and out of the tiers of *lending*."""
 
     def __init__(self, lending: Lending, channel: TransferChannel) -> None:
         self._lending = lending
@@ -107,7 +107,7 @@ class Exchange:
                     full = Failed(StoreFull("no tier has room for it"))
                     found[key] = Stored(len(block.frame)) if key in kept else full
             again = [part[i] for i in sorted(sink.short)]
-            if came and not deadline.expired:  # the others had all the memory
+            if came and not deadline.expired:  # the others had taken all the memory
                 todo.extendleft(reversed(again))
         return [found[key] for key in keys]
 

@@ -1,9 +1,8 @@
-"""What happened to chunks that are not there: a bounded memory that explains misses.
+"""The history of chunks that are missing: a bounded memory that explains misses.
 
-The newest note of each chunk and tier is kept, of as many as there is room for; a chunk
-that is written or read well again is forgotten, so a note always tells of the last thing
-that happened. Columns in arrays rather than an object per note: a note takes some 200
-bytes, whatever is told.
+The newest note of each chunk and tier is kept, up to a limit; a successful write or read of a chunk
+removes its note, so a note always describes the last event. Columns in arrays rather than an object
+per note: a note takes some 200 bytes, whatever its text.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _REASONS = tuple(Reason)
 
 
 class Note(NamedTuple):
-    """The last thing that happened to one chunk on one tier."""
+    """The last event of one chunk on one tier."""
 
     cause: Reason
 
@@ -33,14 +32,14 @@ class Note(NamedTuple):
     """Wall-clock seconds since 1970-01-01 UTC."""
 
     detail: str = ""
-    """In words, cut to a line; empty where it was forgotten, because there were too many."""
+    """A text, cut to one line; empty if it was forgotten, because there were too many."""
 
 
 class History:
     """The newest notes. Safe from any thread; its lock is never held during I/O.
 
     Args:
-        limit: notes that are kept.
+        limit: the most notes that are kept.
     """
 
     def __init__(self, limit: int = 65_536) -> None:
@@ -48,7 +47,7 @@ class History:
             raise ValueError(f"a history of {limit} notes")
         self._limit = limit
         self._lock = Lock()
-        # A ring of notes as columns; which place a chunk's note has; all notes ever made.
+        # A ring of notes as columns; the place of each chunk's note; the number of notes ever made.
         self._places: dict[bytes, int] = {}
         self._names: list[bytes] = []
         self._when = array("d")
@@ -67,7 +66,7 @@ class History:
     def note(
         self, keys: Sequence[ChunkKey], tier: str, cause: Reason, when: float, detail: str = ""
     ) -> None:
-        """This happened to these chunks on *tier* just now. O(1) for each of them."""
+        """Note an event of these chunks on *tier*. O(1) for each of them."""
         code = _REASONS.index(cause)
         for start in range(max(0, len(keys) - self._limit), len(keys), _STEP):
             with self._lock:
@@ -79,7 +78,7 @@ class History:
                     names = names[room:]
 
     def forget(self, keys: Sequence[ChunkKey], tier: str) -> None:
-        """These chunks are well on *tier*: what happened to them before explains nothing."""
+        """Remove the notes of chunks that were written or read successfully on *tier*."""
         if self._places:
             with self._lock:
                 mark = self._mark(tier)
@@ -88,7 +87,7 @@ class History:
                     self._places.pop(name, None)
 
     def find(self, key: ChunkKey, tier: str) -> Note | None:
-        """What happened to a chunk on *tier* last, as far as it is remembered."""
+        """Return the last event of a chunk on *tier*, or ``None`` if it is not remembered."""
         with self._lock:
             place = self._places.get(_name(key, self._mark(tier)))
             if place is None:
@@ -99,7 +98,7 @@ class History:
             return Note(_REASONS[self._cause[place]], self._when[place], text)
 
     def _put(self, names: Sequence[bytes], when: float, cause: int, text: int) -> None:
-        """Put notes into the next places of the ring, which does not end before they do."""
+        """Put notes into the next places of the ring; the caller keeps them within its end."""
         start, count = self._made % self._limit, len(names)
         places = range(start, start + count)
         for place, oldest in zip(places, self._names[start : start + count], strict=False):
@@ -108,7 +107,7 @@ class History:
         for name in names:
             # Popped, so that the dictionary and the ring hold the same bytes object.
             self._places.pop(name, None)
-        # Behind the last place of a ring that is not full yet, these make new ones.
+        # Beyond the last place of a ring that is not full yet, these assignments append.
         part = slice(start, start + count)
         self._names[part] = names
         self._when[part] = array("d", [when]) * count

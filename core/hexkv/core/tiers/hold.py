@@ -1,7 +1,7 @@
-"""Holds: reads under way, then leases that stay until they are released.
+"""Holds: reads in progress, then leases that stay until they are released.
 
-A chunk that its tier does not bring is read from the next one that may have it. Nothing is asked
-for by token, and nothing ends at a gap: what a missing chunk means is the caller's affair.
+A chunk that its tier does not bring is read from the next tier that may hold it. Chunks are not
+requested by token, and a gap does not end the hold: the caller decides about missing chunks.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class TieredHold:
         deadline: Deadline,
         ended: Callable[[Sequence[str], Sequence[Reason | None]], None],
     ) -> None:
-        """Begin to read *wanted*; waits for memory only while nothing is held.
+        """Begin to read *wanted*; waits for memory only while no block is held.
 
         Args:
-            stack: of the tiers.
+            stack: the tiers.
             wanted: the chunks.
-            owner: of the leases.
-            deadline: of the reads.
-            ended: called once all is known, unless it was released before: for each of *wanted*
-                the tier from which it arrived, and why it is missing.
+            owner: the owner of the leases.
+            deadline: the deadline of the reads.
+            ended: called once all reads have ended, unless the hold was released before: with the
+                tier that each of *wanted* came from, and the reason why it is missing.
         """
         self._stack = stack
         self._wanted = wanted
@@ -54,7 +54,7 @@ class TieredHold:
         self._released = False
         self._lock = Lock()
         self._settling = Lock()
-        """Held while a claim is settled or dropped, which only one thread may do."""
+        """Held while a read is settled or dropped, which only one thread may do."""
 
         try:
             self._begin(wanted)
@@ -74,7 +74,7 @@ class TieredHold:
                 number, claim = next(iter(self._claims.items()), (0, None))
             if claim is None:
                 break
-            # A read is late after its own deadline, whoever waits for it and for how long.
+            # A read is late after its own deadline, whatever deadline the waiting caller has.
             final = deadline.at >= self._deadline.at
             until = self._deadline if final else deadline
             if not claim.ready(until, final=final) and not self._deadline.expired:
@@ -123,7 +123,7 @@ class TieredHold:
         keys = [spec.key for spec in wanted]
         found = self._stack.match(keys, self._deadline)
         tier = found[0] if found else None
-        if tier is not None and tier.lends and found.count(tier) == len(found):  # mostly
+        if tier is not None and tier.lends and found.count(tier) == len(found):  # the usual case
             self._stack.touch(keys)
             self._lend(range(len(keys)), tier, wanted)
             return
@@ -165,12 +165,12 @@ class TieredHold:
                 self._reasons[number] = why_absent(stack.tiers, stack.runtime, keys[number])
 
     def _lend(self, numbers: Sequence[int], tier: Tier, specs: Sequence[ChunkSpec]) -> bool:
-        """Take neighbouring chunks of a tier in memory. True if any is there."""
+        """Take neighbouring chunks of a tier in memory. True if any is present."""
         lent, why = self._stack.fetcher.lend(tier, specs, self._owner)
         start, end = numbers[0], numbers[-1] + 1
         self._leases[start:end] = lent
         self._origins[start:end] = [tier.name] * len(lent)
-        for i, reason in why.items():  # gone since it was found; another tier may have it
+        for i, reason in why.items():  # evicted since the lookup; another tier may hold it
             self._origins[start + i] = ""
             self._claim(start + i, PendingRead(specs[i], tier.name, None, why=reason))
         return len(why) < len(lent)
@@ -180,15 +180,15 @@ class TieredHold:
         self._tried[number] = {claim.tier}
 
     def _take(self, number: int, claim: PendingRead) -> None:
-        """Note what became of a read that has ended, or is late; begin another where it helps."""
+        """Record the result of a read that has ended, or is late; begin another where it helps."""
         with self._settling:
             if self._claims.get(number) is not claim:
-                return  # released meanwhile, or another thread was sooner
+                return  # released by now, or settled by another thread
             lease = claim.settle(self._owner, Deadline(self._deadline.clock, 0.0))
             other = None if lease is not None else self._elsewhere(number, claim)
             with self._lock:
                 del self._claims[number]
-                if other is not None:  # behind the others, which are being read meanwhile
+                if other is not None:  # after the others, whose reads are in progress
                     self._claims[number] = other
                 elif lease is not None:
                     self._leases[number] = lease
@@ -199,7 +199,7 @@ class TieredHold:
                 self._end()
 
     def _end(self) -> None:
-        """Copy to faster tiers what came from slower ones, and tell of the whole."""
+        """Copy chunks that came from slower tiers to faster ones, and report the result."""
         tiers = [tier for tier in self._origins if tier]
         if tiers.count(self._stack.tiers[0].name) < len(tiers):
             self._promote()
@@ -214,7 +214,7 @@ class TieredHold:
             self._stack.promote(batch, self._origins[start:end], self._deadline)
 
     def _elsewhere(self, number: int, claim: PendingRead) -> PendingRead | None:
-        """A read of the same chunk from a tier that was not tried yet, if one may have it."""
+        """Begin to read the chunk from a tier that was not tried yet, if one may hold it."""
         tried = self._tried[number]
         now = Deadline(self._deadline.clock, 0.0)
         if self._deadline.expired:
@@ -223,7 +223,7 @@ class TieredHold:
             if tier.name in tried or not tier.rules.reads or tier.off:
                 continue
             tried.add(tier.name)
-            # A store that only itself can speak for is read at once: absence is an answer, too.
+            # A remote store is read without a lookup: absence is an answer, too.
             key = claim.spec.key
             if tier.calls.faults.barred([key]) or not (tier.remote or tier.contains([key], now)[0]):
                 continue

@@ -1,7 +1,7 @@
-"""What one tier holds: the single truth about its chunks, its bytes and its pins.
+"""The index of one tier: the authority on its chunks, its bytes and its pins.
 
-The index does no I/O. It says what to write and what to delete first, and is told what
-became of that, so its lock is never held while a store works:
+The index does no I/O. It decides which chunks to write and which to delete first, and the caller
+reports the result, so its lock is never held while a store works:
 
     reservation = index.reserve(keys, sizes, after)
     ... delete reservation.victims from the store ...
@@ -39,14 +39,14 @@ from hexkv.ports import ChunkKey, Entry, Policy
 
 
 class TierIndex(Bookkeeping):
-    """The chunks of one tier: which, how large, in whose use, and which goes next.
+    """The chunks of one tier: their sizes, their pins, and the order of eviction.
 
-    Safe from any thread. A resident chunk costs its key, one dictionary entry and what
-    the policy needs. A call takes time for the chunks it is about, never for all there
-    are; looking for victims also passes by the pinned ones that the policy values least.
+    Safe from any thread. A resident chunk costs its key, one dictionary entry and the state of the
+    policy. The cost of a call grows with its chunks, not with the tier; a search for victims also
+    passes over the pinned chunks that the policy values least.
 
     Args:
-        policy: says which chunk is worth least; from now on it belongs to the index.
+        policy: ranks the chunks by value; from now on it belongs to the index.
         budget: bytes that the tier may hold; ``None`` for as many as the store takes.
     """
 
@@ -69,7 +69,7 @@ class TierIndex(Bookkeeping):
 
     @property
     def used(self) -> int:
-        """Bytes resident, leaving, or about to be written; at rest what the store holds.
+        """Bytes resident, leaving, or about to be written; at rest the bytes that the store holds.
 
         Never above the budget, unless :meth:`restore` found more than that.
         """
@@ -78,12 +78,12 @@ class TierIndex(Bookkeeping):
 
     @property
     def staying(self) -> int:
-        """Bytes used once all that is leaving is gone."""
+        """Bytes used once all leaving chunks are deleted."""
         with self._lock:
             return self._used - self._freed()
 
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """Whether each chunk is resident."""
+        """True for each chunk that is resident."""
         with self._lock:
             return list(map(self._sizes.__contains__, keys))
 
@@ -94,18 +94,18 @@ class TierIndex(Bookkeeping):
         after: ChunkKey | None = None,
         within: int | None = None,
     ) -> Reservation:
-        """Take room for the chunks that are not there, before anything is written.
+        """Reserve space for the missing chunks, before any of them is written.
 
-        Neither pinned chunks nor those of the batch itself, nor *after*, have to go for
-        it; where there is not enough room for all, the first of the batch get it. This is
-        no use of the chunks that are there already: see :meth:`touch`.
+        Pinned chunks, the batch itself and *after* are never evicted for it; without enough space
+        for all, the first of the batch get it. This does not count as a use of the chunks that are
+        resident already: see :meth:`touch`.
 
         Args:
             keys: chunks of one prompt, in prefix order.
             sizes: bytes that each would take on the store.
             after: the chunk before the first of *keys* in its prompt, if there is one.
-            within: bytes that are free beside those of victims, where that is less than
-                the budget leaves.
+            within: bytes that are free apart from those of victims, where that is less than the
+                budget leaves.
         """
         reservation = Reservation()
         claim = Claimed(reservation)
@@ -120,7 +120,7 @@ class TierIndex(Bookkeeping):
             candidates: Iterator[ChunkKey] | None = None
             before, writing, total = after, 0, sum(sizes)
             each: Iterable[tuple[ChunkKey, int]] = zip(keys, sizes, strict=True)
-            if total <= most and self._are_new(keys):  # mostly: so all are granted by column
+            if total <= most and self._are_new(keys):  # the usual case: all are granted by column
                 going = self._victims(total - free, {*keys, after})
                 room = free + sum([self._sizes[key] for key in going])
                 if room >= total:
@@ -151,8 +151,8 @@ class TierIndex(Bookkeeping):
                         granted[key] = Pending(size, claim, before)
                         reservation.keys.append(key)
                 before = key
-            # A refused chunk may have asked for more victims than the others need; where what
-            # is leaving takes more than the budget, all that could be had may not be enough.
+            # A refused chunk may have taken more victims than the others need; if leaving chunks
+            # take more than the budget, all available victims may not be enough.
             if not granted:
                 victims.clear()
             while victims and free >= self._sizes[victims[-1]]:
@@ -165,10 +165,10 @@ class TierIndex(Bookkeeping):
         return reservation
 
     def commit(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
-        """These reserved chunks are on the store now, whole. Prefix order; twice counts once.
+        """Make reserved chunks resident: stored whole. Prefix order; duplicates count once.
 
         Returns:
-            no victims: room was found when they were reserved.
+            no victims: space was found when they were reserved.
 
         Raises:
             KeyError: one of them is not reserved.
@@ -191,7 +191,7 @@ class TierIndex(Bookkeeping):
         return []
 
     def abort(self, keys: Sequence[ChunkKey]) -> None:
-        """These reserved chunks are not on the store, nor will they be.
+        """End the reservations of chunks that are not on the store, and will not be.
 
         Raises:
             KeyError: one of them is not reserved.
@@ -204,9 +204,9 @@ class TierIndex(Bookkeeping):
             self._torn = False
 
     def deleted(self, keys: Sequence[ChunkKey]) -> None:
-        """These leaving chunks are off the store: their bytes may be used again.
+        """Note that these leaving chunks are deleted from the store: their bytes are free again.
 
-        Others are passed over: what two threads deleted is gone no less.
+        Others are ignored: two threads may have deleted the same chunk.
         """
         with self._lock:
             if self._torn:
@@ -219,7 +219,7 @@ class TierIndex(Bookkeeping):
             self._torn = False
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
-        """One request met these chunks, in prefix order. Those not resident are passed over."""
+        """Note that one request used these chunks, in prefix order. Others are ignored."""
         with self._lock:
             if self._torn:
                 self._derive()
@@ -230,15 +230,14 @@ class TierIndex(Bookkeeping):
             self._torn = False
 
     def discard(self, keys: Sequence[ChunkKey], *, force: bool = True) -> list[ChunkKey]:
-        """Let go of chunks that are damaged, gone or unwanted.
+        """Remove chunks that are damaged, missing or unwanted.
 
         Args:
-            keys: those not resident are passed over, those being written too.
-            force: also the pinned, whose pins end with them; otherwise they stay.
+            keys: those that are not resident are ignored, also those being written.
+            force: also remove pinned chunks, and end their pins; otherwise these stay.
 
         Returns:
-            the chunks to delete from the store; like victims, they count until
-            :meth:`deleted`.
+            the chunks to delete from the store; like victims, they count until :meth:`deleted`.
         """
         with self._lock:
             if self._torn:
@@ -258,12 +257,12 @@ class TierIndex(Bookkeeping):
     def resize(self, key: ChunkKey, size: int, within: int | None = None) -> list[ChunkKey] | None:
         """Count a resident chunk as *size* bytes from now on, because it is replaced.
 
-        Before the write for one that grows, afterwards for one that shrinks. *within* as
-        for :meth:`reserve`.
+        Before the write if it grows, after the write if it shrinks. *within* as for
+        :meth:`reserve`.
 
         Returns:
-            victims to delete first; ``None``, and nothing has changed, if the chunk is not
-            resident or there is no room for what it grows by.
+            victims to delete first; ``None``, without any change, if the chunk is not resident or
+            there is no space for its growth.
         """
         with self._lock:
             if self._torn:
@@ -288,7 +287,7 @@ class TierIndex(Bookkeeping):
             return victims
 
     def evict(self, size: int) -> list[ChunkKey]:
-        """Victims of at least *size* bytes together, or all there are, to delete now."""
+        """Return victims of at least *size* bytes together, or all there are, to delete now."""
         with self._lock:
             if self._torn:
                 self._derive()
@@ -299,7 +298,7 @@ class TierIndex(Bookkeeping):
         return victims
 
     def orphans(self) -> Sequence[ChunkKey]:
-        """Chunks to delete, because the call that was to write or delete them is gone."""
+        """Return chunks to delete because the call that was to write or delete them has ended."""
         if not self._reserved and not self._leaving:
             return ()
         with self._lock:
@@ -315,19 +314,19 @@ class TierIndex(Bookkeeping):
             return [key for key, pending in self._leaving.items() if pending.claim.dead]
 
     def restore(self, entries: Iterable[Entry]) -> list[ChunkKey]:
-        """Take over what an earlier life left on the store, or others have put there.
+        """Adopt chunks that an earlier process or another one has put on the store.
 
         Returns:
-            victims to delete, where that is more than the budget.
+            victims to delete, if the chunks exceed the budget.
         """
         for part in in_order(entries):
             self.adopt(part)
         return self.trim(self._budget)
 
     def adopt(self, entries: Sequence[Entry]) -> None:
-        """Take over chunks of one request, in prefix order; those that are known stay as they are.
+        """Adopt chunks of one request, in prefix order; known chunks stay as they are.
 
-        The budget does not limit this: :meth:`trim` afterwards.
+        The budget does not limit this: call :meth:`trim` afterwards.
         """
         with self._lock:
             if self._torn:
@@ -345,16 +344,16 @@ class TierIndex(Bookkeeping):
             self._torn = False
 
     def trim(self, limit: int | None) -> list[ChunkKey]:
-        """Victims to delete so that no more than *limit* bytes stay."""
+        """Return victims to delete so that at most *limit* bytes stay."""
         return [] if limit is None else self.evict(self.staying - limit)
 
     def pin(self, owner: str, keys: Sequence[ChunkKey]) -> int:
         """Keep resident chunks from being evicted while *owner* uses them.
 
-        A chunk stays while anybody pins it; pinning it twice for one owner counts once.
+        A chunk stays as long as any owner pins it; a second pin by the same owner has no effect.
 
         Returns:
-            how many of *keys* are resident, and pinned for *owner* now.
+            the number of *keys* that are resident, and pinned for *owner* now.
         """
         with self._lock:
             if self._torn:
@@ -366,8 +365,8 @@ class TierIndex(Bookkeeping):
             return len(here)
 
     def unpin(self, owner: str) -> int:
-        """End every pin of *owner*. How many there were."""
-        if owner not in self._pins.owned:  # most calls pin nothing
+        """End every pin of *owner*. Return their number."""
+        if owner not in self._pins.owned:  # most calls pin no chunks
             return 0
         with self._lock:
             if self._torn:
@@ -378,16 +377,16 @@ class TierIndex(Bookkeeping):
             return ended
 
     def assign(self, prefix: bytes, tenant: str) -> list[ChunkKey]:
-        """Nothing: here chunks are all tenants' alike."""
+        """Return no victims: here all tenants share one index."""
         del prefix, tenant
         return []
 
     def used_by(self) -> Mapping[str, int]:
-        """Bytes in each tenant's share: there are none."""
+        """Return bytes by tenant: empty, since tenants have no shares here."""
         return {}
 
     @property
     def pinned(self) -> Mapping[str, int]:
-        """How many chunks each owner pins; nobody who pins none."""
+        """The number of chunks that each owner pins; owners without pins are absent."""
         with self._lock:
             return self._pins.count()

@@ -1,4 +1,4 @@
-"""What a tier's index is to the rest of the core, whoever decides what the tier holds."""
+"""The interface of a tier's index to the rest of the core."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hexkv.ports import ChunkKey, Entry
 class Index(Protocol):
     """The chunks of one tier: see :class:`~hexkv.core.tiers.index.TierIndex`.
 
-    Of a whole tier, of one divided among tenants, or of a store that only itself can speak for.
+    The index of a whole tier, of one divided among tenants, or of a store that cannot be indexed.
     """
 
     decides: ClassVar[bool]
-    """True if this engine decides what the tier holds, so that its index is to be believed."""
+    """True if this engine decides which chunks the tier holds, so that its index is reliable."""
 
     @property
     def policy(self) -> str: ...
@@ -54,10 +54,10 @@ class Index(Protocol):
 
 
 class Unindexed:
-    """Of a store that cannot list what it holds: others may have put there what they like.
+    """The index of a store that cannot list its chunks: other processes may write to it, too.
 
-    Knows of nothing, and stands in the way of nothing: each chunk may be written, deleted and
-    replaced, none is ever evicted.
+    It records no chunks, and allows every operation: each chunk may be written, deleted and
+    replaced; none is ever evicted.
     """
 
     decides: ClassVar[bool] = False

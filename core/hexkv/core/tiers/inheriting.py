@@ -1,6 +1,6 @@
-"""What tiers in blocks of the pool hold, taken out of one process and into the next one.
+"""Pass the chunks of tiers in blocks of the pool from one process to the next.
 
-The blocks stay where they are. Whoever comes next adopts them
+The blocks stay where they are. The next process adopts them
 (:meth:`hexkv.core.memory.pool.BlockPool.adopt`), and lets its own tiers keep them.
 """
 
@@ -16,7 +16,7 @@ _AT_ONCE = 1024
 
 
 def kept(stack: TierStack, owner: str) -> Iterator[tuple[str, Lease]]:
-    """By tier, leases of *owner* on what it keeps in the pool: what is worth least comes first."""
+    """Yield, by tier, leases of *owner* on its chunks in the pool, the least valuable first."""
     for tier in stack.tiers:
         if tier.lends and not tier.own_memory:
             keys = tier.index.ranked()
@@ -27,10 +27,10 @@ def kept(stack: TierStack, owner: str) -> Iterator[tuple[str, Lease]]:
 
 
 def keep(stack: TierStack, name: str, leases: Sequence[Lease]) -> int:
-    """Have a tier keep blocks that one of its name had in another process: how many it does.
+    """Have a tier keep the blocks of its predecessor of the same *name*. Return how many it keeps.
 
-    None, if no tier in memory has that *name*. A smaller budget lets go of the first of *leases*,
-    which are in the order of :func:`kept`.
+    Zero if no tier in memory has that *name*. With a smaller budget the first of *leases*, which
+    are in the order of :func:`kept`, are evicted.
     """
     for tier in stack.tiers:
         if tier.name != name or not tier.lends or tier.own_memory:
@@ -38,7 +38,7 @@ def keep(stack: TierStack, name: str, leases: Sequence[Lease]) -> int:
         specs = [lease.spec for lease in leases]
         keys = [spec.key for spec in specs if spec is not None]
         here = tier.calls.put_leases(keys, leases, background_deadline(stack.runtime))
-        # Each as of a second of its own: so they are adopted one after the other, in this order.
+        # Each gets a second of its own: so they are adopted one after the other, in this order.
         entries = [
             Entry(key, len(lease.frame), float(number))
             for number, (key, lease, kept) in enumerate(zip(keys, leases, here, strict=True))
@@ -52,11 +52,11 @@ def keep(stack: TierStack, name: str, leases: Sequence[Lease]) -> int:
 
 
 def give_up(stack: TierStack) -> None:
-    """End what tiers do beside the memory, which is another process's from now on.
+    """Close the tiers outside the memory, which belongs to another process from now on.
 
-    Nothing in blocks of the pool is written or released; ``BlockPool.freeze`` came first.
+    No block of the pool is written or released; ``BlockPool.freeze`` came first.
     """
     for tier in stack.tiers:
         if not tier.lends or tier.own_memory:
             tier.close()
-    stack.runtime.closing()  # a directory, where only one process at a time has a name
+    stack.runtime.closing()  # for a directory, where only one process at a time has a name

@@ -1,4 +1,4 @@
-"""The one way from a store into memory: whole frames, verified, and what is told of them."""
+"""Intake: the only way from a store into memory: whole, verified frames, and their reports."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from hexkv.ports import (
 
 
 class Frames(Protocol):
-    """Where whole frames are put."""
+    """The memory for whole frames."""
 
     wrong: set[int]
-    """Chunks whose frames cannot be any of ours, by the size that the store gave them."""
+    """Chunks whose size on the store is that of no valid frame."""
 
     def room(self, index: int, size: int) -> memoryview | None:
         """See :class:`hexkv.ports.Sink`."""
@@ -42,16 +42,16 @@ class Frames(Protocol):
 
 
 class Read(NamedTuple):
-    """What became of chunks that were read."""
+    """The result of reading chunks."""
 
     why: list[Reason | None]
-    """Why each is not to be used; ``None`` for those that are whole."""
+    """The reason why each chunk is unusable; ``None`` for whole ones."""
 
     well: bool | None
-    """Whether the store was; ``None`` if that is not known."""
+    """True if the store works; ``None`` if that is not known."""
 
     sizes: list[int]
-    """Bytes of each frame that is to be used; 0 for the others."""
+    """Bytes of each usable frame; 0 for the others."""
 
 
 class _Some:
@@ -71,13 +71,13 @@ class _Some:
 
 
 class _Verifying:
-    """A sink that verifies frames, as far as it is told while they arrive."""
+    """A sink that verifies frames while they arrive, as far as the store reports progress."""
 
     def __init__(self, pages: Pages, frames: Frames) -> None:
         self._pages = pages
         self._frames = frames
         self.openings: dict[int, Opening] = {}
-        """Of each chunk, of the newest buffer."""
+        """The opening of each chunk's last buffer."""
 
     def room(self, index: int, size: int) -> memoryview | None:
         """See :class:`hexkv.ports.Sink`."""
@@ -100,18 +100,18 @@ def read_frames(
     judge: Callable[[int, FrameHeader], Reason | None],
     deadline: Deadline,
 ) -> Read:
-    """Read and verify frames, once more where that may help, and tell everybody what came of it.
+    """Read and verify frames, with retries where that may help, and report the results.
 
-    For workers of the tier's lane. What is damaged is set aside, and what the store lost is
-    forgotten. The caller tells the tier's link how many tokens came.
+    For workers of the tier's lane. Damaged frames are set aside, and chunks that the store lost
+    leave the index. The caller reports the number of tokens to the tier's link.
 
     Args:
-        runtime: of the tier.
-        tier: which does I/O.
+        runtime: the runtime of the tier.
+        tier: a tier that does I/O.
         keys: the chunks.
-        frames: has memory for them.
-        judge: takes a chunk whose frame arrived, and was verified, with this header. Why it is
-            not to be used, or ``None``.
+        frames: provides the memory.
+        judge: called for each frame that arrived and was verified, with its header. It returns the
+            reason why the chunk is unusable, or ``None``.
         deadline: for the store.
     """
     start = runtime.clock.now()
@@ -149,7 +149,7 @@ def read_frames(
     set_aside(runtime, tier, damaged, deadline)
     stale = [key for key, w in zip(keys, why, strict=True) if w in GONE and tier.index.decides]
     gone = tier.let_go(stale)
-    # At once: a host that meets the miss may store the prompt anew before any worker is free.
+    # At once: a host that sees the miss may store the prompt again before any worker is free.
     tier.delete(gone, deadline)
     runtime.tell(Change.REMOVED, tier.name, gone)
     remember_reads(runtime, tier.name, keys, outcomes, why)
@@ -160,7 +160,7 @@ def read_frames(
 
 
 def _why(outcome: ReadOutcome, wrong: bool) -> Reason:
-    """Why a chunk did not arrive, which was of a *wrong* size where it was refused."""
+    """Return why a chunk did not arrive; *wrong*: a refused chunk had an invalid size."""
     match outcome:
         case Miss(reason):
             return Reason.CORRUPT if reason is Reason.REFUSED and wrong else reason
@@ -168,10 +168,10 @@ def _why(outcome: ReadOutcome, wrong: bool) -> Reason:
             return Reason.CORRUPT
         case TimedOut():
             return Reason.TIMED_OUT
-        case _:  # the tier lets nothing else pass; to fall through would mean a hit
+        case _:  # the tier passes no other outcome; to fall through would mean a hit
             return Reason.FAILED
 
 
 def may_retry(outcome: object) -> bool:
-    """Whether trying once more may help."""
+    """True if a retry may help."""
     return isinstance(outcome, Failed) and isinstance(outcome.error, StoreUnreachable)

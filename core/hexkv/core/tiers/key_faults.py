@@ -1,14 +1,14 @@
-"""Chunks that cannot be read while their store can: which, and what follows.
+"""Chunks that cannot be read although their store works, and the consequences.
 
 A store answers ``Failed`` for one chunk where the file, the object or the sector is at fault, and
-for every chunk where it is the store. A chunk that failed twice in a row is *barred*: it is not
-promised, and the next store writes it anew. That is so only for a fault of the chunk's own: an
-error that says that the store was not reached (``StoreUnreachable``) counts as one if the store
-answered something else between two failures.
+for every chunk where the store is. A chunk that failed twice in a row is *barred*: lookups miss it,
+and the next write of it replaces it. This holds only for a fault of the chunk itself: an error that
+means that the store was not reached (``StoreUnreachable``) counts as one if the store gave another
+answer between two failures.
 
-A bar ends when the chunk is read, as it is after each write. Else after a minute, for what keeps a
-file from being read may be mended by hand, or after ten seconds where the store was not reached;
-each further failure doubles that time.
+A bar ends when the chunk is read, as it is after each write. Otherwise it ends after a minute,
+since the cause may be repaired by hand, or after ten seconds if the store was not reached; each
+further failure doubles that time.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from hexkv.ports import (
 )
 
 TWICE = 2
-"""Failures in a row that bar a chunk."""
+"""The number of failures in a row that bar a chunk."""
 
 FIRST_BAR = 60.0
 LONGEST_BAR = 900.0
 """Seconds."""
 
 UNREACHED_BARS = 10.0, 60.0
-"""Seconds for what was not reached: the part of the store that has it may be back soon."""
+"""Seconds for an unreached store: the part of it that holds the chunk may be back soon."""
 
 _MOST = 4096
-"""Chunks that are remembered; the oldest is forgotten first."""
+"""The most chunks remembered; the oldest is forgotten first."""
 
 _BROUGHT_NOTHING = {Failed, TimedOut}
 
@@ -48,57 +48,57 @@ _BROUGHT_NOTHING = {Failed, TimedOut}
 @dataclass(slots=True)
 class _Fault:
     reads: int
-    """Reads that had brought something before the first failure."""
+    """The number of answered reads before the first failure."""
 
     answers: int
-    """Answers that the store had given before it."""
+    """The number of answers of the store before it."""
 
     failures: int = 0
     reached: bool = False
-    """True if the store was reached for it: the fault is the chunk's."""
+    """True if the store was reached: the fault is the chunk's."""
 
     pause: float = 0.0
     until: float = 0.0
-    """It is barred before that."""
+    """The time at which the bar ends."""
 
     anew: bool = False
-    """True if it was written anew, and could not be read all the same."""
+    """True if it was written again, and could still not be read."""
 
 
 class Barred(NamedTuple):
-    """Why a chunk is barred."""
+    """The reason why a chunk is barred."""
 
     words: str
     """The error."""
 
     alone: bool
-    """True if the store brought others meanwhile: the chunk may be removed at once."""
+    """True if the store has answered other reads since: the chunk may be removed at once."""
 
 
 class KeyFaults:
     """The faulty chunks of one store. Safe from any thread.
 
     Args:
-        clock: for when a bar ends.
+        clock: the clock for bars.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = Lock()
         self.noted: dict[ChunkKey, _Fault] = {}
-        """Chunks whose last read failed. Empty mostly: then nothing here need be called."""
+        """Chunks whose last read failed. Usually empty: then no call to this object is needed."""
 
         self._fresh: dict[ChunkKey, Barred] = {}
         self.withdrawn: dict[ChunkKey, None] = {}
-        """Chunks that were barred, and neither read nor written since. Empty mostly."""
+        """Chunks that were barred, and neither read nor written since. Usually empty."""
 
         self._reads = self._answers = 0
         self._unread: set[ChunkKey] = set()
         self.unwritten: set[ChunkKey] = set()
-        """Chunks that could not be written alone, since the last write that went well."""
+        """Chunks that could not be written alone, since the last successful write."""
 
     def read(self, keys: Sequence[ChunkKey], outcomes: Sequence[ReadOutcome]) -> None:
-        """Note what one call answered for chunks."""
+        """Record the outcomes of one call."""
         rows = list(zip(keys, outcomes, strict=True))
         brought = [key for key, outcome in rows if type(outcome) not in _BROUGHT_NOTHING]
         with self._lock:
@@ -119,17 +119,17 @@ class KeyFaults:
                     self._note(key, fault, outcome.error)
 
     def answered(self) -> None:
-        """Note that the store answered something."""
+        """Record that the store gave an answer."""
         with self._lock:
             self._answers += 1
 
     def once(self, key: ChunkKey) -> bool:
-        """True if one failure is known of a chunk: a second read tells whether it lasts."""
+        """True if a chunk has failed once: a second read shows if the fault lasts."""
         fault = self.noted.get(key)
         return fault is not None and fault.failures < TWICE
 
     def barred(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
-        """Those of *keys* that are not to be promised."""
+        """Return those of *keys* that are barred."""
         if not self.noted:
             return []
         now = self._clock.now()
@@ -137,7 +137,7 @@ class KeyFaults:
         return [key for key, fault in found if fault is not None and now < fault.until]
 
     def without(self, keys: Sequence[ChunkKey], here: Sequence[bool]) -> Sequence[bool]:
-        """*here*, but ``False`` for chunks that are barred."""
+        """Return *here*, with ``False`` for chunks that are barred."""
         if not self.noted:
             return here
         barred = set(self.barred(keys))
@@ -146,23 +146,23 @@ class KeyFaults:
         return [there and key not in barred for key, there in zip(keys, here, strict=True)]
 
     def doubted(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
-        """Those of *keys* that were barred once, and not read since."""
+        """Return those of *keys* that were barred once, and not read since."""
         found = [(key, self.noted.get(key)) for key in keys]
         return [key for key, fault in found if fault is not None and fault.failures >= TWICE]
 
     def lost(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
-        """Those of *keys* that are barred, and were not readable after they were written anew."""
+        """Return those of *keys* that are barred, and still unreadable after another write."""
         found = [(key, self.noted.get(key)) for key in self.barred(keys)]
         return [key for key, fault in found if fault is not None and fault.anew]
 
     def written_in_vain(self, keys: Sequence[ChunkKey]) -> None:
-        """Note that *keys* were written anew, and cannot be read."""
+        """Record that *keys* were written again, and cannot be read."""
         for key in keys:
             if (fault := self.noted.get(key)) is not None:
                 fault.anew = True
 
     def take_fresh(self) -> dict[ChunkKey, Barred]:
-        """Chunks that were barred since the last call."""
+        """Return the chunks that were barred since the last call."""
         if not self._fresh:
             return {}
         with self._lock:
@@ -173,7 +173,7 @@ class KeyFaults:
             return fresh
 
     def take_returned(self, keys: Iterable[ChunkKey]) -> list[ChunkKey]:
-        """Those of *keys* that were withdrawn: they were read, or written, just now."""
+        """Return those of *keys* that were withdrawn, and have been read or written just now."""
         if not self.withdrawn:
             return []
         with self._lock:
@@ -183,10 +183,10 @@ class KeyFaults:
             return back
 
     def reads_well(self, keys: Sequence[ChunkKey], outcomes: Sequence[object]) -> bool | None:
-        """Return whether a read shows its store to be well; ``None`` if it shows nothing.
+        """Return True if a read shows its store to be well; ``None`` if it shows nothing.
 
         A chunk that is read alone, and is at fault itself, counts against its store once. Its next
-        failure counts only after something else was brought.
+        failure counts only after the store has answered a read.
         """
         if not outcomes:
             return None
@@ -204,7 +204,7 @@ class KeyFaults:
     ) -> bool | None:
         """Return the same for a write of *keys*. A store that is full is well.
 
-        Those of them that *failed*, if any did, are among *outcomes*.
+        *failed* are the failures among *outcomes*, if there are any.
         """
         if not (failed or self.unwritten):
             return True

@@ -1,7 +1,7 @@
-"""What a cache lends to its peers, and takes from them: the half of a peer source that has tiers.
+"""Lend chunks of a cache to its peers, and keep chunks that they offer: the tiers' side of it.
 
-Only the tiers that a process calls its own are lent from. A tier that reads from peers is none of
-them, so a question never goes in a circle.
+Only the own tiers of a process are lent from. A tier that reads from peers is not one of them, so a
+request never goes in a circle.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ from hexkv.ports import (
 )
 
 OWNER = "peers"
-"""Under whose name what peers use is leased."""
+"""The owner of the leases that peers use."""
 
 _READING = 5.0
-"""Seconds that a tier which does I/O may take at least, whatever the peer's patience: its breaker
-must not open because somebody else is in a hurry."""
+"""The least number of seconds for a tier that does I/O, even if the peer's deadline is shorter: its
+breaker must not open because a peer is in a hurry."""
 
 
 @dataclass(frozen=True, slots=True)
 class LendingRules:
-    """What peers may have of a process."""
+    """The limits on lending to peers."""
 
     bytes: int
-    """Lent at a time, and as many on their way in."""
+    """Bytes lent at a time; also the limit for bytes on their way in."""
 
     rate: int | None = None
-    """Bytes per second that may leave; ``None``: any number."""
+    """Bytes per second that may be sent; ``None``: no limit."""
 
     copies: int | None = 2
-    """Peers that are given a chunk at a time, before others give it on; ``None``: any number."""
+    """Peers that receive a chunk at a time, before others pass it on; ``None``: no limit."""
 
     settle: float = 2.0
-    """Seconds after which a chunk that was given does not count any more."""
+    """Seconds after a transfer for which its receiver still counts."""
 
     accepts: bool = True
-    """False: what peers offer is refused."""
+    """False: offers of peers are refused."""
 
 
 class Lending:
-    """Lends chunks of own tiers, and keeps what peers offer. Safe from any thread.
+    """Lends chunks of own tiers, and keeps chunks that peers offer. Safe from any thread.
 
     Args:
         stack: the tiers.
-        own: names of those that are lent from.
-        rules: how much may be lent.
-        may_keep: takes the header of an offered frame that was verified; False refuses it.
+        own: names of the tiers that are lent from.
+        rules: the limits.
+        may_keep: called with the header of each verified frame that is offered; False refuses it.
     """
 
     def __init__(
@@ -91,26 +91,26 @@ class Lending:
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes that peers are being sent now."""
+        """Bytes being sent to peers now."""
         return self._out.taken
 
     def have(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """Whether an own tier has each chunk, as far as its index knows."""
+        """True for each chunk that an own tier holds, according to its index."""
         here = [False] * len(keys)
         for tier in self._tiers():
             here = [a or b for a, b in zip(here, tier.known(keys), strict=True)]
         return here
 
     def busy(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """Whether each chunk is here, and not lent because enough others are being given it."""
+        """True for each chunk that is here, but not lent because enough peers receive it."""
         busy = list(map(self._copies.busy, keys))
         return [a and b for a, b in zip(busy, self.have(keys), strict=True)] if any(busy) else busy
 
     def lend(self, keys: Sequence[ChunkKey], who: str, deadline: Deadline) -> list[Lease | None]:
-        """A lease on the sealed frame of each chunk, for a channel to release.
+        """Return a lease on the sealed frame of each chunk, for a channel to release.
 
-        Waits until so much may be lent. What is more than may be lent at all at a time is not:
-        ``None``, as for chunks that no own tier has, and those that enough others are given.
+        Waits until the limits allow it. Chunks beyond what may be lent at a time get ``None``, and
+        so do chunks that no own tier holds, and those that enough other peers receive.
         """
         chosen = self._chosen(keys, who)
         total = sum(chosen.values())
@@ -131,7 +131,7 @@ class Lending:
     def frames(
         self, keys: Sequence[ChunkKey], deadline: Deadline
     ) -> Iterator[dict[ChunkKey, Lease]]:
-        """Leases on sealed frames, a few at a time, each from the first own tier that brings it.
+        """Yield leases on sealed frames, a few at a time, from the first own tier that brings each.
 
         The caller releases them.
         """
@@ -144,7 +144,7 @@ class Lending:
             until = deadline if tier.lends else Deadline.after(deadline.clock, seconds)
             for got in self._obtained(here, tier, until):
                 todo = [key for key in todo if key not in got]
-                # Else it is a copy of a block that cannot be written to, and not leased.
+                # Otherwise it is a copy of a read-only block, and not leased.
                 loose = [
                     key
                     for key, lease in got.items()
@@ -157,7 +157,7 @@ class Lending:
     def room(
         self, wanted: Sequence[tuple[ChunkKey, int]], deadline: Deadline
     ) -> list[Lease | Reason]:
-        """An empty lease for each offered frame, or why there is none; waits for no memory."""
+        """Return an empty lease for each offered frame, or the reason for none; never waits."""
         del deadline
         here = self.have([key for key, _ in wanted])
         return [
@@ -166,7 +166,7 @@ class Lending:
         ]
 
     def keep(self, arrived: Sequence[Offer], deadline: Deadline) -> list[bool]:
-        """Verify frames that came into leases of :meth:`room`, and put them on the tiers."""
+        """Verify frames that arrived in leases of :meth:`room`, and put them on the tiers."""
         blocks: dict[ChunkKey, BlockLease] = {}
         for key, lease in arrived:
             room = lease.lease if isinstance(lease, LentLease) else lease
@@ -177,20 +177,20 @@ class Lending:
         return [key in kept for key, _ in arrived]
 
     def verified(self, block: BlockLease, key: ChunkKey) -> Reason | None:
-        """Why the frame in a block is not to be kept as that of *key*; else the block says it."""
+        """Return why the frame in a block is unusable for *key*; ``None``: it is labelled."""
         found = opened(Opening(self._stack.runtime.codec, block.frame), key)
         if isinstance(found, Reason):
             return found
         return Reason.REFUSED if not self._may_keep(found) else label(block, found)
 
     def put(self, blocks: dict[ChunkKey, BlockLease], deadline: Deadline) -> set[ChunkKey]:
-        """Put verified chunks on the tiers that take new ones. Those that some tier has then."""
+        """Put verified chunks on the tiers that take new ones. Return those that one holds."""
         if not blocks:
             return set()
         keys = list(blocks)
         written = self._stack.put(Batch(keys, list(blocks.values()), None), deadline)
         kept: set[ChunkKey] = set()
-        # Memory first, which has them at once: then nobody need wait for a disk.
+        # Memory first, which holds them at once: then no wait for a disk is needed.
         for name, pending in sorted(written.items(), key=lambda one: not one[1].done):
             if len(kept) == len(keys):
                 break
@@ -200,29 +200,29 @@ class Lending:
         return kept
 
     def block(self, frame_bytes: int, deadline: Deadline) -> BlockLease:
-        """A block for a frame that is to come.
+        """Return a block for a frame that is not here yet.
 
         Raises:
-            PoolExhausted: there is none in time.
+            PoolExhausted: none came free in time.
             InvalidRequest: no block is that large.
         """
         return self._stack.pool.lease(frame_bytes - PAGE, OWNER, deadline)
 
     def count_sent(self, size: int) -> None:
-        """So many bytes of frames were sent to a peer."""
+        """Count *size* bytes of frames that were sent to a peer."""
         self._stack.runtime.telemetry.count(CounterName.LENT_BYTES, size)
 
     def close(self) -> None:
-        """Lend and take nothing from now on."""
+        """Stop lending and accepting."""
         self._out.close()
         self._in.close()
 
     def drain(self, deadline: Deadline) -> bool:
-        """Wait until nothing is lent. False if *deadline* passed first."""
+        """Wait until no lease is lent. False if *deadline* passes first."""
         return self._out.drain(deadline) and self._in.drain(deadline)
 
     def _tiers(self) -> list[Tier]:
-        """Those that are lent from, and can be now."""
+        """The tiers that are lent from and usable now."""
         return [
             tier
             for tier in self._stack.tiers
@@ -232,7 +232,7 @@ class Lending:
     def _obtained(
         self, keys: Sequence[ChunkKey], tier: Tier, deadline: Deadline
     ) -> Iterator[dict[ChunkKey, Lease]]:
-        """Leases on chunks of *tier*, a few at a time where they take memory. For the caller."""
+        """Yield leases on chunks of *tier*, a few at a time where they take memory of the pool."""
         if tier.lends:
             found = zip(keys, tier.calls.get_lease(keys, OWNER), strict=True)
             yield {key: lease for key, lease in found if lease is not None}
@@ -241,7 +241,7 @@ class Lending:
             yield dict(zip(got.leases, shares(list(got.leases.values()), OWNER), strict=True))
 
     def _sizes(self, keys: Sequence[ChunkKey]) -> list[int | None]:
-        """Bytes that each chunk counts on the first own tier that has it."""
+        """The bytes that each chunk counts on the first own tier that holds it."""
         sizes: list[int | None] = [None] * len(keys)
         for tier in self._tiers():
             size = tier.index.size
@@ -252,7 +252,7 @@ class Lending:
         return sizes
 
     def _chosen(self, keys: Sequence[ChunkKey], who: str) -> dict[ChunkKey, int]:
-        """Chunks that *who* is lent, as far as they are there, and how large they are at most."""
+        """Return the chunks to lend to *who*, of those that are here, and their sizes at most."""
         once = list(dict.fromkeys(keys))
         sizes = zip(once, self._sizes(once), strict=True)
         here = {key: size for key, size in sizes if size is not None}
@@ -269,11 +269,11 @@ class Lending:
         over = partial(self._over, who, chosen)
         for run in self.frames(list(chosen), deadline):
             larger = [key for key, lease in run.items() if len(lease.frame) > chosen[key]]
-            release_all([run.pop(key) for key in larger])  # replaced meanwhile
+            release_all([run.pop(key) for key in larger])  # replaced by a larger frame
             found.update(lent(run, over))
 
     def _over(self, who: str, sizes: Mapping[ChunkKey, int], moved: Mapping[ChunkKey, int]) -> None:
-        """Chunks that count as of *sizes* are not lent to *who* any more; what *moved* of each."""
+        """End the loan of chunks of *sizes* to *who*; *moved* are the bytes sent of each."""
         left = sum(moved.values())
         self._out.give_back(sum([sizes[key] for key in moved]), left)
         self._copies.end(moved, who)
@@ -282,7 +282,7 @@ class Lending:
     def _in_order(
         self, keys: Sequence[ChunkKey], found: dict[ChunkKey, Lease]
     ) -> list[Lease | None]:
-        """A lease for each of *keys*, of which some may be equal."""
+        """Return a lease for each of *keys*, which may contain duplicates."""
         first = set[ChunkKey]()
         given: list[Lease | None] = []
         for key in keys:

@@ -1,4 +1,4 @@
-"""A lease that is somebody's until it, and every share of it, is released: then it is counted."""
+"""Lent leases: the loan of a chunk is counted until every share of its lease is released."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Loan:
     def __init__(
         self, frames: Mapping[ChunkKey, int], over: Callable[[Mapping[ChunkKey, int]], None]
     ) -> None:
-        """Of *frames* of so many bytes.
+        """A loan of *frames* of these sizes.
 
-        *over* is told of chunks after the last lease on them, and how many bytes of each left.
+        *over* is called with chunks after the last lease on them, and the bytes sent of each.
         """
         self.over = over
         self.lock = Lock()
         self.leases = dict.fromkeys(frames, 1)
-        """How many there are on each chunk."""
+        """The number of leases on each chunk."""
 
         self.moved: dict[ChunkKey, int] = {}
-        """Bytes that left, of chunks of which somebody has said how many."""
+        """Bytes sent, for chunks whose channel reported them."""
 
         self.frames = frames
 
@@ -34,18 +34,18 @@ class Loan:
 def lent(
     leases: Mapping[ChunkKey, Lease], over: Callable[[Mapping[ChunkKey, int]], None]
 ) -> dict[ChunkKey, LentLease]:
-    """*leases* as lent ones: *over* is told of chunks as :class:`Loan` says."""
+    """Wrap *leases* as lent ones; *over* is called as in :class:`Loan`."""
     loan = Loan({key: len(lease.frame) for key, lease in leases.items()}, over)
     return {key: LentLease(lease, loan, key) for key, lease in leases.items()}
 
 
 class LentLease:
-    """A lease with an end that somebody is told of; see :class:`hexkv.ports.MeteredLease`."""
+    """A lease that reports its end to its loan; see :class:`hexkv.ports.MeteredLease`."""
 
     __slots__ = ("_key", "_loan", "_released", "lease")
 
     def __init__(self, lease: Lease, loan: Loan, key: ChunkKey) -> None:
-        """One of those that *loan* counts of *key*, in place of *lease*."""
+        """One of the leases that *loan* counts for *key*, in place of *lease*."""
         self.lease = lease
         self._loan = loan
         self._key = key
@@ -103,7 +103,7 @@ class LentLease:
                 held = [it for it in leases if it._loan is loan and not it._released]
                 for lease in held:
                     lease._released = True
-            # The blocks first: who is told that they are over may lend as many again.
+            # The blocks first: the callback may lend the same number again.
             release_all([lease.lease for lease in held])
             over: dict[ChunkKey, int] = {}
             with loan.lock:

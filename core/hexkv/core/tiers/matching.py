@@ -1,7 +1,7 @@
-"""Locating: which tier can be expected to serve each chunk.
+"""Matching: find the tier that is expected to serve each chunk.
 
-Indexes answer at once. A store that only itself can speak for is asked by a worker of its
-own lane, so that a slow one costs its deadline and delays nobody else's answer.
+Indexes answer at once. A store with an incomplete index is queried by a worker of its own lane, so
+that a slow one costs its deadline, and delays no other answer.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hexkv.ports import ChunkKey, Deadline, Reason
 T = TypeVar("T")
 
 Found = Sequence["Tier | None"]
-"""For each chunk the first tier that holds it."""
+"""The first tier that holds each chunk."""
 
 
 def contains_by_deadline(
     tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline, *, asks: bool = True
 ) -> Sequence[bool]:
-    """Whether *tier* holds each chunk; ``False`` where it does not say so in time.
+    """Return True for each chunk that *tier* holds; chunks unknown at the deadline are False.
 
-    Without *asks* nobody is asked who may take time: only what is known by now counts.
+    Without *asks*, use the index only; do not query the store.
     """
     if tier.off:
         return [False] * len(keys)
@@ -45,7 +45,7 @@ def contains_by_deadline(
 def find_tiers(
     tiers: Sequence[Tier], keys: Sequence[ChunkKey], deadline: Deadline, *, asks: bool = True
 ) -> Found:
-    """The first tier that holds each chunk, if any; *asks*: see :func:`contains_by_deadline`."""
+    """Return the first tier that holds each chunk; *asks*: see :func:`contains_by_deadline`."""
     search: _Search | None = None
     for tier in tiers:
         if not tier.rules.reads:
@@ -54,7 +54,7 @@ def find_tiers(
         have = contains_by_deadline(tier, asked, deadline, asks=asks) if asked else ()
         if True in have:
             if search is None:
-                if False not in have:  # the common case, and the long one
+                if False not in have:  # the usual case, and the longest
                     return [tier] * len(keys)
                 search = _Search(keys)
             search.learn(tier, have)
@@ -67,9 +67,9 @@ def find_tiers_soon(
     deadline: Deadline,
     then: Callable[[Found], None],
 ) -> None:
-    """Call *then* with the answer of :func:`find_tiers`: at once if no store need be asked.
+    """Call *then* with the result of :func:`find_tiers`: at once if no store has to be queried.
 
-    Otherwise the worker that asked the last store calls it; always, and once.
+    Otherwise the worker that queried the last store calls it; always, and once.
     """
     search = _Search(keys)
 
@@ -97,7 +97,7 @@ def find_tiers_soon(
 
 
 def run_of(found: Sequence[T | None]) -> list[T]:
-    """What stands before the first ``None``: tiers, where the next chunk is on none."""
+    """Return the elements before the first ``None``."""
     run = found[: found.index(None)] if None in found else found
     return list(run)  # type: ignore[arg-type] # up to the first None
 
@@ -114,17 +114,17 @@ def runs(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def serving(tiers: Sequence[Tier], compute_rate: float | None) -> Sequence[Tier]:
-    """The tiers that one request is to be served from."""
+    """Return the tiers that one request is to be served from."""
     if compute_rate is None:
         return tiers
     return [tier for tier in tiers if tier.link.serves(compute_rate)]
 
 
 def why_absent(tiers: Sequence[Tier], runtime: Runtime, key: ChunkKey) -> Reason:
-    """Why no tier that serves requests has a chunk. Asks no store: a slow one least of all.
+    """Return why no tier that serves requests holds a chunk. Queries no store.
 
-    Of what tiers let go, the history's newest note is the reason: more room, or more time, would
-    have made it a hit.
+    For chunks that left a tier, the reason is the history's newest note: with more space, or more
+    time, the chunk would have been a hit.
     """
     rate, off = runtime.compute_rate, False
     for tier in tiers:
@@ -133,7 +133,7 @@ def why_absent(tiers: Sequence[Tier], runtime: Runtime, key: ChunkKey) -> Reason
         slow = rate is not None and tier.link.slower_than(rate)
         if slow and (not tier.index.decides or all(tier.index.contains([key]))):
             return Reason.SLOWER
-        # Of what only a store can say, nothing is known while nobody asks it.
+        # For a store with an incomplete index nothing is known unless it is queried.
         off = off or (tier.remote and tier.off)
     if off:
         return Reason.TIER_OFF
@@ -146,7 +146,7 @@ def why_absent(tiers: Sequence[Tier], runtime: Runtime, key: ChunkKey) -> Reason
 
 
 class _Search:
-    """What is known so far of where chunks are."""
+    """The intermediate result of a lookup."""
 
     def __init__(self, keys: Sequence[ChunkKey]) -> None:
         self.found: list[Tier | None] = [None] * len(keys)
@@ -154,16 +154,16 @@ class _Search:
         self._keys = keys
 
     def asked(self) -> Sequence[ChunkKey]:
-        """The chunks that no tier was found to hold."""
+        """The chunks that were found on no tier yet."""
         if len(self.unknown) == len(self._keys):
             return self._keys
         return [self._keys[i] for i in self.unknown]
 
     def learn(self, tier: Tier, have: Sequence[bool]) -> None:
-        """Note which of :meth:`asked` *tier* holds."""
+        """Record which of :meth:`asked` *tier* holds."""
         if True not in have:
             return
-        if len(have) == len(self._keys) and False not in have:  # the common case, and the long one
+        if len(have) == len(self._keys) and False not in have:  # the usual case, and the longest
             self.found = [tier] * len(have)
             self.unknown = ()
             return
@@ -179,7 +179,7 @@ def _peek(
     deadline: Deadline,
     then: Callable[[Sequence[bool]], None],
 ) -> Ticket[Sequence[bool]] | None:
-    """Have a worker ask the store, and call *then*; ``None`` if the lane refuses."""
+    """Have a worker query the store, and call *then*; ``None`` if the lane refuses."""
 
     def work(go: bool) -> tuple[Sequence[bool], bool | None]:
         have: Sequence[bool] = tier.known(keys)

@@ -1,8 +1,8 @@
-"""Moving chunks between tiers, and replacing them by smaller or plain ones.
+"""Move chunks between tiers, and replace them by smaller or plain ones.
 
-Everything here works on frames: a chunk is read, verified, written elsewhere or in its own
-place, and only then deleted where it was. A store's write replaces a frame as a whole, so
-at every moment each chunk can be read from somewhere.
+Everything here works on frames: a chunk is read, verified, written elsewhere or in place, and only
+then deleted where it was. A store's write replaces a frame as a whole, so each chunk can be read
+from some tier at every moment.
 """
 
 from __future__ import annotations
@@ -41,55 +41,55 @@ from hexkv.ports import (
 )
 
 STEP = 8
-"""Chunks that are in blocks at a time."""
+"""The number of chunks in blocks at a time."""
 
 _FAILED = (Reason.FAILED, Reason.TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What became of the chunks of a move, copy or change of form."""
+    """The result of a move, a copy or a change of form."""
 
     done: int = 0
-    """Chunks that are where, and as, they were wanted, those that were so before included."""
+    """Chunks that are in the wanted place and form, also those that were there before."""
 
     absent: int = 0
     """Chunks that the source does not hold."""
 
     failed: int = 0
-    """Chunks that stayed as they were."""
+    """Chunks that stayed unchanged."""
 
     saved_bytes: int = 0
-    """How much less room they take on the tier; negative for more."""
+    """The bytes saved on the tier; negative if the chunks take more."""
 
 
 @dataclass(slots=True)
 class Obtained:
-    """What became of some chunks that were to be read."""
+    """The result of reading some chunks."""
 
     leases: dict[ChunkKey, Lease] = field(default_factory=dict)
     again: list[ChunkKey] = field(default_factory=list)
-    """Those that there was no block for while the others held theirs."""
+    """Chunks without a block while the others held theirs."""
 
     short: int = 0
-    """Bytes that the largest of these needs."""
+    """The largest payload among these in bytes."""
 
     absent: int = 0
     failed: int = 0
 
 
 class _Sink:
-    """Takes frames of any of our sizes into blocks of the pool, without waiting for one.
+    """Takes frames of all valid sizes into blocks of the pool, without waiting for one.
 
-    They are the worker's. The call's would be taken back at its end, and a store that comes
-    late would write into memory that is another chunk's by then.
+    The worker owns the blocks. Those of the call would be released at its end, and a late store
+    would write into memory that belongs to another chunk by then.
     """
 
     def __init__(self, lease: Callable[[int], BlockLease]) -> None:
         self.leases: dict[int, BlockLease] = {}
         self.wrong: set[int] = set()
         self.short: dict[int, int] = {}
-        """Bytes of those that there was no block for."""
+        """The payload bytes of chunks without a block."""
 
         self._lease = lease
         self._ended = False
@@ -110,12 +110,12 @@ class _Sink:
         except PoolExhausted:
             self.short[index] = size - PAGE
             return None
-        except InvalidRequest:  # larger than any block, so it is none of ours
+        except InvalidRequest:  # larger than any block, so it is not a valid frame
             return None
         return block.frame
 
     def end(self) -> None:
-        """The worker is done: what is left it has verified."""
+        """Note that the worker is done: the remaining blocks are verified."""
         with self._lock:
             self._ended = True
             free = self._unwanted
@@ -123,7 +123,7 @@ class _Sink:
             self._release()
 
     def drop(self) -> None:
-        """Nobody waits any more: the blocks go as soon as the worker is done with them."""
+        """Release the blocks, once the worker is done with them: no caller waits."""
         with self._lock:
             self._unwanted = True
             free = self._ended
@@ -136,25 +136,25 @@ class _Sink:
 
 
 class Mover:
-    """One maintenance call: moves frames through the pool in the name of *owner*."""
+    """One maintenance call: moves frames through the pool, in leases of *owner*."""
 
     def __init__(self, stack: TierStack, owner: str, deadline: Deadline) -> None:
         self._stack = stack
         self._runtime = stack.runtime
         self._owner = owner
         self.deadline = deadline
-        """Of all of it."""
+        """The deadline of the whole call."""
 
     def copy(self, keys: Sequence[ChunkKey], source: Tier, target: Tier) -> Moved:
-        """Write the frames of *source* to *target*, too."""
+        """Write the frames of *source* to *target* as well."""
         return self._transfer(keys, source, target, delete=False)
 
     def move(self, keys: Sequence[ChunkKey], source: Tier, target: Tier) -> Moved:
-        """Likewise, and delete what has arrived."""
+        """Write the frames of *source* to *target*, and delete those that arrived from *source*."""
         return self._transfer(keys, source, target, delete=True)
 
     def compress(self, keys: Sequence[ChunkKey], tier: Tier, serde: str) -> Moved:
-        """Replace plain frames by encoded ones, where those are smaller."""
+        """Replace plain frames by encoded ones, if those are smaller."""
 
         def change(key: ChunkKey, lease: Lease, spec: ChunkSpec) -> BlockLease | None:
             if spec.serde != RAW:
@@ -187,7 +187,7 @@ class Mover:
         return self._change(keys, tier, change)
 
     def spec(self, key: ChunkKey, tier: Tier) -> ChunkSpec | None:
-        """What a chunk of *tier* says of itself; ``None`` if it cannot be read."""
+        """Return the spec of a chunk of *tier*; ``None`` if it cannot be read."""
         for got in self.obtain([key], tier, 1):
             for lease in got.leases.values():
                 return lease.spec
@@ -244,10 +244,10 @@ class Mover:
         return Moved(done, absent, failed, saved)
 
     def obtain(self, keys: Sequence[ChunkKey], tier: Tier, step: int) -> Iterator[Obtained]:
-        """Whole chunks, up to *step* at a time, let go when the next are asked for.
+        """Yield whole chunks, up to *step* at a time, released when the next are requested.
 
-        Waits for memory only while it holds none: whoever else does so likewise may hold
-        what this one waits for.
+        Waits for memory only while it holds none: another call that does the same may hold the
+        memory that this one waits for.
         """
         todo = deque(keys)
         while todo:
@@ -315,7 +315,7 @@ class Mover:
         return got
 
     def _block(self, payload_bytes: int, owner: str = "") -> BlockLease:
-        """A block that is free, or that the memory tier can spare, now; by default the call's.
+        """Return a block that is free, or evicted from the memory tier, now; by default the call's.
 
         Raises:
             PoolExhausted: there is none.
@@ -324,7 +324,7 @@ class Mover:
         return self._runtime.pool.lease(payload_bytes, owner or self._owner, now)
 
     def _await_block(self, payload_bytes: int) -> bool:
-        """Wait until there is such a block. Whether it came in time."""
+        """Wait for such a block. Return True if one comes free in time."""
         try:
             self._runtime.pool.lease(payload_bytes, self._owner, self.deadline).release()
         except PoolExhausted:
@@ -333,7 +333,7 @@ class Mover:
 
 
 def label(lease: BlockLease | None, header: FrameHeader) -> Reason | None:
-    """Say on the block of a verified frame what it is. Why it is not to be used."""
+    """Label the block of a verified frame with its spec. Return the reason if it is unusable."""
     if lease is None:
         return Reason.REFUSED
     spec = spec_of(header)

@@ -1,4 +1,4 @@
-"""Claims: what callers have of reads under way until the chunks have arrived."""
+"""Pending reads: a caller's side of reads in progress, until the chunks have arrived."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOBODY = -1
 
 
 class Fetch:
-    """One read under way, with leases of its own on the blocks that it fills."""
+    """One read in progress, with its own leases on the blocks that it fills."""
 
     def __init__(
         self,
@@ -28,37 +28,38 @@ class Fetch:
         wasted: Callable[[int], None],
         decode: Callable[[BlockLease, Lease], Reason | None],
     ) -> None:
-        """*wasted* is told the bytes of chunks that arrived and that nobody took.
+        """*wasted* is called with the bytes of chunks that arrived and were not used.
 
-        *decode* brings a chunk that stayed encoded out of its block into one for the raw chunk, or
-        says why not.
+        *decode* decodes a chunk that stayed encoded from its block into one for the raw chunk, or
+        returns the reason why it cannot.
         """
         self.tier = tier
         self.decode = decode
         self.late = False
-        """True once nobody may join any more: a wait timed out, or all have left."""
+        """True once no new reader may join: a waiter timed out, or all have left."""
 
         self.ticket: Ticket[None] | None = None
         self.why: list[Reason | None] = []
-        """Why each chunk is not to be used; ``None`` once it is whole."""
+        """The reason why each chunk is unusable; ``None`` once it is whole."""
 
         self.sizes: Sequence[int] = ()
-        """Bytes that were read of each."""
+        """Bytes read of each chunk."""
 
         self.encoded: frozenset[str] = frozenset()
-        """Serdes whose frames stay as they are; nobody joins a read that names any."""
+        """Serdes whose frames stay encoded; a read that names any cannot be joined."""
 
         self._blocks = blocks
         self._wasted = wasted
         self._joined: Counter[int] = Counter()
-        """By chunk: who joined, less who left without it. One more began the read."""
+        """By chunk: the readers that joined, less those that left without using it. The one that
+        began the read is not counted."""
 
         self._ended = False
         self._encoded: dict[int, BlockLease | None] = {}
         self._lock = Lock()
 
     def join(self, index: int, owner: str) -> BlockLease | None:
-        """A lease on the block of a chunk, to be filled; ``None``: too late, it is given up."""
+        """Return a lease on the block of a chunk, to be filled; ``None``: too late to join."""
         with self._lock:
             if self.late or self._ended:
                 return None
@@ -66,24 +67,24 @@ class Fetch:
             return self._blocks[index].share(owner)
 
     def keep_encoded(self, index: int, block: BlockLease) -> None:
-        """A chunk stays encoded, in *block*, which is the claim's from now on.
+        """Keep a chunk encoded, in *block*, which belongs to the pending read from now on.
 
-        For reads that nobody may join: each of their chunks has one claim.
+        For reads that cannot be joined: each of their chunks has one pending read.
         """
         with self._lock:
             if index not in self._encoded:
                 self._encoded[index] = block
                 return
-        block.release()  # the claim was dropped
+        block.release()  # the pending read was dropped
 
     def take_encoded(self, index: int) -> BlockLease | None:
-        """The block of a chunk that stayed encoded, for good; what comes later is released."""
+        """Take the block of an encoded chunk, for good; one that comes later is released."""
         with self._lock:
             block, self._encoded[index] = self._encoded.get(index), None
             return block
 
     def leave(self, index: int) -> None:
-        """A lease was released without a use of its chunk: what nobody wants any more ends."""
+        """Note a lease released without a use of its chunk; a read without readers is abandoned."""
         with self._lock:
             self._joined[index] -= 1
             wasted = self._size_of([index]) if self._ended else 0
@@ -97,7 +98,7 @@ class Fetch:
             self.ticket.abandon()
 
     def end(self) -> None:
-        """The worker does not touch the blocks any more."""
+        """Note that the worker is done with the blocks."""
         with self._lock:
             self._ended = True
             wasted = self._size_of(self._joined)
@@ -107,7 +108,7 @@ class Fetch:
             self._wasted(wasted)
 
     def _size_of(self, left: Iterable[int]) -> int:
-        """Bytes that were read of those chunks that everybody has *left* without a use."""
+        """Return the bytes read of the chunks in *left* that all readers left without a use."""
         return sum(self.sizes[i] for i in left if self._joined[i] == _NOBODY) if self.sizes else 0
 
 
@@ -129,18 +130,18 @@ class PendingRead:
         self.tier = tier
         self.why = why
         self.crowded = False
-        """True if a tier that may have the chunk had no room for a read when it was asked."""
+        """True if a tier that may hold the chunk had no room for a read."""
 
         self._lease = lease
         self._fetch = fetch
         self._index = index
 
     def ready(self, deadline: Deadline, *, final: bool) -> bool:
-        """Wait for the read. False if *deadline* passed first.
+        """Wait for the read. False if *deadline* passes first.
 
         Args:
-            deadline: until when.
-            final: True if the read is late then; otherwise the caller may ask again.
+            deadline: the time limit.
+            final: True if the read is late then; otherwise the caller may call again.
         """
         ticket = None if self._fetch is None else self._fetch.ticket
         if ticket is None:
@@ -150,8 +151,8 @@ class PendingRead:
     def settle(self, owner: str, deadline: Deadline, encoded: Collection[str] = ()) -> Lease | None:
         """Wait for the chunk; the caller releases the lease. ``None``: see :attr:`why`.
 
-        What stayed encoded is decoded here, unless *encoded* names its serde: whoever began the
-        read may not have known who would take it.
+        A chunk that stayed encoded is decoded here, unless *encoded* names its serde: the thread
+        that began the read may not have known which caller would use it.
         """
         lease, self._lease = self._lease, None
         fetch, self._fetch = self._fetch, None
@@ -190,7 +191,7 @@ class PendingRead:
             return mine
 
     def drop(self) -> None:
-        """Want it no more."""
+        """Leave the read, and release the block."""
         lease, self._lease = self._lease, None
         fetch, self._fetch = self._fetch, None
         if lease is not None:

@@ -1,4 +1,4 @@
-"""Pins: chunks that somebody counts on, and that no tier may evict meanwhile."""
+"""Pins: chunks in use, which no tier may evict until their pins end."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ class Pins:
 
     def __init__(self, clock: Clock) -> None:
         self.tiers: Sequence[Tier] = ()
-        """All there are."""
+        """All tiers."""
 
         self.until: dict[str, float] = {}
-        """When those of each owner end, where that is limited."""
+        """The time at which the pins of each owner end, if it is limited."""
 
         self.calls: set[str] = set()
-        """Calls under way that may pin something."""
+        """Calls in progress that may pin chunks."""
 
         self._clock = clock
         self._lock = Lock()
 
     def begin(self, owner: str) -> None:
-        """From now on chunks may be pinned for the call *owner*, up to :meth:`end`."""
+        """Allow pins for the call *owner* from now on, until :meth:`end`."""
         self.calls.add(owner)
 
     def land(self, owner: str, tier: Tier, keys: Sequence[ChunkKey]) -> None:
-        """Pin what a worker has just written until the call ends; nothing if it has ended.
+        """Pin chunks that a worker has just written until the call ends; no effect if it has ended.
 
-        So that the end of a long prompt never pushes out its beginning.
+        So the end of a long prompt never evicts its beginning.
         """
         with self._lock:
             if owner in self.calls:
                 tier.index.pin(owner, keys)
 
     def end(self, owner: str) -> None:
-        """A call is over: nothing is pinned in its name, now or later."""
+        """End a call: unpin its chunks, and allow no further pins for it."""
         with self._lock:
             self.unpin(owner)
             self.calls.discard(owner)
 
     def pin(self, owner: str, keys: Sequence[ChunkKey], until: Deadline | None = None) -> int:
-        """Keep chunks from eviction on every tier that holds them. How many there are.
+        """Keep chunks from eviction on every tier that holds them. Return their number.
 
         Args:
             owner: ends the pin by :meth:`unpin`.
             keys: the chunks.
-            until: after which :meth:`expire` ends it, for owners that may vanish. Calls have
-                none: theirs end with them.
+            until: the time at which :meth:`expire` ends it, for owners that may vanish. Calls have
+                none: their pins end with them.
         """
         if until is None:
             self.begin(owner)
@@ -65,18 +65,18 @@ class Pins:
         return len(here)
 
     def unpin(self, owner: str) -> int:
-        """Let go of all that *owner* pinned. How many pins there were, over all tiers."""
+        """End all pins of *owner*. Return their number, over all tiers."""
         self.until.pop(owner, None)
         return sum([tier.index.unpin(owner) for tier in self.tiers])
 
     def expire(self) -> None:
-        """End the pins of owners that are past their time."""
+        """End the pins of owners whose time is over."""
         now = self._clock.now()
         for owner in [o for o, at in list(self.until.items()) if at <= now]:
             self.unpin(owner)
 
     def lasting(self) -> Mapping[str, tuple[Sequence[ChunkKey], float]]:
-        """What each owner pins whose pins may last, and for how many seconds more."""
+        """The pinned chunks of each owner with a time limit, and the seconds left."""
         found: dict[str, tuple[Sequence[ChunkKey], float]] = {}
         for owner, left in self.seconds().items():
             keys = {key for tier in self.tiers for key in tier.index.pinned_by(owner)}
@@ -84,6 +84,6 @@ class Pins:
         return found
 
     def seconds(self) -> Mapping[str, float]:
-        """For how long the pins of each owner still last, where that is limited."""
+        """The seconds left of each owner's pins, where that is limited."""
         now = self._clock.now()
         return {owner: max(0.0, at - now) for owner, at in list(self.until.items())}

@@ -1,4 +1,4 @@
-"""How much of the pool the queues of all tiers may hold."""
+"""Divide the pool among the queues of all tiers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hexkv.core.tiers.tier import Tier
 def share_out(tiers: Sequence[Tier], capacity: int, least: int) -> None:
     """Bound the queues of *tiers*, so that together they leave blocks for calls.
 
-    What hangs, and what is yet to be written, must not keep loads from their blocks. With n
-    tiers that do I/O the pool has n + 1 parts: the queues of a tier, one for reading and one
-    for writing, take one part, and the last is for calls.
+    Hanging reads and pending writes must not keep loads from their blocks. With n tiers that do I/O
+    the pool has n + 1 parts: the queues of a tier, one for reading and one for writing, take one
+    part, and the last is for calls.
 
     Args:
-        tiers: all there are.
+        tiers: all tiers.
         capacity: bytes of the pool.
         least: bytes of a block: a queue has room for one.
     """

@@ -1,11 +1,10 @@
-"""Fetching: chunks on their way from a tier into leased blocks, each read once.
+"""Reading: fetch chunks from a tier into leased blocks, each chunk once.
 
-The thread that asks takes room in the tier's queue first, then blocks, then queues the
-read. It waits for either only while it holds no block, so nobody holds what others wait for
-while it waits for more. Everybody who wants a chunk has a lease of its own on its block,
-and so has the read: the block goes when the last of them does, whoever that is. Frames are
-verified, and decoded, by the worker that read them, beside the copy of the chunks before to
-the device.
+The requesting thread first takes room in the tier's queue, then blocks, then queues the read. It
+waits for either only while it holds no block, so a waiting thread never holds a block that another
+one waits for. Each reader of a chunk has a lease of its own on its block, and so has the read: the
+last of them to release it frees the block. The worker that read the frames verifies and decodes
+them, while the preceding chunks are copied to the device.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ log = logging.getLogger("hexkv")
 class BlockSink:
     """Gives a store the blocks that were leased for it.
 
-    A frame as long as the chunk goes straight into the block. A shorter one was encoded: it goes
-    into scratch memory, and the block is for what comes out of the serde; or, where frames may
-    stay encoded, into a block of its own, if there is one.
+    A frame as long as the chunk goes straight into the block. A shorter one is encoded: it goes
+    into scratch memory, and the block is for the output of the serde; or, where frames may stay
+    encoded, into a block of its own, if there is one.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class BlockSink:
         self._scratch = scratch
 
     def room(self, index: int, size: int) -> memoryview | None:
-        """See :class:`hexkv.ports.Sink`. Sizes that no frame of ours has are refused."""
+        """See :class:`hexkv.ports.Sink`. Sizes that no valid frame has are refused."""
         whole = self._blocks[index].frame
         self.wrong.discard(index)
         if size == len(whole):
@@ -90,7 +89,7 @@ class BlockSink:
         return self._scratch(size)
 
     def give_back(self, index: int | None = None) -> None:
-        """Release the block of a frame, or of all that are left."""
+        """Release the block of one frame, or of all that are left."""
         for at in [index] if index is not None else list(self.own):
             block = self.own.pop(at, None)
             if block is not None:
@@ -98,7 +97,7 @@ class BlockSink:
 
 
 class Fetcher:
-    """Starts fetches, and lets those who want the same chunk share one."""
+    """Starts fetches, and lets requests for the same chunk share one."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -117,23 +116,23 @@ class Fetcher:
         keeps: bool = False,
         encoded: Collection[str] = (),
     ) -> list[PendingRead]:
-        """Claims on the first of *specs*, as many as there is room for.
+        """Begin reads of the first of *specs*, as many as there is room for.
 
         Args:
-            tier: where they were seen.
+            tier: the tier where they were found.
             specs: the chunks.
-            owner: in whose name blocks are leased.
-            deadline: of the read; the claim's own may be another.
+            owner: the owner of the blocks' leases.
+            deadline: for the read; that of the caller may differ.
             priority: among the reads of the tier.
-            wait: until when to wait for room in the queue and for the first block; only who
-                holds no block may. By default what there is room for now is begun.
-            keeps: whether the caller keeps the blocks long after they were read. Then it is
-                not the queue that holds them, and they take no room there.
-            encoded: serdes, as frames call them, whose frames may stay as they are. Nobody joins
-                such a read.
+            wait: how long to wait for room in the queue and for the first block; only for callers
+                that hold no block. By default only reads that have room now are begun.
+            keeps: True if the caller keeps the blocks long after the read. Then the queue does not
+                hold them, and they take no room there.
+            encoded: serdes, as frames name them, whose frames may stay encoded. Such a read is not
+                joined.
         """
         if tier.lends:
-            # Who takes what was read ahead, and whether that decodes, is not known yet.
+            # The caller that will use a prefetched chunk, and if it decodes, is not known yet.
             known = () if priority is Priority.PREFETCH else encoded
             lent, why = self.lend(tier, specs, owner, known)
             return [
@@ -170,13 +169,14 @@ class Fetcher:
             fetch = Fetch(tier, blocks, partial(self._count_wasted, tier.name), self._decode)
             until = now if claims or wait is None else wait
             free = self._blocks(wanted[: room.count], owner, until)
-            # As one step: of two who want a chunk at the same moment, one joins the other's read.
+            # In one step: of two calls that want a chunk at the same moment, one joins the other's
+            # read.
             with self._lock:
                 for spec, size in islice(zip(specs, raw, strict=True), len(claims), None):
                     if self._under_way and (joined := self._join(tier, spec, owner)) is not None:
                         claims.append(joined)
                         continue
-                    # Not the one that was meant for it, where another read ended meanwhile.
+                    # The block was leased for another chunk, if another read has ended since.
                     if not free or len(free[0].payload) != size:
                         break
                     block = free.popleft()
@@ -208,10 +208,10 @@ class Fetcher:
         *,
         waited: bool,
     ) -> list[PendingRead]:
-        """What there is to claim where the lane takes no read: what others read already.
+        """Return the reads that can be joined, when the lane takes no new read.
 
-        The other chunks are claims on nothing, which say *why*; but not where somebody who
-        did not wait found the queue full, and may come again.
+        The other chunks get pending reads without a block, with the reason *why*; but after a queue
+        was found full without waiting they are left out, and the caller may come again.
         """
         full = why is Reason.QUEUE_FULL
         for spec in specs[len(claims) :]:
@@ -228,11 +228,11 @@ class Fetcher:
     def lend(
         self, tier: Tier, specs: Sequence[ChunkSpec], owner: str, encoded: Collection[str] = ()
     ) -> tuple[list[Lease | None], dict[int, Reason]]:
-        """Leases on what a tier in memory keeps of *specs*; by index, why others are missing."""
+        """Lease *specs* from a tier in memory. Return also, by index, why others are missing."""
         lent = tier.calls.get_lease([spec.key for spec in specs], owner)
         why: dict[int, Reason] = {}
         found = [None if block is None else block.spec for block in lent]
-        if found == specs:  # raw, and of this shape
+        if found == specs:  # all raw, and with these specs
             return lent, why
         for i, (spec, block, kept) in enumerate(zip(specs, lent, found, strict=True)):
             if kept == spec:
@@ -251,7 +251,7 @@ class Fetcher:
         return lent, why
 
     def _decoded(self, key: ChunkKey, encoded: Lease, spec: ChunkSpec, owner: str) -> Lease | None:
-        """The chunk of a block that is kept encoded, in a block of its own."""
+        """Decode the chunk of an encoded block into a block of its own."""
         now = Deadline(self._runtime.clock, 0.0)
         with encoded:
             try:
@@ -266,7 +266,7 @@ class Fetcher:
             return None
 
     def _decode(self, kept: BlockLease, block: Lease) -> Reason | None:
-        """Bring the chunk that *kept* has encoded into *block*; why not, if so."""
+        """Decode the chunk in *kept* into *block*. Return the reason if this fails."""
         spec = block.spec
         if spec is None:
             return Reason.FAILED
@@ -276,14 +276,14 @@ class Fetcher:
         self._runtime.telemetry.count(CounterName.WASTED_BYTES, size, tier=tier)
 
     def _joinable(self, tier: Tier, key: ChunkKey) -> bool:
-        """True if a chunk is being read now, and nobody has given that up yet."""
+        """True if a chunk is being read now, and the read can be joined."""
         found = self._under_way.get((tier.name, key))
         return found is not None and not found[0].late and not found[0].encoded
 
     def _join(self, tier: Tier, spec: ChunkSpec, owner: str) -> PendingRead | None:
         with self._lock:
             found = self._under_way.get((tier.name, spec.key))
-            # To wait for one that hangs would cost everybody a deadline, past the breaker.
+            # To wait for a hanging read would cost each caller a deadline, past the breaker.
             if (
                 found is None
                 or found[0].encoded
@@ -317,7 +317,7 @@ class Fetcher:
 
         size = 0 if room is None else sum(len(block.frame) for block in blocks)
         try:
-            # Under the lock, so that who joins finds the ticket, and the worker's end the entry.
+            # Under the lock: a joining call finds the ticket, and the end of the worker the entry.
             with self._lock:
                 fetch.ticket = tier.submit(priority, size, work, deadline, room)
                 for index, key in enumerate(keys):
@@ -341,7 +341,7 @@ class Fetcher:
         blocks: Sequence[BlockLease],
         deadline: Deadline,
     ) -> bool | None:
-        """Read, verify and decode; whether the store was well, where that is known."""
+        """Read, verify and decode. Return True if the store works; ``None`` if not known."""
         sink = BlockSink(blocks, scratch, self._free_block(fetch) if fetch.encoded else None)
 
         def judge(i: int, header: FrameHeader) -> Reason | None:
@@ -362,7 +362,7 @@ class Fetcher:
         return read.well
 
     def _free_block(self, fetch: Fetch) -> Callable[[int], BlockLease | None]:
-        """Leases a block if there is a free one: a worker waits for none."""
+        """Return a function that leases a block if one is free, without waiting."""
 
         def lease(payload_bytes: int) -> BlockLease | None:
             now = Deadline(self._runtime.clock, 0.0)
@@ -375,7 +375,7 @@ class Fetcher:
 
 
 def _raw_bytes(specs: Sequence[ChunkSpec]) -> list[int]:
-    """Bytes of each chunk before a serde: worked out once where neighbours are alike."""
+    """The raw bytes of each chunk, computed once for neighbours of the same layout and tokens."""
     sizes: list[int] = []
     for _, run in groupby(specs, key=attrgetter("layout", "tokens")):
         alike = list(run)
@@ -386,7 +386,7 @@ def _raw_bytes(specs: Sequence[ChunkSpec]) -> list[int]:
 def _stays(
     fetch: Fetch, index: int, header: FrameHeader, block: BlockLease, own: dict[int, BlockLease]
 ) -> Reason | None:
-    """Leave the chunk of *header* encoded in its own block; why it is not to be used, if so."""
+    """Leave the chunk of *header* encoded in its own block. Return the reason if it is unusable."""
     spec = block.spec
     if spec is None or header.tokens != spec.tokens or header.raw_bytes != spec.raw_bytes:
         return Reason.CORRUPT

@@ -1,4 +1,4 @@
-"""What the history is told of reads and writes: their outcomes, as causes and in words."""
+"""Record the outcomes of reads and writes in the history, as causes and in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GONE = {
     Reason.EVICTED: Reason.EVICTED,
     Reason.EXPIRED: Reason.EXPIRED,
 }
-"""What became of a chunk that its store no longer has, by the store's answer."""
+"""The cause to record for a chunk that its store no longer holds, by the store's answer."""
 
 _TOLD_ELSEWHERE = (Reason.CORRUPT, Reason.REFUSED)
 
@@ -26,7 +26,7 @@ def remember_reads(
     outcomes: Sequence[object],
     why: Sequence[Reason | None],
 ) -> None:
-    """Note why chunks did not come from *tier*; those that did need no explanation any more."""
+    """Note why chunks did not come from *tier*, and forget the notes of those that did."""
     well = [key for key, reason in zip(keys, why, strict=True) if reason is None]
     runtime.history.forget(well, tier)
     for key, outcome, reason in zip(keys, outcomes, why, strict=True):
@@ -38,7 +38,7 @@ def remember_reads(
 
 
 def remember_evicted(runtime: Runtime, tier: Tier, victims: Sequence[ChunkKey]) -> None:
-    """Count, note and tell that *tier* let go of chunks for room."""
+    """Count, note and report the chunks that *tier* evicted."""
     if victims:
         runtime.note(victims, tier.name, Reason.EVICTED, f"by {tier.index.policy}")
         runtime.telemetry.count(CounterName.EVICTED, len(victims), tier=tier.name)
@@ -47,7 +47,7 @@ def remember_evicted(runtime: Runtime, tier: Tier, victims: Sequence[ChunkKey]) 
 
 
 def described(outcome: object) -> str:
-    """The error in an outcome, in words for people; empty if there is none."""
+    """Return the error of an outcome as readable text; empty if there is none."""
     match outcome:
         case Failed(error):
             return words(error)
@@ -59,7 +59,7 @@ def described(outcome: object) -> str:
 def set_aside(
     runtime: Runtime, tier: Tier, damaged: Sequence[ChunkKey], deadline: Deadline
 ) -> None:
-    """Count damaged chunks, make them unreadable, and remember why they are gone."""
+    """Count damaged chunks, make them unreadable, and record the reason."""
     if damaged:
         tier.calls.set_aside(damaged)
         runtime.telemetry.count(CounterName.CORRUPT, len(damaged), tier=tier.name)

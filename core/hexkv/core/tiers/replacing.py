@@ -1,4 +1,4 @@
-"""Replacing: another form of a chunk takes the place of the one that is on a tier."""
+"""Replacing: another form of a chunk takes the place of the one on a tier."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hexkv.ports import ChunkKey, Deadline, Item, Stored
 def replace(
     writer: Writer, tier: Tier, key: ChunkKey, block: BlockLease, owner: str, deadline: Deadline
 ) -> bool:
-    """Put the frame of *block* in the place of the chunk that is on *tier*.
+    """Replace the chunk on *tier* by the frame of *block*.
 
-    A store's write replaces a frame as a whole, so the chunk can be read all the time. Whether
-    it is there now; not where it is gone, is being replaced by somebody else, or does not fit.
+    A store's write replaces a frame as a whole, so the chunk can be read all the time. Return True
+    if it was replaced; False if it is absent, does not fit, or another call replaces it.
     """
     mine = block.share(f"write {tier.name}")  # not the call's, which may end before the write
 

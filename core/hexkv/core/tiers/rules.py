@@ -1,4 +1,4 @@
-"""What may be done with a tier."""
+"""The rules of a tier."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from hexkv.ports import InvalidRequest
 
 
 class Writes(StrEnum):
-    """Which chunks are stored on a tier."""
+    """The chunks that are stored on a tier."""
 
     ALL = "all"
-    """Every new one."""
+    """Every new chunk."""
 
     EVICTED = "evicted"
-    """What the tier before it evicts."""
+    """Chunks that the tier before it evicts."""
 
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class TierRules:
-    """What may be done with a tier."""
+    """The rules of a tier."""
 
     writes: Writes = Writes.ALL
     reads: bool = True
     promotes: bool = True
-    """Chunks found further down are copied here."""
+    """True if chunks found on slower tiers are copied here."""
 
     retries: int = 1
-    """How often a call that failed is made again, within its deadline."""
+    """How often a failed call is repeated, within its deadline."""
 
     min_reuse: float = 0.0
-    """The chance to be asked for again below which an evicted chunk is not written here."""
+    """The chance of reuse below which an evicted chunk is not written here."""
 
     shortest: int = 1
-    """Tokens of the shortest chunk that is written here. Tails of prompts have few, and each
-    would be an object of its own."""
+    """Tokens of the shortest chunk that is written here. Tails of prompts are short, and each would
+    be an object of its own."""
 
     serdes: tuple[str, ...] = ("raw",)
-    """What may encode new chunks on their way to the tier, the most faithful first."""
+    """Forms that may encode new chunks on their way to the tier, the most faithful first."""
 
     lane: LaneRules = field(default_factory=LaneRules)
 
@@ -49,10 +49,10 @@ class TierRules:
 def changed_rules(
     rules: TierRules, *, reads: bool | None, writes: str | None, promotes: bool | None
 ) -> TierRules:
-    """*rules* with what is not ``None`` in their place.
+    """Return *rules* with the arguments that are not ``None`` in place of theirs.
 
     Raises:
-        InvalidRequest: *writes* is no such rule.
+        InvalidRequest: *writes* is not a member of :class:`Writes`.
     """
     try:
         kept = rules.writes if writes is None else Writes(writes)

@@ -1,4 +1,4 @@
-"""What every service of the core needs, put together once by the composition root."""
+"""The runtime that every service of the core needs, built once by the composition root."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hexkv.core.memory.pool import BlockPool
 
 RAW = "raw"
-"""What frames call a payload that no serde made."""
+"""The name in frames for a payload without a serde."""
 
 
 def _nothing() -> None:
@@ -47,13 +47,13 @@ class KnownLife(Protocol):
 
     @property
     def member(self) -> Member:
-        """Its present life; one that began while no directory answered may become a later one."""
+        """Its present life; one that began while directories were down may become a later one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Memory, frames, time, workers, and who is told."""
+    """Pool, codec, clock, executor, telemetry and sinks."""
 
     pool: BlockPool
     codec: FrameCodec
@@ -65,40 +65,40 @@ class Runtime:
     """Every serde that frames may have been written with, by name."""
 
     compute_rate: float | None = None
-    """Tokens per second that the model computes, where that is known."""
+    """Tokens per second that the model computes, if known."""
 
     speeds: SerdeStats = field(default_factory=SerdeStats)
-    """What the serdes were measured to do."""
+    """The measured speeds of the serdes."""
 
     history: History = field(default_factory=History)
-    """What happened to chunks that are not there."""
+    """The history of missing chunks."""
 
     closing: Callable[[], None] = _nothing
     """Called after the tiers were closed; must not raise."""
 
     life: KnownLife | None = None
-    """What a directory knows this process by, where its content is reported to one."""
+    """The identity of this process in a directory, if its chunks are reported to one."""
 
     peers: Peers | None = None
-    """Other processes to fetch chunks from and to give chunks to."""
+    """Other processes to fetch chunks from and to send chunks to."""
 
     occupied: Callable[[], None] = _nothing
-    """Called before a chunk is decoded in a caller's own thread, whose host may have more to do."""
+    """Called before a chunk is decoded in a caller's own thread, whose host may have other work."""
 
     lanes: Iterator[int] = field(default_factory=count)
-    """Numbers of lanes."""
+    """The numbers of lanes."""
 
     steps: StepRing = field(default_factory=StepRing)
-    """What took time of late."""
+    """The recent steps, with the time that they took."""
 
     calls: CallSink | None = None
-    """Told of each call of the engine, where that is recorded."""
+    """Receives each call of the engine, if calls are recorded."""
 
     spans: SpanSink | None = None
-    """Who traces calls, if anybody does."""
+    """Traces calls, if given."""
 
     ages: Ages = field(init=False)
-    """How long chunks lie unused."""
+    """How long chunks stay unused."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ages", Ages(self.clock, self.telemetry))
@@ -106,13 +106,13 @@ class Runtime:
         object.__setattr__(self, "serdes", checked)
 
     def lane(self, name: str, rules: LaneRules) -> Lane:
-        """A lane with workers of its own."""
-        # A number of its own: a tier of the same name may still be on its way out.
+        """Return a lane with workers of its own."""
+        # A number of its own: a tier of the same name may still be closing.
         name = f"{name} {next(self.lanes)}"
         return Lane(name, rules, self.executor, self.clock, self.telemetry, self.steps)
 
     def tell(self, change: Change, tier: str, keys: Sequence[ChunkKey]) -> None:
-        """Tell the event sinks what changed on a tier."""
+        """Report a change on a tier to the event sinks."""
         if keys and change is Change.REMOVED:
             self.ages.gone(tier, keys)
         if keys and self.events:
@@ -121,6 +121,6 @@ class Runtime:
                 sink.emit(event)
 
     def note(self, keys: Sequence[ChunkKey], tier: str, cause: Reason, detail: str = "") -> None:
-        """Remember why chunks are not on a tier."""
+        """Record why chunks are not on a tier."""
         if keys:
             self.history.note(keys, tier, cause, self.clock.wall(), detail)

@@ -1,8 +1,8 @@
-"""Tenants: a tier divided into shares, so that one tenant never pushes out another's chunks.
+"""Tenants: a tier divided into shares, so that no tenant evicts another's chunks.
 
-A tenant is known by the salt in its namespaces; every namespace has a prefix of its keys,
-so whose a chunk is can be read off its key. Each tenant has an index, a policy and a byte
-budget of its own in each tier where it has a quota; everybody else shares the rest.
+A tenant is identified by the salt in its namespaces; every namespace has a prefix of its keys, so
+the key of a chunk determines its tenant. Each tenant has an index, a policy and a byte budget of
+its own in each tier where it has a quota; all others share the rest.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from hexkv.core.tiers.index import TierIndex
 from hexkv.ports import ChunkKey, Entry, namespace_of
 
 _AT_ONCE = 1024
-"""Chunks that are handed over before others may go on."""
+"""The number of chunks handed over before other calls may proceed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Somebody whose chunks are kept apart."""
+    """A tenant whose chunks are kept apart."""
 
     name: str
     salt: str = field(repr=False)
     """The secret in the tenant's namespaces."""
 
     quotas: Mapping[str, int] = field(default_factory=dict)
-    """Bytes that are the tenant's alone, by tier."""
+    """Bytes reserved for the tenant, by tier."""
 
 
 class TenantsBySalt:
-    """Which tenant a salt is of. Holds no salt: digests under a key that nobody is told."""
+    """The tenant of a salt. Holds no salt: only digests under a secret random key."""
 
     def __init__(self, tenants: Iterable[Tenant]) -> None:
         self._key = urandom(32)
         self._names = {self._digest(tenant.salt): tenant.name for tenant in tenants}
 
     def name(self, salt: str) -> str:
-        """The tenant's name; empty for a salt of nobody in particular."""
+        """Return the tenant's name; empty for a salt without a tenant."""
         return self._names.get(self._digest(salt), "")
 
     def _digest(self, salt: str) -> bytes:
@@ -52,14 +52,14 @@ class TenantsBySalt:
 
 
 class DividedIndex:
-    """An index made of one per tenant, and one that the others share.
+    """An index made of one per tenant, and one shared by all others.
 
-    Answers as :class:`~hexkv.core.tiers.index.TierIndex` does; each call goes to the shares that
+    It answers as :class:`~hexkv.core.tiers.index.TierIndex` does; each call goes to the shares that
     its keys belong to.
 
     Args:
-        rest: for chunks of nobody in particular.
-        shares: by a tenant's name.
+        rest: the index for chunks without a tenant's share.
+        shares: the tenants' indexes, by name.
     """
 
     decides: ClassVar[bool] = True
@@ -69,20 +69,20 @@ class DividedIndex:
         self._shares = dict(shares)
         self._owner: dict[bytes, TierIndex] = {}
         self._restored: dict[bytes, deque[list[Entry]]] = {}
-        """What was found of each prefix that has not been assigned."""
+        """The restored chunks of each prefix that is not assigned yet."""
 
         self._unmet: set[bytes] = set()
-        """Prefixes of what was stored by key before they were assigned."""
+        """Prefixes of chunks that were stored by key before their prefix was assigned."""
 
         self._arranging = Lock()
 
     def assign(self, prefix: bytes, tenant: str) -> list[ChunkKey]:
-        """From now on keys that begin with *prefix* are *tenant*'s; those that are here, too.
+        """Assign keys that begin with *prefix* to *tenant*, also those that are here already.
 
-        A *tenant* who has no share here is nobody in particular.
+        Keys of a *tenant* without a share here belong to the rest.
 
         Returns:
-            victims to delete, where those are more than the quota.
+            victims to delete, if its chunks exceed the quota.
         """
         share = self._shares.get(tenant, self._rest)
         while True:
@@ -98,7 +98,7 @@ class DividedIndex:
                     self._restored.pop(prefix, None)
                     self._owner[prefix] = share
                     break
-                self._hand_over(parts.popleft(), share)  # some at a time: others go on in between
+                self._hand_over(parts.popleft(), share)  # in parts: other calls proceed in between
         return [] if share is self._rest else share.trim(share.budget)
 
     def used_by(self) -> Mapping[str, int]:
@@ -149,7 +149,7 @@ class DividedIndex:
             start += len(run)
             with self._arranging:
                 if index is not self._rest:
-                    # What was let go of before its tenant was known may still be on the store.
+                    # A chunk evicted before its tenant was known may still be on the store.
                     busy = self._rest.pending(run)
                     total.busy.extend(key for key, b in zip(run, busy, strict=True) if b)
                     wanted = [both for both, b in zip(wanted, busy, strict=True) if not b]
@@ -164,10 +164,10 @@ class DividedIndex:
         return total
 
     def commit(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
-        """As for one share; but what was reserved among the rest may be a tenant's by now.
+        """As for one share; but chunks reserved in the rest may belong to a tenant by now.
 
         Returns:
-            victims to delete, where that is more than the quota.
+            victims to delete, if the chunks exceed the quota.
         """
         victims: list[ChunkKey] = []
         with self._arranging:
@@ -191,15 +191,15 @@ class DividedIndex:
     def deleted(self, keys: Sequence[ChunkKey]) -> None:
         for index, run in self._runs(keys):
             index.deleted(run)
-            if index is not self._rest:  # which may have let go of them before they were a tenant's
+            if index is not self._rest:  # may have evicted them before they were assigned
                 self._rest.deleted(run)
 
     def leaving(self, keys: Sequence[ChunkKey] | None = None) -> list[ChunkKey]:
-        # As for depart: of one chunk both the rest and a tenant's share may know.
+        # As for depart: both the rest and a tenant's share may hold a record of one chunk.
         return list(dict.fromkeys(key for index in self._all() for key in index.leaving(keys)))
 
     def depart(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
-        # A tenant's chunk may be among the rest, from before its tenant was met.
+        # A tenant's chunk may be in the rest, from before its prefix was assigned.
         stay = self._rest.stays(keys)
         gone = [key for key, stays in zip(keys, stay, strict=True) if not stays]
         return [key for index, run in self._runs(gone) for key in index.depart(run)]
@@ -217,7 +217,7 @@ class DividedIndex:
             return self._of(key).resize(key, size, within)
 
     def evict(self, size: int) -> list[ChunkKey]:
-        """Victims among the chunks that are no tenant's: quotas are not given away."""
+        """Return victims among the chunks of the rest: quotas are guaranteed."""
         return self._rest.evict(size)
 
     def orphans(self) -> Sequence[ChunkKey]:
@@ -234,8 +234,8 @@ class DividedIndex:
                     if self._shares and prefix not in self._owner:
                         self._restored.setdefault(prefix, deque()).append(some)
         victims = [key for share in self._shares.values() for key in share.trim(share.budget)]
-        # The rest may be tenants' who have not been met in this life: nobody's share is theirs
-        # yet, so nothing is lost that the shares together have room for.
+        # The rest may belong to tenants whose prefixes are not assigned in this life: no share
+        # has these chunks yet, so none is lost that all shares together have space for.
         budget = self.budget
         others = sum(share.staying for share in self._shares.values())
         return [*victims, *self._rest.trim(None if budget is None else budget - others)]
@@ -265,7 +265,7 @@ class DividedIndex:
         return self._owner.get(prefix, self._rest)
 
     def _hand_over(self, entries: Sequence[Entry], share: TierIndex) -> None:
-        """Count chunks of the rest as *share*'s, pinned by whom they were pinned."""
+        """Move chunks from the rest to *share*, with their pins."""
         pins = {owner: self._rest.pinned_by(owner) for owner in self._rest.pinned}
         gone = self._rest.discard([entry.key for entry in entries])
         self._rest.deleted(gone)
@@ -275,20 +275,21 @@ class DividedIndex:
             share.pin(owner, [key for key in keys if key in here])
 
     def _among_the_rest(self, prefix: bytes) -> Iterator[list[Entry]]:
-        """What the rest holds that begins with *prefix*, in parts to adopt one after the other."""
+        """Yield the rest's entries of *prefix*, in parts to adopt one after the other."""
         keys = [key for key in self._rest.ranked() if namespace_of(key) == prefix]
         for start in range(0, len(keys), _AT_ONCE):
-            # Worth least comes first; but of what is adopted together, the first is worth most.
+            # The least valuable comes first; but within an adopted part, the first is most
+            # valuable.
             yield self._entries(reversed(keys[start : start + _AT_ONCE]))
 
     def _entries(self, keys: Iterable[ChunkKey]) -> list[Entry]:
         return [Entry(key, self._rest.size(key) or 0, 0.0) for key in keys]
 
     def _room(self, index: TierIndex, size: int, total: Reservation) -> int | None:
-        """Bytes that are free for *index* in the whole tier, which is to grow by *size*.
+        """Return the bytes free for *index* in the whole tier, for its growth by *size*.
 
-        What was restored and has not found its tenant may take more than the common share:
-        that much of it makes room, and is among the victims of *total*.
+        Restored chunks without a tenant yet may exceed the common share: that excess makes room,
+        and is among the victims of *total*.
         """
         whole, own, common = self.budget, index.budget, self._rest.budget
         if whole is None or own is None or common is None:
@@ -304,11 +305,11 @@ class DividedIndex:
         return free
 
     def _early(self, index: TierIndex, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
-        """Those of *keys* that were reserved in the rest before they became *index*'s."""
+        """Return those of *keys* that were reserved in the rest before *index* got their prefix."""
         if index is self._rest:
             return ()
         return [key for key, early in zip(keys, self._rest.pending(keys), strict=True) if early]
 
     def _runs(self, keys: Sequence[ChunkKey]) -> Iterable[tuple[TierIndex, Sequence[ChunkKey]]]:
-        """Neighbouring keys of one share together: all of them, but for mixed maintenance calls."""
+        """Group neighbouring keys by share: one group, except in mixed maintenance calls."""
         return [(self._of_prefix(prefix), list(run)) for prefix, run in groupby(keys, namespace_of)]

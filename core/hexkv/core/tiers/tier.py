@@ -1,6 +1,6 @@
 """One tier: a store with a name, a place in the order, an index and rules.
 
-There are two kinds. What a :class:`LendingTier` holds is in memory, and leased at once. A
+There are two kinds. The chunks of a :class:`LendingTier` are in memory, and leased at once. A
 :class:`LaneTier` does I/O, by workers of its own, into blocks of the pool.
 """
 
@@ -44,27 +44,27 @@ Work = Callable[[bool], tuple[T, bool | None]]
 """See :meth:`hexkv.core.io.scheduler.Lane.submit`."""
 
 _AT_ONCE = 1024
-"""Chunks that a store is told to delete at a time: what is done need not be done again."""
+"""The most chunks that a store deletes in one call, so that a retry repeats only some."""
 
 _KEPT = Stored(0)
 
 
 @dataclass(frozen=True, slots=True)
 class TierPlan:
-    """What a tier is made of. It has the store from now on, and its index."""
+    """The parts of a tier. It owns the store from now on, and its index."""
 
     name: str
     store: ChunkStore
     index: Index = field(default_factory=Unindexed)
-    """What the tier holds, as far as this engine decides it."""
+    """The chunks of the tier, as far as this engine decides them."""
 
     rules: TierRules = field(default_factory=TierRules)
 
     def make(self, runtime: Runtime) -> Tier:
-        """The tier, whole: with lanes and workers if it does I/O.
+        """Return the complete tier: with lanes and workers if it does I/O.
 
         Raises:
-            ConfigError: the store says of itself what is neither true nor false.
+            ConfigError: a property of the store that must be a boolean is not.
         """
         calls = StoreCalls(self.name, self.store, runtime.clock)
         kind = LendingTier if calls.lends else LaneTier
@@ -72,13 +72,13 @@ class TierPlan:
 
 
 class Tier(ABC):
-    """A store, what the core knows of its content, and what may be done with it."""
+    """A store, its index, and its rules."""
 
     lends: ClassVar[bool]
-    """True if what it holds takes no block to be read into: it is leased where it is."""
+    """True if its chunks need no block to be read into: they are leased in place."""
 
     step: int | None
-    """Chunks that one worker reads or writes at a time; ``None`` for any number."""
+    """The number of chunks that one worker reads or writes at a time; ``None``: no limit."""
 
     def __init__(self, plan: TierPlan, calls: StoreCalls, runtime: Runtime) -> None:
         self.name = plan.name
@@ -87,25 +87,25 @@ class Tier(ABC):
         self.rules = plan.rules
         self.calls = calls
         self.shared = calls.shared
-        """Whether others add and remove chunks beside this engine."""
+        """True if others add and remove chunks beside this engine."""
 
         self.own_memory = calls.own_memory
-        """True if what the tier keeps takes memory of its store, and none of the pool."""
+        """True if the tier's chunks take memory of its store, and none of the pool."""
 
         self.in_memory = self.lends or self.own_memory
-        """True if what the tier holds ends with this process."""
+        """True if the tier's chunks end with this process."""
 
         self.indexing = False
-        """Whether the index is still learning what the store holds."""
+        """True while the index is being filled from the store."""
 
         self.link = TierBandwidth()
-        """How fast reads were."""
+        """The read rates."""
 
         self.backlog = Backlog()
-        """What should be here and could not be written."""
+        """Chunks that should be here and could not be written."""
 
         self.lanes: Sequence[Lane] = ()
-        """That for reading and that for writing; none if it does no I/O."""
+        """The lane for reading and the one for writing; empty if it does no I/O."""
 
         self.deleting = Deleting(self.index, runtime.executor.wait)
         self._runtime = runtime
@@ -121,23 +121,23 @@ class Tier(ABC):
     @property
     @abstractmethod
     def off(self) -> bool:
-        """Whether the breaker keeps calls from it at present."""
+        """True while the breaker refuses reads."""
 
     @property
     @abstractmethod
     def refuses(self) -> bool:
-        """Whether the breaker keeps writes from it at present."""
+        """True while the breaker refuses writes."""
 
     @property
     @abstractmethod
     def remote(self) -> bool:
-        """Whether only the store can say all that it holds, and takes I/O to do so."""
+        """True if the index is incomplete, and a lookup needs I/O of the store."""
 
     @abstractmethod
     def admit(
         self, priority: Priority, sizes: Sequence[int], deadline: Deadline, *, final: bool = True
     ) -> Room:
-        """Room for work on the first of *sizes*; see :meth:`hexkv.core.io.scheduler.Lane.admit`.
+        """Return room for the first of *sizes*; see :meth:`hexkv.core.io.scheduler.Lane.admit`.
 
         Raises:
             Refused: there is none before *deadline*.
@@ -152,7 +152,7 @@ class Tier(ABC):
         deadline: Deadline | None = None,
         room: Room | None = None,
     ) -> Ticket[T]:
-        """Have *work* done by a worker, at once where no I/O is needed; see :class:`Lane`.
+        """Submit *work* to a worker, or run it at once if no I/O is needed; see :class:`Lane`.
 
         Raises:
             Refused: the lane does not take it.
@@ -160,27 +160,27 @@ class Tier(ABC):
 
     @abstractmethod
     def takes(self, size: int) -> bool:
-        """Whether a write of *size* bytes would not find the queue full."""
+        """True if the queue has room for a write of *size* bytes."""
 
     @property
     @abstractmethod
     def breakers(self) -> tuple[str, str]:
-        """The state of the breaker for reading, and of that for writing."""
+        """The states of the breakers for reading and for writing."""
 
     @abstractmethod
     def write(self, items: Sequence[Item], batch: Batch, deadline: Deadline) -> list[WriteOutcome]:
         """Put the chunks of *batch* on the store: the frames of *items*, or the leases."""
 
     def known(self, keys: Sequence[ChunkKey]) -> Sequence[bool]:
-        """Return True for each chunk that the index has, and that is not barred."""
+        """Return True for each chunk that the index holds, and that is not barred."""
         return self.calls.faults.without(keys, self.index.contains(keys))
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-        """Return True for each chunk that is there, by index or store, and that is not barred."""
+        """Return True for each chunk that index or store holds, and that is not barred."""
         if not self.index.decides:
             return self.calls.faults.without(keys, self.calls.contains(keys, deadline))
         known: Sequence[bool] = self.index.contains(keys)
-        # Else no store is asked on a thread that must not wait for it.
+        # Otherwise no store is queried: this thread may be one that must not wait.
         if (self.shared or self.indexing) and not all(known):
             strange = [k for k, here in zip(keys, known, strict=True) if not here]
             rest = iter(self.calls.contains(strange, deadline))
@@ -190,10 +190,10 @@ class Tier(ABC):
     def adopt_foreign(
         self, found: Sequence[tuple[ChunkKey, int]], wall: float, turn: int
     ) -> list[ChunkKey]:
-        """Take chunks that others have stored into the index, with the size of their frames.
+        """Adopt chunks that others have stored into the index, with the size of their frames.
 
-        Unless something was deleted since *turn*, when the store was asked: that may be one of
-        these. Victims to evict, where that is more than the budget.
+        Not if a deletion began or ended since *turn*, when the store was queried: it may concern
+        one of these. Return victims to evict, if the chunks exceed the budget.
         """
         if not found or not self.shared or not self.index.decides:
             return []
@@ -206,10 +206,10 @@ class Tier(ABC):
             return self.index.restore(strange) if free else []
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
-        """Remove chunks that the index let go of, and give their bytes back to the budget.
+        """Remove chunks that left the index, and return their bytes to the budget.
 
-        What the store fails to delete still takes room: it is put off. Whether none of *keys*
-        is left to delete.
+        Chunks that the store fails to delete still take space: they are deferred. Return True if
+        none of *keys* is left to delete.
         """
         for start in range(0, len(keys), _AT_ONCE):
             with self.deleting.now(keys[start : start + _AT_ONCE]) as part:
@@ -220,20 +220,20 @@ class Tier(ABC):
         return True
 
     def put_off(self, keys: Sequence[ChunkKey]) -> None:
-        """Remember to delete chunks that the index let go of; they count until :meth:`sweep`."""
+        """Remember to delete chunks that left the index; they count until :meth:`sweep`."""
         if self.index.decides:
             self.deleting.put_off(keys)
 
     def sweep(self, deadline: Deadline) -> bool | None:
-        """Delete some of what was put off. Whether that went well; ``None``: there was nothing."""
+        """Delete some deferred chunks. Return True on success; ``None`` if there were none."""
         part = self.deleting.take(_AT_ONCE)
         return self.delete(part, deadline) if part else None
 
     @contextmanager
     def replacing(self, key: ChunkKey, owner: str) -> Iterator[bool]:
-        """Whether *owner* may put something in the place of a chunk; then nobody else may.
+        """Yield True if *owner* may replace a chunk; then no other call may.
 
-        Nor is it evicted or cleared meanwhile: the index would lose track of its size.
+        Until the end it is not evicted or cleared: the index would lose track of its size.
         """
         with self._lock:
             free = key not in self._replaced
@@ -249,15 +249,15 @@ class Tier(ABC):
                 self._replaced.remove(key)
 
     def let_go(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
-        """Have the index forget chunks whoever has pinned them. Those to delete from the store.
+        """Remove chunks from the index, also pinned ones. Return those to delete from the store.
 
-        Nothing that is being replaced: what takes its place would be lost track of.
+        Chunks being replaced stay: the index would lose track of their replacements.
         """
         with self._lock:
             return self.index.discard([key for key in keys if key not in self._replaced])
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
-        """Make damaged chunks unreadable, and keep them for a person where the store can."""
+        """Make damaged chunks unreadable, and keep them for inspection where the store can."""
         free = self.not_replaced(keys)
         self.let_go(free)
         with self.deleting.now(free) as mine:
@@ -272,20 +272,20 @@ class Tier(ABC):
         return sum(lane.pending_bytes for lane in self.lanes[1:])
 
     def flush(self, deadline: Deadline) -> bool:
-        """Wait until nothing is left to be written. Whether that came in time."""
+        """Wait until all writes are done. Return True if this ends before *deadline*."""
         return all(lane.drain(deadline) for lane in self.lanes[1:])
 
     def drain(self, deadline: Deadline) -> bool:
-        """Wait until nothing is left to read or write. Whether that came in time."""
+        """Wait until all reads and writes are done. Return True if this ends before *deadline*."""
         return all(lane.drain(deadline) for lane in self.lanes)
 
     def close_soon(self) -> Ticket[None]:
         """Close it, by a worker if the store does I/O. Starts no thread."""
-        if self._closing is None or sys.is_finalizing():  # when no worker runs any more
+        if self._closing is None or sys.is_finalizing():  # then no worker runs
             self.close()
             return Ticket.of(None)
         ticket = self._closing.submit(Priority.DELETE, 0, self._closed)
-        self._runtime.executor.close(self._closing.name)  # not the lane: that might work here
+        self._runtime.executor.close(self._closing.name)  # not the lane: it might work here
         return ticket
 
     def _closed(self, _: bool) -> tuple[None, bool | None]:
@@ -293,19 +293,19 @@ class Tier(ABC):
         return None, None
 
     def close(self) -> None:
-        """Let the workers go and close the store, whatever it says to that."""
+        """Stop the workers and close the store; a failure to close is only counted."""
         for lane in self.lanes:
             lane.close()
         self.calls.close()
 
     def not_replaced(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
-        """Those of *keys* that nothing is being put in the place of."""
+        """Return those of *keys* that are not being replaced."""
         with self._lock:
             return [key for key in keys if key not in self._replaced]
 
 
 class LendingTier(Tier):
-    """A tier in memory: what it holds is leased where it is, by whoever asks."""
+    """A tier in memory: its chunks are leased in place, by any thread."""
 
     lends = True
     off = False
@@ -354,7 +354,7 @@ class LaneTier(Tier):
         self.reading = runtime.lane(f"{self.name}/read", self.rules.lane)
         self.writing = runtime.lane(f"{self.name}/write", self.rules.lane)
         self.lanes = (self.reading, self.writing)
-        # With a worker from the start: at the end there may be no thread to be had.
+        # With a worker from the start: at the end it may be impossible to start a thread.
         self._closing = runtime.lane(f"{self.name}/close", LaneRules(workers=1))
         self.step = per_task(runtime.pool)
 

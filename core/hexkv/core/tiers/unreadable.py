@@ -1,4 +1,4 @@
-"""What becomes of chunks that cannot be read: see :mod:`hexkv.core.tiers.key_faults`."""
+"""Treat chunks that cannot be read: see :mod:`hexkv.core.tiers.key_faults`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ IN_VAIN = "it was written anew, and cannot be read"
 
 
 def withdraw(runtime: Runtime, tier: Tier, deadline: Deadline) -> None:
-    """Promise the chunks no longer that were barred just now; set aside what is at fault alone.
+    """Withdraw the chunks that were barred just now; set aside those that are at fault alone.
 
-    Where memory holds them, the next call for their prompt writes them anew.
+    If memory holds them, the next call for their prompt writes them again.
     """
     fresh = tier.calls.faults.take_fresh()
     if not fresh:
@@ -30,15 +30,15 @@ def withdraw(runtime: Runtime, tier: Tier, deadline: Deadline) -> None:
 
 
 def announce_returned(runtime: Runtime, tier: Tier, keys: Iterable[ChunkKey]) -> None:
-    """Tell event sinks that those of *keys* are back that were withdrawn: they were just read."""
+    """Report to event sinks those of *keys* that were withdrawn: they were just read."""
     runtime.tell(Change.STORED, tier.name, tier.calls.faults.take_returned(keys))
 
 
 def make_way(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> list[ChunkKey]:
-    """Set aside those of *keys* that are barred, before they are written anew.
+    """Set aside those of *keys* that are barred, before they are written again.
 
     Returns:
-        those that were written anew, and could not be read: they are left alone meanwhile.
+        those that were written again already and could not be read: do not write them now.
     """
     barred = tier.calls.faults.barred(keys)
     if not barred:
@@ -55,7 +55,7 @@ def read_back(
     """Read those of *written* that could not be read before.
 
     Returns:
-        those that cannot be read now either. They are set aside again.
+        those that still cannot be read. They are set aside again.
     """
     faults = tier.calls.faults
     sizes = {item.key: len(item.frame) for item in written}
@@ -76,7 +76,7 @@ def _cannot_be_read(outcome: ReadOutcome) -> bool:
 
 
 class _Anywhere:
-    """A sink for bytes that are not used: whether they come is what counts."""
+    """A sink for bytes that are not used: only their arrival counts."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = sizes

@@ -1,4 +1,4 @@
-"""Writing: room first, then the frame, then the index; nothing half-done is ever visible."""
+"""Writing: reserve space, write the frame, update the index; lookups see whole chunks only."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ from hexkv.ports import (
 log = logging.getLogger("hexkv")
 
 _FINAL = (Reason.NOT_COPIED, Reason.NO_ROOM, Reason.UNLIKELY)
-"""Why chunks were dropped that are not offered to the tier again."""
+"""Reasons to drop a chunk after which it is not offered to the tier again."""
 
 _STRIPES = 16
 _SPILLING = "spill"
 
 OnStored = Callable[[Tier, Sequence[ChunkKey]], None]
-"""Told which chunks are on a tier now, by the thread that has put them there."""
+"""Called with the chunks that are on a tier now, by the thread that has put them there."""
 
 
 class Writer:
-    """Puts chunks on tiers and takes them off again."""
+    """Puts chunks on tiers and evicts them."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._sealing = tuple(Lock() for _ in range(_STRIPES))
         self.below: dict[str, Tier] = {}
-        """By a tier's name: the tier that receives what it evicts."""
+        """The tier that receives the evicted chunks of a tier, by its name."""
 
         self.admissions = Admissions()
 
@@ -87,10 +87,10 @@ class Writer:
     def _submit(
         self, tier: Tier, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
     ) -> Ticket[list[bool]] | None:
-        """Queue a write; the ticket says which chunks are on the tier then.
+        """Queue a write; the ticket gives True for each chunk that is on the tier then.
 
-        ``None``: the tier does not take it, which was counted. A batch that is not given
-        stays the caller's: the write has shares of its own.
+        ``None``: the tier does not take it; the chunks are counted as dropped. A batch that is not
+        given away stays with the caller: the write has shares of its own.
         """
         try:
             mine = batch.share(f"write {tier.name}")
@@ -115,9 +115,9 @@ class Writer:
             return None
 
     def learn(self, tier: Tier) -> bool:
-        """Fill a tier's index from what its store holds. Whether that is all of it now.
+        """Fill a tier's index from its store. Return True if it is complete now.
 
-        Until it is, nothing is written: a budget holds only where everything is counted.
+        Until it is, writes are refused: a budget holds only if every chunk is counted.
         """
         with tier.deleting.followed() as deleted:
             entries = tier.calls.scan()
@@ -127,7 +127,7 @@ class Writer:
                 if not free:
                     return False
                 victims = tier.index.restore(entry for entry in entries if entry.key not in deleted)
-                # And what was deleted between that question and its answer.
+                # And chunks deleted between that check and their adoption.
                 late = tier.index.discard([entry.key for entry in entries if entry.key in deleted])
                 tier.index.deleted(late)
         self.evict(tier, victims, background_deadline(self._runtime))
@@ -136,16 +136,16 @@ class Writer:
         return True
 
     def evict_soon(self, tier: Tier, victims: Sequence[ChunkKey]) -> None:
-        """Have deleted what the index let go of for room; memory does it at once. Never blocks."""
+        """Delete evicted chunks in the background, or at once from memory. Never blocks."""
         if tier.lends:
             self.evict(tier, victims, background_deadline(self._runtime))
         else:
             evict_soon(self._runtime, tier, victims)
 
     def evict(self, tier: Tier, victims: Sequence[ChunkKey], deadline: Deadline) -> bool:
-        """Delete what the index let go of for room, after the tier below has got it.
+        """Delete evicted chunks, after spilling them to the tier below.
 
-        For workers of the tier's lane, and for tiers in memory. Whether all of it is gone.
+        For workers of the tier's lane, and for tiers in memory. Return True if all are deleted.
         """
         if not victims:
             return True
@@ -159,7 +159,7 @@ class Writer:
     def _put(
         self, tier: Tier, batch: Batch, deadline: Deadline, on_stored: OnStored | None
     ) -> tuple[list[bool], bool | None]:
-        """Make room, write, and tell the index. Which chunks are there; whether all went well."""
+        """Reserve space, write and update the index. Return which chunks are there, and success."""
         runtime = self._runtime
         if tier.indexing and not self.learn(tier):
             self.dropped(tier, batch.keys, Reason.NOT_INDEXED)
@@ -183,7 +183,7 @@ class Writer:
                 return here, None
             keys, leases = [keys[i] for i in todo], [leases[i] for i in todo]
         items = self._items(tier, keys, leases)
-        # As long as this call has the reservation, others leave the chunks to it.
+        # As long as this call has the reservation, other calls do not write these chunks.
         granted, reserved = self._reserve(tier, items, leases, batch.after, deadline)
         if len(granted) < len(items):
             position = {key: i for i, key in reversed([*enumerate(keys)])}
@@ -252,9 +252,9 @@ class Writer:
         after: ChunkKey | None,
         deadline: Deadline,
     ) -> tuple[Sequence[ChunkKey], Reservation]:
-        """Which of *items* to write now that there is room for them, and who says so."""
+        """Return those of *items* to write now that there is space, and their reservation."""
         index = tier.index
-        # What could not be deleted yet still takes room.
+        # Deferred chunks still take space.
         while tier.deleting.undeleted and tier.sweep(deadline):
             pass
         sizes = expected(tier, leases, [item.frame for item in items])
@@ -262,7 +262,7 @@ class Writer:
         if reservation.refused:
             self.dropped(tier, reservation.refused, Reason.NO_ROOM)
         if reservation.victims and not self.evict(tier, reservation.victims, deadline):
-            # What should have made room is still there.
+            # The victims that should have made space are still there.
             index.abort(reservation.keys)
             self.dropped(tier, reservation.keys, Reason.NO_ROOM)
             return [], reservation
@@ -271,9 +271,9 @@ class Writer:
     def write(
         self, tier: Tier, items: Sequence[Item], batch: Batch, deadline: Deadline
     ) -> list[WriteOutcome]:
-        """Put chunks on the store for which there is room, once more where that may help.
+        """Write chunks that have space reserved, with a retry where that may help.
 
-        The one way to a store: for workers of the tier's lane, or anybody where it is in memory.
+        The only way to a store: for workers of the tier's lane, or any thread if it is in memory.
         """
         runtime = self._runtime
         start = runtime.clock.now()
@@ -294,7 +294,7 @@ class Writer:
         outcomes: list[WriteOutcome],
         deadline: Deadline,
     ) -> None:
-        """Write what was not taken again, where there is room for it now or it may help."""
+        """Retry failed writes, where there is space for them now or a retry may help."""
 
         def again(which: Sequence[int]) -> None:
             self._runtime.telemetry.count(CounterName.RETRIES, len(which), tier=tier.name)
@@ -303,7 +303,7 @@ class Writer:
                 outcomes[i] = outcome
 
         if full := [i for i, outcome in enumerate(outcomes) if _is_full(outcome)]:
-            # The medium, or another engine on it, leaves less room than the budget says.
+            # The medium, or another engine on it, leaves less space than the budget.
             room = tier.index.evict(sum(len(items[i].frame) for i in full))
             if room and self.evict(tier, room, deadline):
                 again(full)
@@ -314,15 +314,15 @@ class Writer:
             again(failed)
 
     def _items(self, tier: Tier, keys: Sequence[ChunkKey], leases: Sequence[Lease]) -> list[Item]:
-        """What *tier* is to be given of blocks."""
+        """Return the frames of blocks in the form to write to *tier*."""
         if not tier.lends:
             return [self._item(tier, key, lease) for key, lease in zip(keys, leases, strict=True)]
         rows = zip(keys, [lease.frame for lease in leases], strict=True)
-        # By column: to call the class for each row takes three times as long.
+        # By column: calling the class for each row takes three times as long.
         return list(map(tuple.__new__, repeat(Item), rows))
 
     def _item(self, tier: Tier, key: ChunkKey, lease: Lease) -> Item:
-        """What a *tier* that does I/O is to be given of a block."""
+        """Return the frame of a block in the form to write to a *tier* that does I/O."""
         spec = lease.spec
         name = RAW
         if spec is not None and spec.serde == RAW:
@@ -338,10 +338,10 @@ class Writer:
         return Item(key, self.sealed(key, lease))
 
     def sealed(self, key: ChunkKey, lease: Lease) -> memoryview:
-        """The whole frame of a block, whose header is written once, whoever else wants that, too.
+        """Return the whole frame of a block; its header is written once, even for several tiers.
 
-        It is the block's own memory, but for blocks that are read-only and without a header: of
-        those it is a copy.
+        It is the block's own memory, except for read-only blocks without a header: of those it is a
+        copy.
         """
         spec, frame = lease.spec, lease.frame
         if spec is None:
@@ -367,10 +367,10 @@ class Writer:
     def _spill(
         self, tier: Tier, below: Tier, victims: Sequence[ChunkKey], deadline: Deadline
     ) -> None:
-        """Hand victims to the tier below. What it cannot take at once, it is owed."""
+        """Spill victims to the tier below. Chunks that it refuses go to its backlog."""
         now, late = Deadline(self._runtime.clock, 0.0), background_deadline(self._runtime)
         for key in victims:
-            # Where only the store can say, its own worker asks it: this may be a caller's thread.
+            # An incomplete index needs a query, by a worker: this may be a caller's thread.
             if not below.remote and all(below.contains([key], deadline)):
                 continue
             if not self.admissions.worth(below, key):
@@ -385,7 +385,7 @@ class Writer:
     def dropped(
         self, tier: Tier, keys: Sequence[ChunkKey], reason: Reason, error: str | None = None
     ) -> None:
-        """Count chunks that *tier* did not take, and remember why; *error* if the store failed."""
+        """Count chunks that *tier* did not take, and record why; *error* if the store failed."""
         if keys:
             if reason not in _FINAL and tier.rules.writes is not Writes.NONE:
                 tier.backlog.add(keys)
