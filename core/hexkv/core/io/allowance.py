@@ -1,4 +1,4 @@
-"""An allowance: bytes that others may have at a time, and per second."""
+"""An allowance: the bytes that others may take at a time, and per second."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hexkv.ports import Clock, Deadline, Executor
 
 
 class Allowance:
-    """Who takes bytes waits until there are so many. Safe from any thread.
+    """Limits the bytes taken at a time; callers wait for their share. Safe from any thread.
 
     Args:
         most: bytes at a time.
-        rate: bytes per second; ``None`` for any number.
-        clock: for the rate.
-        executor: how to wait.
+        rate: bytes per second; ``None`` for no limit.
+        clock: the clock for the rate.
+        executor: provides ``wait``.
     """
 
     def __init__(self, most: int, rate: int | None, clock: Clock, executor: Executor) -> None:
@@ -29,13 +29,13 @@ class Allowance:
 
     @property
     def taken(self) -> int:
-        """Bytes that are out."""
+        """Bytes taken and not returned."""
         return self._taken
 
     def take(self, size: int, deadline: Deadline) -> bool:
-        """Take *size* bytes. False if there are not so many before *deadline*, or ever.
+        """Take *size* bytes. Return False if they do not come free before *deadline*, or cannot.
 
-        Waits until what was spent before is paid for at the given rate.
+        Waits until bytes spent earlier are paid for at the given rate.
         """
         if size > self.most:
             return False
@@ -61,7 +61,7 @@ class Allowance:
             return False
 
     def give_back(self, size: int, spent: int = 0) -> None:
-        """They are not used any more; *spent* bytes have left, and are to be paid for."""
+        """Return *size* bytes; *spent* of them were sent, and count against the rate."""
         with self._changed:
             self._taken -= size
             if self._rate is not None:
@@ -69,13 +69,13 @@ class Allowance:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Give nobody anything from now on; who waits is told at once."""
+        """Refuse all callers from now on; waiting ones return at once."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def drain(self, deadline: Deadline) -> bool:
-        """Wait until nothing is out. False if *deadline* passed first."""
+        """Wait until all bytes are returned. Return False if *deadline* passes first."""
         with self._changed:
             return self._wait(self._changed, lambda: not self._taken, deadline)
 

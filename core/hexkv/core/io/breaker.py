@@ -1,9 +1,9 @@
-"""The circuit breaker: a tier that fails costs its deadline once, then nothing.
+"""The circuit breaker: a failing tier costs its deadline once, then no time.
 
-Closed, calls pass. After several failures in a row, or one call that did not answer in
-time, it opens: calls are refused at once. After a pause one call may pass as a probe
-(half open); its success closes the breaker, its failure doubles the pause up to a limit.
-As in M. Nygard, "Release It!" (2007). No timer: the next call finds out how late it is.
+Closed, calls pass. After several failures in a row, or one call that missed its deadline, it opens:
+calls are refused at once. After a pause one call may pass as a probe (half open); its success
+closes the breaker, its failure doubles the pause up to a limit. As in M. Nygard, "Release It!"
+(2007). No timer: the next call computes the time passed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hexkv.ports import Clock
 
 @dataclass(frozen=True, slots=True)
 class BreakerRules:
-    """When a breaker opens, and how long it stays so."""
+    """The limits at which a breaker opens, and the length of its pauses."""
 
     failures: int = 5
     """Failures in a row that open it."""
@@ -29,7 +29,7 @@ class BreakerRules:
 
 
 class Breaker:
-    """Decides whether a tier is asked. Safe from any thread."""
+    """Decides if calls to a tier may pass. Safe from any thread."""
 
     def __init__(self, clock: Clock, rules: BreakerRules) -> None:
         self._clock = clock
@@ -50,14 +50,14 @@ class Breaker:
 
     @property
     def refuses(self) -> bool:
-        """Whether a call would be refused now. Asking is no call."""
+        """True if a call would be refused now. Reading this has no effect."""
         if not self._pause:
             return False
         with self._lock:
             return self._pausing(self._clock.now())
 
     def admits(self) -> bool:
-        """Whether a call may pass now. The one that passes an open breaker is its probe."""
+        """True if a call may pass now. The one that passes an open breaker is its probe."""
         if not self._pause:
             return True
         with self._lock:
@@ -80,7 +80,7 @@ class Breaker:
             return closes
 
     def failed(self, *, at_once: bool = False) -> bool:
-        """A call failed; *at_once* opens the breaker whatever came before. Whether it opened."""
+        """Note a failed call; *at_once* opens the breaker in any case. Return True if it opened."""
         with self._lock:
             self._failures += 1
             opened = not self._pause
@@ -97,6 +97,6 @@ class Breaker:
             return opened
 
     def _pausing(self, now: float) -> bool:
-        # Counted from the last probe too: one that never answers is not the last.
+        # Counted from the last probe too: after one that never answers, another may pass.
         last = self._opened if self._probe is None else self._probe
         return bool(self._pause) and now - last < self._pause

@@ -1,4 +1,4 @@
-"""Room: a part of a lane's queue, kept for a task before there is one."""
+"""Room: a part of a lane's queue, reserved for a task before it is submitted."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 class Room:
-    """Bytes of a lane's queue that are kept free for one task. Gone with its last reference.
+    """Bytes of a lane's queue reserved for one task. Released with the last reference to it.
 
-    A context: what the task did not use of it is given back.
+    A context manager: on exit it returns the bytes that the task did not use.
     """
 
     __slots__ = ("__weakref__", "_lane", "count", "size")
 
     def __init__(self, lane: Lane | None, sizes: Sequence[int], free: int | None = None) -> None:
-        """For all of *sizes*; with *free* bytes for the first, and for as many more as fit."""
+        """Room for all of *sizes*; with *free* bytes for the first, and the next ones that fit."""
         self.count = len(sizes)
-        """How many of the sizes that were asked for there is room for."""
+        """The number of the requested sizes that there is room for."""
 
         self.size = sum(sizes)
         if free is not None:

@@ -1,4 +1,4 @@
-"""What goes first in a lane, how much it takes, and why it takes no more."""
+"""The priorities of a lane, its limits, and the reason of a refusal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hexkv.ports import Reason
 
 
 class Priority(IntEnum):
-    """What goes first where several tasks wait for a worker."""
+    """The order of tasks that wait for a worker."""
 
     PEEK = 0
     PREFETCH = 1
@@ -20,12 +20,12 @@ class Priority(IntEnum):
 
     @property
     def writing(self) -> bool:
-        """Whether it belongs on the lane for writing."""
+        """True if it belongs on the lane for writing."""
         return self >= Priority.DELETE
 
 
 WORDS = {priority: priority.name.lower() for priority in Priority}
-"""What steps of a lane are called."""
+"""The names of a lane's steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class LaneRules:
 
     workers: int = 4
     queue_bytes: int = 1 << 30
-    """Bytes of tasks that wait or run. What would exceed it waits, or is refused."""
+    """The most bytes of waiting and running tasks. Further tasks wait, or are refused."""
 
     breaker: BreakerRules = field(default_factory=BreakerRules)
 

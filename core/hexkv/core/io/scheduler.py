@@ -1,13 +1,13 @@
 """The I/O scheduler: one place for priorities, queues, deadlines and breakers.
 
 Every tier has a lane for reading and a lane for writing, each with workers, a queue bounded in
-bytes and a breaker of its own. So a slow tier never delays a fast one, loads never stand behind
-stores, and a disk that refuses writes still reads. A task that its caller no longer waits for is
+bytes and a breaker of its own. So a slow tier never delays a fast one, loads never wait behind
+stores, and a disk that refuses writes still reads. A task whose caller has stopped waiting is
 skipped if it has not begun; if it has, its memory stays leased until it ends.
 
-A full queue is a wait, not a refusal, for whoever may wait: who has nothing yet that others may
-wait for. They wait for room here, before they ask for blocks, the first come the first served; who
-cannot wait takes what is left, and never passes those who do.
+A full queue makes a caller wait if it may: if it holds nothing that others may wait for. Such
+callers wait for room here, before they lease blocks, in order of arrival; a caller that cannot wait
+takes the room that is left, and never overtakes waiting ones.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Lane:
         self._steps = StepRing(1) if steps is None else steps
         self.breaker = Breaker(clock, rules.breaker)
         self.queue_bytes = rules.queue_bytes
-        """Bytes of tasks that wait or run, at most."""
+        """The most bytes of waiting and running tasks."""
 
         self._executor, self._telemetry = executor, telemetry
         self._direction = "writing" if self._row.endswith("/write") else "reading"
@@ -82,13 +82,13 @@ class Lane:
         self._bytes = 0
         self._torn = False
         self._rooms: set[ref[Room]] = set()
-        """Of rooms that are kept for somebody; those that are gone are taken out by and by."""
+        """References to reserved rooms; dead ones are removed when the queue is counted."""
 
         self._order = itertools.count()
         self._ended = 0
         self._parked = 0
         self._held = self._closed = False
-        # Entered itself, not by the condition: no signal comes between it and the body.
+        # Entered directly, not through the condition: no signal comes between it and the body.
         self._lock = RLock()
         self._line = Line(self._lock)
         self._idle = Condition(self._lock)
@@ -115,21 +115,21 @@ class Lane:
         *,
         final: bool = True,
     ) -> Room:
-        """Room for a task of the first of *sizes*, as many as fit as soon as the first does.
+        """Return room for the first of *sizes*, as many as fit as soon as the first does.
 
-        First come, first served among those of one *priority*. Only who holds neither
-        blocks nor room of another lane may wait.
+        In order of arrival among callers of one *priority*. Only a caller that holds neither blocks
+        nor room of another lane may wait.
 
         Args:
-            priority: of the task.
+            priority: the priority of the task.
             sizes: bytes of each part of it.
-            deadline: until when to wait; with one that has passed, what fits now.
-            final: whether the lane is dead if it ends nothing at all until then. Otherwise
-                that is one failure of several.
+            deadline: how long to wait; with one that has passed, only the room that is free now.
+            final: True if the lane counts as dead when no task at all ends before *deadline*.
+                Otherwise this is one failure of several.
 
         Raises:
-            Refused: the queue was full until *deadline*; or the breaker is open, or the
-                lane was closed.
+            Refused: the queue was full until *deadline*; or the breaker is open, or the lane was
+                closed.
         """
         with self._lock:
             if self._line.first is None and self._fits(sizes[0]):
@@ -160,7 +160,7 @@ class Lane:
         raise Refused(Reason.QUEUE_FULL)
 
     def leave(self, room: Room) -> None:
-        """Give back what a room's task did not use."""
+        """Return the bytes that a room's task did not use."""
         with self._lock:
             self._rooms.discard(ref(room))
             self._line.wake()
@@ -178,11 +178,10 @@ class Lane:
         Args:
             priority: which task goes first.
             size: bytes that it moves, or holds.
-            work: called with whether it is to do anything: once with ``True``, or with
-                ``False`` if it was abandoned, came too late or the lane was closed, so that
-                it gives back what it holds; that may be asked of it twice. Gives its
-                answer, and whether the store was well (``None`` where that says nothing).
-                Never raises.
+            work: called with ``True`` once to do the work; or with ``False`` if it was abandoned,
+                came too late or the lane was closed, to release its resources; the latter may
+                happen twice. Returns its result, and True if the store worked (``None`` if that is
+                not known). Never raises.
             deadline: after which it need not begin.
             room: of at least *size* bytes, from :meth:`admit`. It is used up.
 
@@ -198,8 +197,8 @@ class Lane:
             rank = (int(priority), next(self._order))
             when = WORDS[priority], self._clock.now()
             task = _Task(rank, size, work, ticket, deadline, *when)  # type: ignore[arg-type]
-            # The step first: one that finds nothing to do costs nothing, but a task without
-            # one would stay for ever, if an exception out of nowhere came between the two.
+            # The step first: one that finds no task costs little, but a task without one would
+            # stay for ever, if an unexpected exception came between the two.
             self._executor.run(self.name, self._step)
             self._torn = True
             heapq.heappush(self._heap, task)
@@ -229,15 +228,16 @@ class Lane:
     def abandon(self, ticket: Ticket[T]) -> None:
         """See :meth:`Ticket.abandon`.
 
-        Behind workers that hang, what nobody wants would hold its blocks for as long.
+        Behind hanging workers, an abandoned task would otherwise hold its blocks as long as they
+        hang.
         """
         with self._lock:
             task = next((task for task in self._heap if task.ticket is ticket), None)
             if task is None:
                 return
             task.wanted = False
-        # It stays in line until that is done: whatever comes between, a worker does it again,
-        # and to give back a second time what was given back does nothing.
+        # It stays queued until this is done: if an exception intervenes, a worker repeats it,
+        # and releasing the same resources a second time has no effect.
         self._do(task, wanted=False)()
         with self._lock:
             if task in self._heap:
@@ -245,12 +245,12 @@ class Lane:
                 heapq.heapify(self._heap)
 
     def takes(self, size: int) -> bool:
-        """Whether a task of *size* bytes would not find the queue full, and pass nobody."""
+        """True if a task of *size* bytes fits into the queue, and overtakes no waiting caller."""
         with self._lock:
             return not size or (self._line.first is None and self._fits(size))
 
     def drain(self, deadline: Deadline) -> bool:
-        """Wait until nothing waits or runs. Whether that came in time."""
+        """Wait until no task waits or runs. Return True if this ends before *deadline*."""
         with self._lock:
             return self._executor.wait(self._idle, lambda: not self._tasks(), deadline)
 
@@ -260,7 +260,7 @@ class Lane:
             self._held = True
 
     def unhold(self) -> None:
-        """Begin the puts that came meanwhile."""
+        """Begin the puts that were held back."""
         with self._lock:
             self._held = False
             parked, self._parked = self._parked, 0
@@ -268,13 +268,13 @@ class Lane:
             self._executor.run(self.name, self._step)
 
     def close(self) -> None:
-        """Refuse new tasks, skip those that have not begun, and let the workers go."""
+        """Refuse new tasks, skip those that have not begun, and stop the workers."""
         with self._lock:
             self._closed = True
             self._held = False
             self._line.wake_all()
-        # The queue empties itself: every task has a step on its way to a worker. Only
-        # workers that hang keep theirs, so what waits behind them is settled here.
+        # The queue empties without help: every task has a step on its way to a worker. Only
+        # hanging workers keep theirs, so the tasks that wait behind them are settled here.
         while (completion := self._step()) is not None:
             completion()
         self._executor.close(self.name)
@@ -299,10 +299,10 @@ class Lane:
         try:
             result, well = task.work(wanted)
         except BaseException as error:
-            # A bug of ours, or of a serde or a policy, which may even exit. Whoever waits must
-            # hear of the end, and the queue get its bytes back.
+            # A bug of ours, or of a serde or a policy, which may even exit. Waiting callers must
+            # learn of the end, and the queue must get its bytes back.
             if not (wanted or isinstance(error, Exception)):
-                raise  # of a caller, who gives up the task or closes: no worker's
+                raise  # in a caller that abandons the task or closes the lane, not in a worker
             log.exception("work for %s failed", self.name)
             result, well = None, False
 
@@ -343,12 +343,12 @@ class Lane:
         return changed is None or self._executor.wait(changed, lambda: ticket.done, deadline)
 
     def _check(self) -> None:
-        """Raises Refused: the lane was closed, or the breaker is open."""
+        """Raise Refused if the lane was closed, or the breaker is open."""
         if self._closed or not self.breaker.admits():
             raise Refused(Reason.CLOSED if self._closed else Reason.TIER_OFF)
 
     def _tasks(self) -> dict[Ticket[object], _Task]:
-        """Tasks that wait or run; counted anew if an exception out of nowhere came between."""
+        """Tasks that wait or run; counted again if an exception interrupted a change."""
         if self._torn:
             self._live.update((task.ticket, task) for task in self._heap)
             self._bytes = sum(task.size for task in self._live.values())
@@ -361,7 +361,7 @@ class Lane:
         return room
 
     def _queued(self) -> int:
-        """Bytes of the queue that are taken, or kept for somebody."""
+        """Bytes of the queue that are taken or reserved."""
         self._tasks()
         queued = self._bytes
         for kept in [*self._rooms] if self._rooms else ():
@@ -377,7 +377,7 @@ class Lane:
         return not queued or queued + size <= self.queue_bytes
 
     def _bar(self, probe: bool) -> Reason | None:
-        """Why there is nothing to wait for any more; a probe waits for what keeps others out."""
+        """Return why waiting is useless; a probe waits in spite of the breaker."""
         if self._closed:
             return Reason.CLOSED
         return Reason.TIER_OFF if not probe and self.breaker.refuses else None
@@ -386,10 +386,10 @@ class Lane:
         return self._line.first is turn and self._fits(sizes[0])
 
     def _blame(self, *, at_once: bool) -> None:
-        """The lane ended nothing at all while somebody waited."""
+        """Note that the lane ended no task at all while a caller waited."""
         self._failed(Reason.TIMED_OUT, at_once=at_once)
         with self._lock:
-            self._line.wake_all()  # who waits for room need not wait for this any more
+            self._line.wake_all()  # callers that wait for room return if the breaker opened
 
     def _failed(self, why: Reason, *, at_once: bool = False) -> None:
         if self.breaker.failed(at_once=at_once):

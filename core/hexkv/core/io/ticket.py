@@ -1,4 +1,4 @@
-"""Tickets: what callers have of tasks that a lane's workers do for them."""
+"""Tickets: a caller's side of tasks that a lane's workers do."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ T = TypeVar("T")
 
 
 class Ticket(Generic[T]):
-    """A task's answer, now or later."""
+    """The result of a task, now or later."""
 
     __slots__ = ("_lane", "changed", "done", "result")
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self.changed: Condition | None = None
-        """Notified once it is done; ``None`` while nobody waits."""
+        """Notified once it is done; ``None`` while no caller waits."""
 
         self.done = False
         self.result: T | None = None
 
     @classmethod
     def of(cls, result: T) -> Ticket[T]:
-        """Of a task that was done at once, by no lane."""
+        """Return a ticket of a task that was done at once, without a lane."""
         ticket: Ticket[T] = cls.__new__(cls)
         ticket.done, ticket.result = True, result
         return ticket
 
     def wait(self, deadline: Deadline) -> bool:
-        """Wait for the answer. ``False`` if *deadline* passed first.
+        """Wait for the result. Return False if *deadline* passes first.
 
-        If the lane ended nothing at all meanwhile, that opens its breaker.
+        If the lane ended no task at all in that time, this opens its breaker.
         """
         return self.done or self._lane.wait(self, deadline)
 
     def peek(self, deadline: Deadline) -> bool:
-        """Wait likewise, and draw no conclusion about the lane: the caller may ask again."""
+        """Wait in the same way, but without blaming the lane: the caller may call again."""
         return self.done or self._lane.peek(self, deadline)
 
     def abandon(self) -> None:
-        """Nobody waits any more: a task that has not begun gives back what it holds at once."""
+        """Stop waiting: a task that has not begun releases its resources at once."""
         if not self.done:
             self._lane.abandon(self)
