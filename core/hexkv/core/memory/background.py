@@ -1,4 +1,4 @@
-"""Copies that a worker makes while the caller does something else, on windows that allow it."""
+"""Copies made by a worker while the caller proceeds, on windows that allow it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hexkv.ports import Deadline, DeviceKV, Executor, InvalidRequest, StoreUnrea
 log = logging.getLogger("hexkv")
 
 LANE = "copies"
-"""The executor's lane of the one worker: a second one would only share the memory's bandwidth."""
+"""The executor's lane with one worker: a second would only share the memory's bandwidth."""
 
 
 def in_background(device: DeviceKV) -> bool:
@@ -25,38 +25,38 @@ def in_background(device: DeviceKV) -> bool:
 
 
 def open_lane(executor: Executor) -> None:
-    """Have a worker for copies. Where none starts, whoever needs a copy makes it."""
+    """Start a worker for copies. If none starts, each caller makes its copies."""
     with suppress(StoreUnreachable):
         executor.open(LANE, 1)
 
 
 class BackgroundCopy:
-    """A transfer that a worker makes, and that can be withdrawn until one has begun.
+    """A transfer made by a worker, which can be withdrawn until the worker has begun.
 
-    Whoever needs it sooner withdraws it and copies for itself: so nothing waits for a worker
-    that is busy, and nothing is lost if there is none.
+    A caller that needs it sooner withdraws it and copies in its own thread: so no caller waits for
+    a busy worker, and no copy is lost without one.
     """
 
     __slots__ = ("_begun", "_changed", "_executor", "_failure", "_lock", "_made", "_move", "_over")
 
     def __init__(self, executor: Executor, move: Callable[[], Transfer]) -> None:
-        """Have *move* called by a worker, once this is submitted."""
+        """Let a worker call *move*, once this is submitted."""
         self._executor = executor
         self._move: Callable[[], Transfer] | None = move
         self._made: Transfer | None = None
         self._failure: Exception | None = None
         self._begun = False
         self._over = False
-        # Entered itself, not by the condition: no signal comes between it and the body.
+        # Entered directly, not through the condition: no signal comes between it and the body.
         self._lock = RLock()
         self._changed = Condition(self._lock)
 
     def submit(self) -> None:
-        """Give it to a worker."""
+        """Queue it for a worker."""
         self._executor.run(LANE, self._step)
 
     def withdraw(self) -> bool:
-        """Keep it from being made, for good. False if a worker has begun."""
+        """Prevent the copy, for good. Return False if a worker has begun."""
         with self._lock:
             if not self._begun:
                 self._move = None
@@ -66,7 +66,7 @@ class BackgroundCopy:
         """Wait until it was made; see :class:`hexkv.ports.Transfer`.
 
         Raises:
-            Exception: what the device raised.
+            Exception: the error that the device raised.
         """
         with self._lock:
             if not self._executor.wait(self._changed, lambda: self._over, deadline):
@@ -84,11 +84,11 @@ class BackgroundCopy:
         try:
             self._made = move()
         except InvalidRequest as error:
-            self._failure = error.with_traceback(None)  # whose frames have views of the blocks
+            self._failure = error.with_traceback(None)  # its frames have views of the blocks
         except Exception as error:
             log.exception("the device failed to copy")
             self._failure = error.with_traceback(None)
-        del move  # nobody keeps a view of what was copied
+        del move  # no view of the copied memory is kept
         with self._lock:
             self._over = True
             self._changed.notify_all()

@@ -14,11 +14,11 @@ from hexkv.ports import Deadline, DeviceKV, Executor, InvalidRequest, Lease, Spa
 log = logging.getLogger("hexkv")
 
 OWNER = "late copy"
-"""Under which name the pool's ledger lists blocks that a late copy still uses."""
+"""The owner, in the pool's ledger, of blocks that a late copy still uses."""
 
 
 class Copy:
-    """A copy under way, and the leases on the memory that it uses."""
+    """A copy in progress, and the leases on the memory that it uses."""
 
     __slots__ = ("leases", "transfer")
 
@@ -27,22 +27,22 @@ class Copy:
         self.transfer: Transfer | None = None
 
     def shares(self, owner: str) -> list[Lease]:
-        """Leases of *owner* on the same memory, as far as it is still held."""
+        """Return leases of *owner* on the same memory, of the leases that still hold it."""
         found = []
         for lease in self.leases:
             try:
                 found.append(lease.share(owner))
-            except Exception:  # noqa: BLE001, S112 - released, which each class says in its way
+            except Exception:  # noqa: BLE001, S112 - released; each class raises its own error
                 continue
         return found
 
 
 class Copier:
-    """Waits for device copies up to a deadline, and keeps their memory for as long as it takes."""
+    """Waits for device copies up to a deadline; keeps the memory of late ones until they end."""
 
     def __init__(self) -> None:
         self.begun: dict[Copy, None] = {}
-        """Copies under way."""
+        """Copies in progress."""
 
         self.late: list[tuple[Transfer, list[Lease]]] = []
         """Copies that outlived their deadline."""
@@ -59,19 +59,19 @@ class Copier:
         gather: bool,
         layers: range | None = None,
     ) -> bool:
-        """Copy *spans*, the payloads of *leases*. Whether it was done in time.
+        """Copy *spans*, the payloads of *leases*. Return True if it was done in time.
 
         The caller may release *leases* in any case: a late copy holds shares of its own.
 
         Raises:
-            InvalidRequest: the device says that the request means nothing.
+            InvalidRequest: the device rejects the request as invalid.
         """
         copy = None
         try:
             copy = self.begin(device, spans, leases, gather=gather, layers=layers)
             return copy is not None and self.finish(copy, deadline)
         except BaseException:
-            # Out of nowhere, in the middle of the wait: the caller is about to let go.
+            # An unexpected exception in the middle of the wait: the caller is about to release.
             if copy is not None:
                 self._keep(copy)
             raise
@@ -85,12 +85,12 @@ class Copier:
         gather: bool,
         layers: range | None = None,
     ) -> Copy | None:
-        """A copy to or from *leases*, for :meth:`finish`; ``None`` if the device failed.
+        """Begin a copy to or from *leases*, for :meth:`finish`; ``None`` if the device failed.
 
-        A device that raises has nothing under way.
+        A device that raises has no copy in progress.
 
         Raises:
-            InvalidRequest: the device says that the request means nothing.
+            InvalidRequest: the device rejects the request as invalid.
         """
         copy = Copy(tuple(leases))
         try:
@@ -121,15 +121,15 @@ class Copier:
         layers: range | None = None,
         when: Callable[[Callable[[], None]], None] | None = None,
     ) -> Copy:
-        """Likewise a copy that a worker of *executor* makes, as *device* has to allow.
+        """Begin a copy that a worker of *executor* makes; *device* has to allow this.
 
-        *when* is given what has a worker begin, to be called once the copy may be made; by
-        default it may be made now.
+        *when* is called with the function that submits the copy, to be called once the copy may be
+        made; by default it may be made now.
         """
         copy = Copy(tuple(leases))
         move = device.gather if gather else device.scatter
         made = copy.transfer = BackgroundCopy(executor, partial(move, spans, layers))
-        self.begun[copy] = None  # before a worker can begin: whatever comes between, it is known
+        self.begun[copy] = None  # before a worker can begin: an interrupt finds it here
         if when is None:
             made.submit()
         else:
@@ -137,17 +137,17 @@ class Copier:
         return copy
 
     def withdraw(self, copy: Copy) -> bool:
-        """Keep a worker from making *copy*. False if it has begun, or was never its to make."""
+        """Keep a worker from making *copy*. Return False if it has begun, or is not a worker's."""
         if isinstance(copy.transfer, BackgroundCopy) and copy.transfer.withdraw():
             self.begun.pop(copy, None)
             return True
         return False
 
     def finish(self, copy: Copy, deadline: Deadline) -> bool:
-        """Wait for a copy. Whether it was done in time; its leases may go then in any case.
+        """Wait for a copy. Return True if it was done in time; its leases may be released then.
 
         Raises:
-            InvalidRequest: the device says, of what a worker copies, that it means nothing.
+            InvalidRequest: the device rejects a worker's copy as invalid.
         """
         try:
             if copy.transfer is None or _done(copy.transfer, deadline):
@@ -163,10 +163,10 @@ class Copier:
         return False
 
     def left(self, owner: str, deadline: Deadline) -> None:
-        """*owner* is gone: copies that it began, and did not finish, keep their memory.
+        """Keep the memory of copies that *owner* began and did not finish, when it has ended.
 
-        What a worker copies is withdrawn, or waited for: a host that has left a request does
-        not expect its window to be written any more.
+        A worker's copy is withdrawn, or waited for: a host that has left a request does not expect
+        further writes to its window.
         """
         for copy in list(self.begun):
             if copy.leases and copy.leases[0].owner == owner and not self.withdraw(copy):
@@ -176,7 +176,7 @@ class Copier:
                 self._keep(copy)
 
     def reap(self, deadline: Deadline) -> None:
-        """Release the memory of late copies that are done, or get done before *deadline*."""
+        """Release the memory of late copies that are done, or end before *deadline*."""
         for late in list(self.late):
             transfer, leases = late
             try:
@@ -186,7 +186,7 @@ class Copier:
                 done = True
             if not done:
                 continue
-            # Listed until all is released: what is not, the next one releases.
+            # Listed until all is released: the next call releases the rest.
             for lease in leases:
                 lease.release()
             with self._lock:
@@ -201,17 +201,17 @@ class Copier:
 
 
 def _transfer(answer: object) -> Transfer:
-    """What a device answered, if it can be waited for."""
+    """Return a device's answer, if it can be waited for."""
     if not callable(getattr(answer, "wait", None)):
         raise TypeError(f"a {type(answer).__qualname__} is no transfer")
-    return answer  # type: ignore[return-value] # the line above has told
+    return answer  # type: ignore[return-value] # checked by the line above
 
 
 def _done(transfer: Transfer, deadline: Deadline) -> bool:
-    """Whether the copy is done. What is merely true says nothing of what was copied.
+    """True if the copy is done. Only a bool is accepted: other truthy values prove nothing.
 
     Raises:
-        TypeError: it does not say whether.
+        TypeError: the answer is not a bool.
     """
     done = transfer.wait(deadline)
     if type(done) is not bool:

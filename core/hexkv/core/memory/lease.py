@@ -1,4 +1,4 @@
-"""Leases: holds on blocks of a memory, and the ledger that says who has which."""
+"""Leases: holds on blocks of a memory, and the ledger of their owners."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NO_MAGIC = bytes(_MAGIC_BYTES)
 class BlockLease:
     """A hold on a block; see :class:`hexkv.ports.Lease`.
 
-    Its frame and what it holds are plain attributes, read many times for each chunk. They are
-    gone once it is released: whoever asks for one then is told so.
+    Its frame and its spec are plain attributes, read many times for each chunk. They are deleted on
+    release: a later access raises ``InvalidRequest``.
     """
 
     __slots__ = (
@@ -53,33 +53,33 @@ class BlockLease:
         self._ledger = ledger
         self.owner = owner
         self.token = token
-        """Under which the pool's ledger lists it."""
+        """Its number in the pool's ledger."""
 
         self.frame = frame
         self.payload_bytes = payload_bytes
         self.offset = block.offset
-        """Where in the pool the block begins."""
+        """The offset of the block in the pool."""
 
         self.size = block.size
-        """Bytes of the pool that the block takes, which may be more than its frame has."""
+        """The bytes of the pool that the block takes, which may exceed those of its frame."""
 
         self.spec = spec
-        """What the block holds; ``None`` while it is being filled. Shares begin with it."""
+        """The chunk in the block; ``None`` while it is being filled. Shares start with the same."""
 
         self._block: Block | None = block
 
     @property
     def payload(self) -> memoryview:
-        """The payload in the frame. Made when it is asked for: a kept one is traced for nothing."""
+        """The payload in the frame. Made on each access: a kept view would be traced needlessly."""
         return self.frame[PAGE : PAGE + self.payload_bytes]
 
     @property
     def shared(self) -> bool:
-        """True if another lease holds the block, too."""
+        """True if another lease also holds the block."""
         return self._held().holds > 1
 
     def shrink(self, payload_bytes: int) -> None:
-        """Say how long the payload really is, once a frame's header has told.
+        """Set the actual length of the payload, once it is known from a frame's header.
 
         Raises:
             InvalidRequest: the block is shorter than that.
@@ -104,7 +104,7 @@ class BlockLease:
         return self._block is not None
 
     def end(self) -> None:
-        """Be released; the ledger has seen to the rest."""
+        """Mark it released; the ledger has already updated its records."""
         if self._block is not None:
             self._block = None
             del self.frame, self.payload_bytes, self.size, self.spec, self.offset
@@ -150,32 +150,32 @@ class BlockLease:
 
 
 class Ledger:
-    """Which lease of which owner holds which block of one memory, and which blocks are free.
+    """The holds of each owner on the blocks of one memory, and the free blocks.
 
-    The only truth is who holds what; everything else follows from it, and is derived anew after
-    a change that an exception out of nowhere did not let end. Safe from any thread.
+    Only the holds are authoritative; everything else follows from them, and is derived again after
+    a change that an unexpected exception interrupted. Safe from any thread.
     """
 
     def __init__(self, memory: memoryview, slots: int, slot_bytes: int, *, poison: bool) -> None:
         """Divide *memory*; for *poison* see :class:`~hexkv.core.memory.pool.BlockPool`."""
         self.memory = memory
         self.held: dict[str, dict[int, Block]] = {}
-        """By owner and token."""
+        """Blocks by owner and token."""
 
         self.lost: deque[tuple[str, int]] = deque()
-        """Owners and tokens of leases that died unreleased. They may do so in the middle of
-        anything, so they are taken back by whoever comes next."""
+        """Owners and tokens of leases that died unreleased. That may happen at any point, even
+        inside a change, so the next call takes them back."""
 
         self.swept = 0
-        """How many leases were taken back that their owners had left behind."""
+        """The number of leases taken back that their owners had left behind."""
 
         self.freed = 0
         """How often a block came free."""
 
-        # Entered itself, not by the condition: no signal comes between it and the body.
+        # Entered directly, not through the condition: no signal comes between it and the body.
         self.lock = RLock()
         self.line = Line(self.lock)
-        # True if this thread has the lock: then whatever asks came out of the blue.
+        # True if this thread has the lock: then the call came from a signal handler.
         self._changing: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined] # as Condition asks it
         self._home = Home()
         self.poison = poison
@@ -185,9 +185,9 @@ class Ledger:
         self._held_bytes = 0
 
     def grant(self, payloads: Sequence[int], owner: str) -> list[BlockLease]:
-        """Leases on free blocks for the first of *payloads*, their headers empty.
+        """Lease free blocks for the first of *payloads*, with empty headers.
 
-        As many as there are blocks for. Under the lock.
+        As many as there are free blocks. Under the lock.
         """
         self._begin()
         memory, mine = self.memory, self.held.setdefault(owner, {})
@@ -197,7 +197,7 @@ class Ledger:
         rows = zip(blocks, frames, payloads, self._tokens, strict=False)
         for block, size, payload, token in rows:
             start = block.offset
-            # Nothing of the former chunk's header may vouch for the new one.
+            # No part of the former chunk's header may validate the new one.
             memory[start : start + _MAGIC_BYTES] = _NO_MAGIC
             frame = memory[start : start + size]
             leases.append(BlockLease(self, block, owner, token, frame, payload, None))
@@ -210,10 +210,10 @@ class Ledger:
         return leases
 
     def adopt(self, places: Sequence[tuple[int, int, int]], owner: str) -> list[BlockLease]:
-        """Leases on blocks as another process that had this memory divided it, frames untouched.
+        """Lease blocks as another process had divided this memory, with their frames untouched.
 
         Each place is an offset, bytes of the block, and bytes of the payload; one that comes twice
-        is one block, held twice. Nothing else may be leased by now. Under the lock.
+        is one block, held twice. No block may be leased yet. Under the lock.
 
         Raises:
             InvalidRequest: these are no blocks of this memory, or two of them overlap.
@@ -232,21 +232,21 @@ class Ledger:
         return leases
 
     def own(self, lease: Lease | None) -> BlockLease | None:
-        """*lease* if it is on a block of this ledger; nobody else asks of what kind a lease is."""
+        """Return *lease* if it is on a block of this ledger; only here its class is checked."""
         return lease if isinstance(lease, BlockLease) and lease._ledger is self else None
 
     def places(self) -> Mapping[int, tuple[int, int]]:
-        """Where each block begins that somebody holds: how many bytes it has, how many hold it."""
+        """The size in bytes and the number of leases of each leased block, by its offset."""
         with self.lock:
             self._mend()
             held = (block for held in self.held.values() for block in held.values())
             return {block.offset: (block.size, block.holds) for block in held}
 
     def hold(self, leases: Sequence[BlockLease], owner: str) -> list[BlockLease]:
-        """Another lease on the block of each of *leases*, which hold them still.
+        """Create another lease on the block of each of *leases*, which must still hold it.
 
         Raises:
-            InvalidRequest: it does not: it was taken back.
+            InvalidRequest: a lease was released, or taken back.
             EngineClosed: this is a forked child.
             EngineBusy: a signal handler wants it in the middle of a change.
         """
@@ -271,22 +271,22 @@ class Ledger:
             return shares
 
     def hand_over(self, leases: Sequence[BlockLease], owner: str) -> None:
-        """Have *leases* be *owner*'s from now on; nothing where one was taken back before."""
+        """Transfer *leases* to *owner*; no effect on one that was taken back before."""
         with self.lock:
             self._begin()
             theirs = self.held.setdefault(owner, {})
             for lease in leases:
                 block = self.held.get(lease.owner, {}).pop(lease.token, None)
                 if block is not None:
-                    lease.owner = owner  # first: what is lost is taken back by this name
+                    lease.owner = owner  # first: a lost lease is taken back by this name
                     theirs[lease.token] = block
             self.held = {name: held for name, held in self.held.items() if held}
             self._torn = False
 
     def release(self, leases: Sequence[BlockLease]) -> None:
-        """Take back holds; nothing where it was taken back before, or is the parent process's.
+        """Take back holds; no effect if it was taken back before, or belongs to the parent process.
 
-        By whoever comes next, where a signal handler lets go of it in the middle of a change.
+        A release by a signal handler in the middle of a change is left to the next call.
         """
         if self._home.left or self._changing():
             if not self._home.left:
@@ -302,7 +302,7 @@ class Ledger:
             self._torn = False
 
     def sweep(self, owner: str) -> int:
-        """Take back all that *owner* still holds, because it is gone. How many leases."""
+        """Take back the leases of *owner*, which has ended. Return their number."""
         if not self.lost and not self._torn and owner not in self.held:
             return 0
         with self.lock:
@@ -314,36 +314,36 @@ class Ledger:
             return len(left)
 
     def count(self) -> Mapping[str, int]:
-        """How many leases each owner holds. Empty at rest, but for what tiers keep."""
+        """The number of leases of each owner. Empty at rest, except for those that tiers keep."""
         with self.lock:
             self._mend()
             return {owner: len(held) for owner, held in self.held.items()}
 
     @property
     def used(self) -> int:
-        """Bytes from the memory's start to the end of the furthest block that was ever lent."""
+        """Bytes from the memory's start to the end of the furthest block ever leased."""
         return self._slots.used
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of blocks that somebody holds."""
+        """Bytes of leased blocks."""
         with self.lock:
             self._mend()
             return self._held_bytes
 
     def mend(self) -> None:
-        """Take back what was lost, under the lock, so that all of it can be believed."""
+        """Take back lost leases, under the lock, so that all records are correct."""
         if self._torn or self.lost:
             self._mend()
 
     def _begin(self) -> None:
-        """A change begins: until it has ended, only the ledger is to be believed."""
+        """Begin a change: until it has ended, only the holds are authoritative."""
         if self._torn or self.lost:
             self._mend()
         self._torn = True
 
     def _mend(self) -> None:
-        """Derive everything anew after a change that did not end; take back what was lost."""
+        """Derive everything again after an interrupted change; take back lost leases."""
         if self._torn:
             self._derive()
             self._torn = False
@@ -368,7 +368,7 @@ class Ledger:
         self.line.wake()
 
     def _end(self, holds: Iterable[tuple[str, int]]) -> None:
-        """Take back holds, by owner and token; nothing where there is none."""
+        """Take back holds, by owner and token; missing ones are ignored."""
         freed = self.freed
         for owner, token in holds:
             held = self.held.get(owner)

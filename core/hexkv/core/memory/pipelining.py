@@ -1,4 +1,4 @@
-"""How many chunks one call moves at a time."""
+"""The number of chunks that one call moves at a time."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _MOST_IN_MEMORY = 256
 
 @dataclass(frozen=True, slots=True)
 class Pipelining:
-    """How many chunks a call copies at once, and how many it has under way."""
+    """The number of chunks that a call copies at once, and that it has in progress."""
 
     step: int
     ahead: int
 
     run: int
-    """How many it copies at once where nothing is read: from memory, and new ones."""
+    """The number of chunks copied at once without reads: from memory, and new ones."""
 
     @classmethod
     def of(cls, pool: BlockPool) -> Pipelining:
-        """Enough to keep several workers busy, and never more than a part of the pool."""
+        """Return enough to keep several workers busy, and never more than a part of the pool."""
         return cls.with_slots(pool.slots, pool.slot_bytes)
 
     @classmethod
     def with_slots(cls, slots: int, slot_bytes: int) -> Pipelining:
-        """Likewise, of a pool of *slots* slots of *slot_bytes*."""
+        """Return the same for a pool of *slots* slots of *slot_bytes*."""
         run = max(1, min(_MOST_IN_MEMORY, _STEP_BYTES // slot_bytes, slots // 4))
         step = min(_MOST, run)
         return cls(step, max(step, min(step * _STEPS_AHEAD, slots // 4)), run)
 
     def keepable(self, pool: BlockPool) -> int:
-        """Bytes of *pool* that a tier in memory may keep, so that one call can always go on.
+        """Bytes of *pool* that a tier in memory may keep, so that one call can always proceed.
 
-        Chunks may be pinned: without some blocks for passage, a full memory tier would keep
-        new chunks from the slower tiers, too.
+        Chunks may be pinned: without some blocks for passage, a full memory tier would keep new
+        chunks from the slower tiers as well.
         """
         passage = min(self.ahead + 1, max(1, pool.slots // 2))
         return (pool.slots - passage) * pool.slot_bytes

@@ -1,19 +1,18 @@
-"""The block pool: all the memory that chunks pass through, taken once and used again.
+"""The block pool: all the memory that chunks pass through, allocated once and reused.
 
-The first copy into a page costs up to four times as much as the next ones, and takes the page
-from the machine. So the pool hands out the most recently freed block first, and one that was
-never used only when all others are leased: in the order in which they lie. A region that can
-is told how far that has come, and backs pages ahead of it.
+The first copy into a page costs up to four times as much as the next ones, and takes the page from
+the machine. So the pool hands out the most recently freed block first, and one that was never used
+only when all others are leased, in address order. A region with ``prefault`` is informed of the
+furthest one, and backs pages ahead of it.
 
-Full chunks take a slot each. Short ones (an unfull tail, a compressed chunk) share a slot
-that is carved into runs of pages, so that a thousand small chunks do not take a thousand
-slots. A block is freed when the last lease on it is released, never earlier, whatever
-deadline has passed.
+Full chunks take a slot each. Short ones (an unfull tail, a compressed chunk) share a slot that is
+carved into runs of pages, so that a thousand small chunks do not take a thousand slots. A block is
+freed when the last lease on it is released, never earlier, whatever deadline has passed.
 
-The ledger is the only truth: which lease of which owner holds which block. Everything else
-follows from it. So an exception out of nowhere (a ``KeyboardInterrupt``) in the middle of a
-change costs nothing: whoever comes next derives the rest anew. Nor does a lease that nobody
-has any more cost a block: it says so when it dies.
+The ledger is authoritative: which lease of which owner holds which block. Everything else follows
+from it. So an unexpected exception (a ``KeyboardInterrupt``) in the middle of a change does no
+harm: the next call derives the rest again. A lost lease does not cost a block either: it is
+recorded when it is collected.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from hexkv.ports import (
 __all__ = ["BlockLease", "BlockPool", "Give", "per_task"]
 
 Give = Callable[[Sequence[Lease], str], None]
-"""Makes leases another owner's: :meth:`BlockPool.hand_over`."""
+"""Transfers leases to another owner: :meth:`BlockPool.hand_over`."""
 
 
 class BlockPool:
@@ -60,7 +59,7 @@ class BlockPool:
             slot_bytes: bytes of the largest frame, a multiple of ``PAGE``.
             poison: debug mode: overwrite each block as it is freed, so that a use after
                 release reads garbage instead of plausible KV.
-            executor: how to wait; by default as threads do.
+            executor: provides ``wait``; by default conditions wait as threads do.
 
         Raises:
             ConfigError: the region does not hold one slot.
@@ -73,16 +72,16 @@ class BlockPool:
         self.slot_bytes = slot_bytes
         self.slots = slots
         self.reclaim: Callable[[int], bool] | None = None
-        """Asked to let go of that many bytes when nothing is free; whether it let go of any."""
+        """Called with the bytes to free when no block is free; returns True if it freed any."""
 
         self.first_end: Callable[[], float] = _never
-        """When there is next something past its time that ``reclaim`` lets go of."""
+        """The time at which something expires that ``reclaim`` can free."""
 
         self._region = region
         self._ahead = region if isinstance(region, SupportsPrefault) else None
         self._used = 0
         self._ledger = Ledger(region.buffer, slots, slot_bytes, poison=poison)
-        # The same call, of whom it is.
+        # The same bound method, without an extra call.
         self.sweep = self._ledger.sweep
         self._lock = self._ledger.lock
         self._line = self._ledger.line
@@ -98,21 +97,21 @@ class BlockPool:
 
     @property
     def capacity(self) -> int:
-        """Bytes that slots take up."""
+        """Bytes of all slots."""
         return self.slots * self.slot_bytes
 
     def fits(self, payload_bytes: int) -> bool:
-        """Whether a chunk of *payload_bytes* could ever be leased."""
+        """True if a chunk of *payload_bytes* can be leased at all."""
         return frame_bytes(payload_bytes) <= self.slot_bytes
 
     def lease(
         self, payload_bytes: int, owner: str, deadline: Deadline, *, behind: int = 0
     ) -> BlockLease:
-        """A lease on a block with room for *payload_bytes*, its header empty.
+        """Lease a block with room for *payload_bytes*, with an empty header.
 
-        Takes a free block, else asks ``reclaim`` for one, else waits for a release:
-        first come, first served. Who does not wait never passes those who do. *behind* bytes
-        more are asked for at once, where the caller is about to need them.
+        Takes a free block, else one that ``reclaim`` frees, else waits for a release, in order of
+        arrival. A caller that does not wait never overtakes waiting ones. *behind* further bytes
+        are reclaimed at once, if the caller is about to need them.
 
         Raises:
             PoolExhausted: none came free before *deadline*.
@@ -154,10 +153,10 @@ class BlockPool:
     def lease_run(
         self, payloads: Sequence[int], owner: str, deadline: Deadline
     ) -> list[BlockLease]:
-        """Leases on blocks for the first of *payloads*, as many as come free at once.
+        """Lease blocks for the first of *payloads*, as many as come free at once.
 
-        Only the first is waited for: who holds a block while it waits for another may hold what
-        others wait for.
+        Waits only for the first: a caller that holds a block while it waits for another may hold
+        one that others wait for.
 
         Raises:
             PoolExhausted, InvalidRequest: as :meth:`lease`; there is not one.
@@ -184,33 +183,33 @@ class BlockPool:
         return run
 
     def hand_over(self, leases: Sequence[Lease], owner: str) -> None:
-        """Have those of *leases* that are on blocks of this pool be *owner*'s from now on."""
+        """Transfer those of *leases* that are on blocks of this pool to *owner*."""
         mine = [lease for lease in map(self._ledger.own, leases) if lease is not None]
         self._ledger.hand_over(mine, owner)
 
     def own(self, lease: Lease | None) -> BlockLease | None:
-        """*lease* as one on a block of this pool; ``None``: it is on none of them."""
+        """Return *lease* as one on a block of this pool; ``None`` if it is on none of them."""
         return self._ledger.own(lease)
 
     def ledger(self) -> Mapping[str, int]:
-        """How many leases each owner holds. Empty at rest, but for what tiers keep."""
+        """The number of leases of each owner. Empty at rest, except for those that tiers keep."""
         return self._ledger.count()
 
     @property
     def swept(self) -> int:
-        """How many leases were taken back that their owners had left behind."""
+        """The number of leases taken back that their owners had left behind."""
         return self._ledger.swept
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of blocks that somebody holds."""
+        """Bytes of leased blocks."""
         return self._ledger.held_bytes
 
     def close(self) -> Mapping[str, int]:
-        """Give the memory back if nothing is leased. What is still leased, by owner.
+        """Free the memory if no block is leased. Return the number of leases left, by owner.
 
-        A region with leases on it stays allocated: a late I/O must not write into memory
-        that belongs to somebody else by then. Calling it twice is allowed.
+        A region with leases on it stays allocated: a late I/O must not write into memory that
+        belongs to another user by then. Calling it twice is allowed.
         """
         with self._lock:
             self._closed = True
@@ -222,10 +221,10 @@ class BlockPool:
         return left
 
     def freeze(self) -> Mapping[int, tuple[int, int]]:
-        """Lend nothing and write nothing until :meth:`thaw`: another process may take the memory.
+        """Stop leasing and writing until :meth:`thaw`: another process may take over the memory.
 
-        What is leased stays so. By where each leased block begins: how many bytes it has, and how
-        many leases hold it.
+        Leases stay valid. Return, by the offset of each leased block, its size in bytes and its
+        number of leases.
         """
         with self._lock:
             self._frozen = True
@@ -233,21 +232,21 @@ class BlockPool:
             return self._ledger.places()
 
     def thaw(self) -> None:
-        """Lend again: the memory is this process's."""
+        """Lease again: the memory belongs to this process."""
         with self._lock:
             self._frozen = False
             self._ledger.poison = self._poison
             self._line.wake()
 
     def adopt(self, places: Sequence[tuple[int, int, int]], owner: str) -> list[BlockLease]:
-        """Leases on blocks that a process had which had divided the same memory.
+        """Lease blocks that another process had leased after dividing the same memory.
 
-        For a pool that has lent nothing yet.
+        For a pool without any lease yet.
 
         Args:
             places: offset, bytes of the block and bytes of the payload of each; one that comes
                 twice is one block, leased twice.
-            owner: of the leases.
+            owner: the owner of the leases.
 
         Raises:
             InvalidRequest: these are no blocks of this pool, or they overlap.
@@ -265,7 +264,7 @@ class BlockPool:
         return leases
 
     def _await(self, turn: Turn, first: bool, deadline: Deadline) -> bool:
-        """Wait until a block came free, or until it is the turn of one who was not the first."""
+        """Wait until a block came free, or until a caller that was not first becomes first."""
         freed = self._ledger.freed
 
         def ready() -> bool:
@@ -286,7 +285,7 @@ _TASK_BYTES = 32 << 20
 
 
 def per_task(pool: BlockPool) -> int:
-    """How many chunks one worker reads or writes at a time: few large ones, many small ones."""
+    """The number of chunks that one worker reads or writes at a time, by their size."""
     return max(1, _TASK_BYTES // pool.slot_bytes)
 
 

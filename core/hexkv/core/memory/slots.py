@@ -1,4 +1,4 @@
-"""How a pool's memory is divided: whole slots, and slots carved into runs of pages."""
+"""The division of a pool's memory: whole slots, and slots carved into runs of pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hexkv.ports import PAGE, InvalidRequest, frame_bytes
 
 
 class Block:
-    """A range of the pool, and how many leases hold it."""
+    """A range of the pool, and the number of leases on it."""
 
     __slots__ = ("holds", "offset", "size", "slot", "whole")
 
@@ -23,7 +23,7 @@ class Block:
 
 
 class Slots:
-    """Which ranges of the pool are free. Used under the pool's lock."""
+    """The free ranges of the pool. Used under the pool's lock."""
 
     def __init__(self, slots: int, slot_bytes: int) -> None:
         self._slots = slots
@@ -31,13 +31,13 @@ class Slots:
         self._free = list(range(slots - 1, -1, -1))
         self._carved: dict[int, list[tuple[int, int]]] = {}
         self.used = 0
-        """Bytes from the pool's start to the end of the furthest range that was ever taken."""
+        """Bytes from the pool's start to the end of the furthest range ever taken."""
 
     def block(self, offset: int, size: int) -> Block:
-        """The range of *size* bytes at *offset*; whether it is free, :meth:`derive` is told.
+        """Return the range of *size* bytes at *offset*; :meth:`derive` marks it as taken.
 
         Raises:
-            InvalidRequest: no block is there, or could be.
+            InvalidRequest: there cannot be such a block.
         """
         slot, at = divmod(offset, self._slot_bytes)
         whole = size * 2 > self._slot_bytes
@@ -47,10 +47,10 @@ class Slots:
         return Block(slot, offset, size, whole)
 
     def blocks(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], Block]:
-        """Those at *places*, by offset and bytes; each place also says how long its payload is.
+        """Return the blocks at *places*, by offset and bytes; a place also gives payload bytes.
 
         Raises:
-            InvalidRequest: no blocks are there, or could be, or two of them overlap.
+            InvalidRequest: there cannot be such blocks, or two of them overlap.
         """
         blocks = {(start, size): self.block(start, size) for start, size, _ in places}
         for _, size, payload in places:
@@ -64,7 +64,7 @@ class Slots:
         return blocks
 
     def take(self, frames: Sequence[int]) -> list[Block]:
-        """Free ranges for the first of *frames*, which are their bytes, as many as there are."""
+        """Take free ranges for the first of *frames*, sizes in bytes, as many as there are."""
         blocks: list[Block] = []
         whole = self._slot_bytes
         for size in frames:
@@ -99,7 +99,7 @@ class Slots:
         return Block(slot, start, size, whole=False)
 
     def give_back(self, block: Block) -> None:
-        """The range of *block* is free again."""
+        """Free the range of *block*."""
         if block.whole:
             self._free.append(block.slot)
             return
@@ -118,7 +118,7 @@ class Slots:
             runs.insert(place, (start, end))
 
     def derive(self, blocks: Collection[Block]) -> None:
-        """Free is what none of *blocks* takes."""
+        """Mark as free all ranges that none of *blocks* takes."""
         taken: dict[int, list[Block]] = {}
         for block in blocks:
             self.used = max(self.used, block.offset + block.size)
