@@ -1,1 +1,1 @@
-"""How a chunk is written outside memory, and how damage is found."""
+"""The format of a chunk outside memory, and the detection of damage."""

@@ -1,4 +1,4 @@
-"""Header pages that differ only in what each frame has of its own, as those of one prompt do."""
+"""Header pages that differ only in the fields of each frame, as those of one prompt do."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from hexkv.core.frames.opening import (
 from hexkv.ports import KEY_BYTES, PAGE, ChunkKey, FrameHeader, HashFunction
 
 _BEFORE_DIGESTS = f"<40sd{KEY_BYTES}s48s16x{CHECKSUM_BYTES}s4sQ836s"
-"""The page up to the digests: the moment, the key, both checksums and the position of each frame,
-and what is between them. The payload's checksum is looked at with the payload."""
+"""The page up to the digests: the fields of each frame (moment, key, both checksums, position), and
+the bytes between them. The payload's checksum is verified with the payload."""
 
 UNKNOWN = 2**64 - 1
-"""A position that the frame does not say."""
+"""The position of a frame without one."""
 
 _NO_CHECKSUM = bytes(CHECKSUM_BYTES)
 
 
 class Alike(NamedTuple):
-    """A header page that was read field by field, for the next ones."""
+    """A header page that was parsed field by field, as a pattern for the next ones."""
 
     fields: Struct
-    """What each frame has of its own in a page with so many parts, and what is between that."""
+    """The fields of each frame in a page with this number of parts, and the bytes between."""
 
     same: tuple[bytes, ...]
-    """What is between."""
+    """The bytes between."""
 
     header: FrameHeader
     algorithm: HashFunction
 
     @classmethod
     def of(cls, page: HeaderPage) -> Alike:
-        """A page in which no damage was found."""
+        """Make a pattern of an undamaged page."""
         digests = DIGEST_BYTES * len(page.header.parts)
         fields = Struct(f"{_BEFORE_DIGESTS}{digests}x{PAGE - DIGESTS_AT - digests}s")
         start, _, _, middle, _, parts, _, end, rest = fields.unpack(page.data)
         return cls(fields, (start, middle, parts, end, rest), page.header, page.algorithm)
 
     def read(self, page: bytearray) -> HeaderPage | None:
-        """What another *page* says, if it differs from this one in nothing else, and is whole.
+        """Parse another *page*, if it differs from this one in nothing else, and is undamaged.
 
-        Otherwise it has to be read field by field, and is as it was.
+        Otherwise return ``None`` and leave *page* unchanged: it has to be parsed field by field.
         """
         like = self.header
         start, created, key, middle, own, parts, position, end, rest = self.fields.unpack(page)
@@ -62,6 +62,6 @@ class Alike(NamedTuple):
             page[OWN_CHECKSUM] = own
             return None
         known = None if position == UNKNOWN else position
-        # The fields in their order: to replace some by name takes three times as long.
+        # The fields in their order: replacing some by name takes three times as long.
         header = FrameHeader(ChunkKey(key), *like[1:6], created, known, *like[8:])
         return HeaderPage(header, self.algorithm, page)

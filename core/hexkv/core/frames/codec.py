@@ -1,4 +1,4 @@
-"""The frame codec: how a chunk describes itself, and how damage is found.
+"""The frame codec: how a frame describes its chunk, and how damage is detected.
 
 A frame is a header page and the payload, padded with zeros to whole pages. The header is
 little-endian, at fixed offsets; text is printable ASCII, padded with zeros:
@@ -30,7 +30,7 @@ Each part has at least one byte, unless the payload has none; the last one's dig
 the padding, too. So every byte is hashed once, and a reader that has the page can verify
 one part, say one layer, without the others. Digests and checksums are of the algorithm that
 the header names; shorter ones are padded with zeros. A reader of another version refuses
-the frame, but meets none: a version has keys of its own (``KEY_FORMAT``).
+the frame, but never finds one: a version has keys of its own (``KEY_FORMAT``).
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ PARTS = (_IDENTITY_AT - DIGESTS_AT) // DIGEST_BYTES
 
 
 def layers_per_part(layout: KVLayout) -> int:
-    """How many neighbouring layers make one part of a raw payload: one, if there is room."""
+    """The number of neighbouring layers in one part of a raw payload: one, if there is room."""
     return -(-layout.layers // PARTS)
 
 
 def layer_parts(layout: KVLayout, tokens: int) -> tuple[int, ...]:
-    """Where the parts of a raw payload of *tokens* tokens end: at the ends of its layers."""
+    """The ends of the parts of a raw payload of *tokens* tokens: those of its layers."""
     step = layers_per_part(layout)
     last = layout.layers - 1
     ends = range(step - 1, last + step, step)
@@ -102,8 +102,8 @@ def _crc32(data: bytes | memoryview) -> bytes:
 
 
 CRC32 = HashFunction("crc32", _crc32)
-"""What every Python has. Misses one damaged frame in 2**32: for tests, and where nothing
-better is installed."""
+"""Part of every Python. Misses one damaged frame in 2**32: for tests, and where nothing better is
+installed."""
 
 
 class FrameCodec:
@@ -112,7 +112,7 @@ class FrameCodec:
     Any thread may use it. Frames are views of format ``B``.
 
     Args:
-        checksum: what frames are sealed with.
+        checksum: the algorithm to seal frames with.
         known: further algorithms that frames may have been sealed with.
 
     Raises:
@@ -124,7 +124,7 @@ class FrameCodec:
     def __init__(self, checksum: HashFunction, known: Iterable[HashFunction] = ()) -> None:
         self._own = checksum
         self._alike: Alike | None = None
-        """The page that was read field by field last."""
+        """The last page that was parsed field by field."""
 
         self._known: dict[bytes, HashFunction] = {}
         for algorithm in (*known, checksum):
@@ -138,16 +138,16 @@ class FrameCodec:
     def seal(self, frame: memoryview, header: FrameHeader) -> None:
         """Make *frame*, which holds the payload after its first page, a whole frame.
 
-        Zeroes the padding, then writes the header page in one copy. Of *header* the field
-        ``checksum`` is not asked: the frame gets the codec's own.
+        Zeroes the padding, then writes the header page in one copy. The field ``checksum`` of
+        *header* is ignored: the frame gets the codec's own.
 
         Args:
             frame: ``frame_bytes(header.payload_bytes)`` writable bytes.
-            header: what the frame is to say.
+            header: the fields of the frame.
 
         Raises:
-            ValueError: *header* has no room in a header page, or *frame* is not as long
-                as it says.
+            ValueError: *header* does not fit into a header page, or *frame* has another length than
+                it requires.
         """
         if not header.parts:
             header = header._replace(parts=(header.payload_bytes,))
@@ -157,8 +157,8 @@ class FrameCodec:
             raise ValueError(f"a frame of {len(frame)} bytes is not one of {header.payload_bytes}")
         frame[padding:] = bytes(len(frame) - padding)
         digests: deque[bytes] = deque()
-        # From its end: what was copied last is still in the CPU's cache, and so is what comes
-        # first when the frame is written.
+        # From its end: the bytes copied last are still in the CPU's cache, and so are the
+        # first ones when the frame is written.
         for index in reversed(range(len(header.parts))):
             digest = digest_of(self._own, frame[slice(*part_span(header.parts, index))])
             page[digest_at(index)] = digest[:DIGEST_BYTES]
@@ -169,20 +169,20 @@ class FrameCodec:
         frame[:PAGE] = page
 
     def open(self, frame: memoryview, key: ChunkKey | None = None) -> FrameHeader:
-        """What *frame* says, if every byte of it is as it was sealed.
+        """Return the header of *frame*, if every byte of it is as it was sealed.
 
         Args:
-            frame: the whole frame, and nothing after it.
-            key: what it must be the frame of, where that is known.
+            frame: the whole frame, without further bytes.
+            key: the key that it must have, if known.
 
         Raises:
-            CorruptFrame: it is not a frame, is damaged or of another length than it was, or
-                was put under another key.
+            CorruptFrame: it is not a frame, is damaged, has another length than when it was sealed,
+                or was put under another key.
         """
         return Opening(self, frame).end(key)
 
     def peek(self, page: memoryview) -> FrameHeader:
-        """What a header page says, if that is undamaged; the payload is not looked at.
+        """Return the header in a header page, if that is undamaged; the payload is not verified.
 
         Args:
             page: the first ``PAGE`` bytes of a frame, or more.
@@ -197,21 +197,21 @@ class FrameCodec:
 
         Args:
             page: the frame's header page, in which :meth:`peek` found no damage.
-            index: which part.
-            data: what lies in the frame's :func:`part_span` of it.
+            index: the number of the part.
+            data: the bytes in the frame's :func:`part_span` of it.
 
         Raises:
-            CorruptFrame: that is not as it was sealed.
+            CorruptFrame: they are not as they were sealed.
         """
         checked(self._known[bytes(page[_CHECKSUM_NAME])], page, index, data)
 
     def check_parts(self, frame: memoryview, ends: tuple[int, ...], parts: range) -> None:
-        """Verify neighbouring parts that lie in *frame*, behind its header page.
+        """Verify neighbouring parts in *frame*, behind its header page.
 
         Args:
-            frame: whose page :meth:`peek` has seen.
-            ends: where the parts of its payload end.
-            parts: which of them.
+            frame: a frame whose page :meth:`peek` has verified.
+            ends: the ends of the parts of its payload.
+            parts: the numbers of the parts.
 
         Raises:
             CorruptFrame: one of them is not as it was sealed.
@@ -222,11 +222,11 @@ class FrameCodec:
 
     @staticmethod
     def is_sealed(frame: memoryview) -> bool:
-        """Whether *frame* starts like one that was sealed. Verifies nothing."""
+        """True if *frame* starts like a sealed one. Verifies nothing."""
         return frame[: len(MAGIC)] == MAGIC
 
     def page(self, frame: memoryview) -> HeaderPage:
-        """The verified header page of *frame*, as :meth:`peek`, with what verifies the rest.
+        """Return the verified header page of *frame*, with the means to verify the rest.
 
         Raises:
             CorruptFrame: it is no header page, or a damaged one.
@@ -263,7 +263,7 @@ class FrameCodec:
         if digest_of(algorithm, memoryview(page)) != own_checksum:
             raise CorruptFrame("the header is damaged: its checksum differs")
 
-        # The header is as its writer left it. What follows refuses a writer that errs.
+        # The header is as its writer left it. The checks below refuse a faulty writer.
         if not 1 <= parts <= PARTS:
             raise CorruptFrame(f"the payload has {parts} parts")
         identity_end = _IDENTITY_AT + identity_bytes
@@ -275,7 +275,7 @@ class FrameCodec:
                 page[identity_end:],
             )
         )
-        # Compared as a whole: one byte after the other takes as long as to hash 256 KiB.
+        # Compared as a whole: comparing byte by byte takes as long as hashing 256 KiB.
         if identity_end > PAGE or unused != bytes(len(unused)):
             raise CorruptFrame("the header has bytes where none belong")
         if not (math.isfinite(created) and created >= 0):
@@ -302,7 +302,7 @@ class FrameCodec:
 
 
 def _page(header: FrameHeader) -> bytearray:
-    """The header page, its checksums and digests still zero."""
+    """Return the header page, its checksums and digests still zero."""
     if header.version != FRAME_VERSION:
         raise ValueError(f"version {header.version} is not {FRAME_VERSION}")
     if len(header.key) != KEY_BYTES:
@@ -338,7 +338,7 @@ def _page(header: FrameHeader) -> bytearray:
 
 
 def _add_up(ends: tuple[int, ...], payload_bytes: int) -> bool:
-    """Whether parts that end there make up the payload, none of them empty."""
+    """True if parts with these ends make up the payload, and none is empty."""
     if ends == (payload_bytes,):
         return True
     ascending = all(start < end for start, end in pairwise(ends))

@@ -1,4 +1,4 @@
-"""Opening a frame: verifying its bytes when all have come, or piece by piece while they come."""
+"""Opening a frame: verify its bytes when all have arrived, or part by part as they arrive."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ DIGESTS_AT = 1024
 DIGEST_BYTES = 8
 
 _MARKED = 16 << 10
-"""Bytes from one marked byte to the next, and the least of a part that is verified early."""
+"""The distance of marked bytes, and the size of the smallest part that is verified early."""
 
 _OTHER = bytes(byte ^ 0xFF for byte in range(256))
 
 
 class HeaderPage(NamedTuple):
-    """A header page in which no damage was found."""
+    """An undamaged header page."""
 
     header: FrameHeader
     algorithm: HashFunction
-    """Of the digests."""
+    """The algorithm of the digests."""
 
     data: bytearray
     """A copy of the page."""
@@ -56,7 +56,7 @@ class Opening:
 
     Args:
         pages: reads the header page.
-        frame: where the frame is, or is to come.
+        frame: the memory of the frame, filled now or later.
     """
 
     __slots__ = ("_digests", "_frame", "_marked", "_page", "_pages")
@@ -69,11 +69,11 @@ class Opening:
         self._digests: list[bytes] = []
 
     def mark(self) -> None:
-        """Change what the buffer holds, so that it is not taken for what is still to come.
+        """Change bytes of the buffer, so that its old contents do not pass for the new frame.
 
-        A block may hold the very frame that a store is asked for, from an earlier read. If the
-        store then told of bytes before they are there, and damaged ones came, the former ones
-        would have been verified. In each part that :meth:`filled` verifies, a byte is changed.
+        A block may hold the very frame that a store is to read, from an earlier read. If the store
+        then reported bytes before they arrive, and damaged ones arrived, the old ones would have
+        been verified. In each part that :meth:`filled` verifies, a byte is changed.
         """
         if len(self._frame) > PAGE + _MARKED:
             marked = self._frame[::_MARKED]
@@ -83,7 +83,7 @@ class Opening:
     def filled(self, upto: int) -> None:
         """Verify the parts that end before byte *upto* of a marked buffer.
 
-        Only success counts: what differs now is looked at again when all has come.
+        Only success counts: a part that differs now is verified again when all have arrived.
         """
         if not self._marked:
             return
@@ -100,7 +100,7 @@ class Opening:
             self._digests.clear()
 
     def end(self, key: ChunkKey | None) -> FrameHeader:
-        """What the frame says, now that all of it is there.
+        """Return the header of the frame, now that all of it has arrived.
 
         Raises:
             CorruptFrame, StoreError: see :meth:`hexkv.core.frames.codec.FrameCodec.open`.
@@ -123,7 +123,7 @@ class Opening:
         told = DIGESTS_AT + len(digests) * DIGEST_BYTES
         start = PAGE + (header.parts[len(digests) - 1] if digests else 0)
         # As :func:`checked` of each :func:`part_span`, in one loop: all parts of every frame
-        # that comes from anywhere pass through here.
+        # that is read pass through here.
         for index in range(len(digests), len(header.parts)):
             end = PAGE + header.parts[index] if index < last else frame_bytes(header.payload_bytes)
             if end > upto:
@@ -136,7 +136,7 @@ class Opening:
 
 
 def opened(opening: Opening, key: ChunkKey) -> FrameHeader | Reason:
-    """What a frame says that has come, or why it is not to be used as that of *key*."""
+    """Return the header of a frame that has arrived, or why it is unusable for *key*."""
     try:
         return opening.end(key)
     except CorruptFrame:
@@ -147,7 +147,7 @@ def opened(opening: Opening, key: ChunkKey) -> FrameHeader | Reason:
 
 
 def part_span(parts: tuple[int, ...], index: int) -> tuple[int, int]:
-    """``(start, end)`` of a part in a frame whose parts end there; the padding is the last's."""
+    """Return ``(start, end)`` of a part in a frame; the last part includes the padding."""
     start = PAGE + (parts[index - 1] if index else 0)
     if index == len(parts) - 1:
         return start, frame_bytes(parts[index])
@@ -155,17 +155,17 @@ def part_span(parts: tuple[int, ...], index: int) -> tuple[int, int]:
 
 
 def digest_at(index: int) -> slice:
-    """Where a header page has the digest of a part."""
+    """Return the position in a header page of the digest of a part."""
     return slice(DIGESTS_AT + index * DIGEST_BYTES, DIGESTS_AT + (index + 1) * DIGEST_BYTES)
 
 
 def checked(
     algorithm: HashFunction, page: bytes | bytearray | memoryview, index: int, data: memoryview
 ) -> bytes:
-    """The digest of a part, if it is the one that *page* has.
+    """Return the digest of a part, if it equals the one in *page*.
 
     Raises:
-        CorruptFrame: it is another one.
+        CorruptFrame: it differs.
     """
     digest = digest_of(algorithm, data)
     if digest[:DIGEST_BYTES] != page[digest_at(index)]:
@@ -174,7 +174,7 @@ def checked(
 
 
 def checked_digests(page: HeaderPage, digests: Sequence[bytes]) -> bytes:
-    """The checksum of *digests*, one of each part; nothing if *page* has another one.
+    """Return the checksum of *digests*, one of each part; empty if *page* has other digests.
 
     Raises:
         StoreError: the algorithm failed.
@@ -187,7 +187,7 @@ def checked_digests(page: HeaderPage, digests: Sequence[bytes]) -> bytes:
 
 
 def digest_of(algorithm: HashFunction, data: memoryview) -> bytes:
-    """The digest of *data*, in as many bytes as a header has for it.
+    """Return the digest of *data*, padded to the length of a header's field.
 
     Raises:
         StoreError: the algorithm failed.
