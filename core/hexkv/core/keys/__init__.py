@@ -1,1 +1,1 @@
-"""Tokens packed, cut and hashed into the keys of chunks."""
+"""Pack, cut and hash tokens into the keys of chunks."""

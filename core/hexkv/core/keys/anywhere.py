@@ -1,15 +1,15 @@
 """Finding segments at any token offset: by windows of 16 tokens, then by their full keys.
 
-A rolling hash would take a step for each token of a prompt, too many for Python. So the segments
-take the steps: eight neighbouring windows of each one's first chunk are indexed, and of a prompt
-only each eighth window is looked up. Wherever a segment stands, one of its windows is among those.
-Where all the chunk's tokens then have its hash, too, they are named as if they were the segment:
-what has another key is another text.
+A rolling hash would take a step for each token of a prompt, too many for Python. So the steps are
+taken for the segments: eight neighbouring windows of each one's first chunk are indexed, and of a
+prompt only each eighth window is looked up. At any offset of a segment, one of its windows is among
+those. If all the chunk's tokens then have its hash, too, they are named as if they were the
+segment: tokens with another key are another text.
 
 Hashes are those of Python's own ``bytes``, SipHash with a secret of the process (unless
-``PYTHONHASHSEED`` takes that away): whoever could make texts collide all the same costs time. So do
-texts that repeat themselves. No window belongs to more than 64 places in chunks, so at most eight
-comparisons are made for each token of a prompt, and none after the deadline.
+``PYTHONHASHSEED`` disables this): an attack that makes texts collide nevertheless only costs time.
+So do texts that repeat themselves. No window belongs to more than 64 places in chunks, so at most
+eight comparisons are made for each token of a prompt, and none after the deadline.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from hexkv.core.keys.tokens import TOKEN_BYTES
 from hexkv.ports import ChunkKey, Deadline, Piece, SegmentFinder
 
 _WINDOW = 16
-"""Tokens that are looked up together: text seldom has the same ones twice."""
+"""Tokens that are looked up together: a text seldom contains the same ones twice."""
 
 _STRIDE = 8
-"""Tokens between two looks, and windows of each chunk."""
+"""The distance in tokens of two lookups, and the number of windows of each chunk."""
 
 _CROWD = 64
-"""Places in chunks that share a window; what would be one more is not found."""
+"""The most places in chunks that share a window; a chunk beyond that is not found."""
 
 _BLOCK = 1 << 10
-"""Windows that are looked up between two looks at the clock: about 0.2 ms."""
+"""The number of windows looked up between two checks of the clock: about 0.2 ms."""
 
 _LOOK = 256
-"""Comparisons, likewise."""
+"""The number of comparisons between two checks of the clock."""
 
 PIECE_BYTES = 2_000
-"""Memory that one chunk takes here, about: its key and its windows."""
+"""The approximate memory of one chunk here: its key and its windows."""
 
 
 class _First(NamedTuple):
@@ -49,11 +49,11 @@ class _First(NamedTuple):
     """Bytes of its tokens."""
 
     whole: int
-    """Hash of all of them."""
+    """The hash of all of them."""
 
 
 class _Known(NamedTuple):
-    """What was added."""
+    """A chunk that was added."""
 
     tokens: int
     position: int
@@ -65,27 +65,27 @@ class WindowFinder:
     """A :class:`~hexkv.ports.SegmentFinder` for the segments of one namespace."""
 
     def __init__(self, keyer: NamespaceHasher, budget: int, least: int = 32) -> None:
-        """Chunks are named by *keyer*; *budget* is in bytes, and the oldest make room.
+        """*keyer* names the chunks; *budget* is in bytes, and the oldest chunks are forgotten.
 
-        *least* is the number of tokens of the shortest first chunk that is found. Where it is
-        small, windows are shorter and stand closer, so that a prompt takes longer to search.
+        *least* is the number of tokens of the shortest first chunk that is found. If it is small,
+        windows are shorter and closer together, so that a prompt takes longer to search.
         """
         self._keyer = keyer
         self._least = least
         self._window = min(_WINDOW, (least + 1) // 2)
-        # No shorter chunk has that many windows.
+        # No shorter chunk has as many windows.
         self._stride = min(_STRIDE, least - self._window + 1)
         self._most = budget // PIECE_BYTES
         self._lock = Lock()
         self._known: dict[ChunkKey, _Known] = {}
-        """In the order in which they were added last."""
+        """In the order of their last addition."""
 
-        # Values are never changed but replaced, so who looks needs no lock.
+        # Values are never changed but replaced, so readers need no lock.
         self._windows: dict[int, tuple[tuple[int, _First], ...]] = {}
-        """By the hash of a window the chunks that have it, and how many bytes before it."""
+        """The chunks that contain a window, by its hash, with the number of bytes before it."""
 
         self._next: dict[ChunkKey, dict[int, set[ChunkKey]]] = {}
-        """What continues a chunk, by its tokens; who looks takes a copy of these."""
+        """The continuations of a chunk, by their tokens; readers take a copy of these."""
 
     @property
     def used_bytes(self) -> int:
@@ -134,7 +134,7 @@ class WindowFinder:
     def _candidates(
         self, data: bytes, deadline: Deadline | None
     ) -> Sequence[tuple[int, int, ChunkKey]]:
-        """Where first chunks seem to be, minus their tokens, and which: the longest first."""
+        """Return candidates (start, minus tokens, key) by start, the longest first."""
         known = self._windows.get
         wide, step = self._window * TOKEN_BYTES, self._stride * TOKEN_BYTES
         found: list[tuple[int, int, ChunkKey]] = []
@@ -161,7 +161,7 @@ class WindowFinder:
         return sorted(found)
 
     def _add_first(self, key: ChunkKey, data: bytes) -> bool:
-        """Index a chunk by windows at its beginning, middle or end: where fewest share them."""
+        """Index a chunk by windows at its beginning, middle or end, the least shared ones."""
         last = len(data) // TOKEN_BYTES - self._window - self._stride + 1
         chosen: tuple[int, int, list[int]] | None = None
         for place in sorted({0, last // 2, last}):
@@ -182,7 +182,7 @@ class WindowFinder:
         return True
 
     def _continued(self, data: bytes, piece: Piece) -> Piece | None:
-        """The longest known chunk that continues the one of *piece*, if the prompt does."""
+        """Return the longest known chunk that continues *piece* in the prompt."""
         for tokens in sorted(self._next.get(piece.key, ()), reverse=True):
             end = piece.end + tokens
             if end * TOKEN_BYTES <= len(data):
@@ -193,7 +193,7 @@ class WindowFinder:
         return None
 
     def _make_room(self, spared: ChunkKey | None) -> bool:
-        """Room for one more, by forgetting the oldest; not *spared* nor what that continues."""
+        """Make room for one more by forgetting the oldest, except *spared* and its predecessors."""
         family = set()
         while spared is not None:
             family.add(spared)

@@ -12,9 +12,9 @@ from hexkv.ports import Bounds, ConfigError, InvalidTokens, Tokens
 class PrefixChunker:
     """Chunks of *size* tokens from the start of the prompt, without gaps.
 
-    Every chunk is named by the whole prompt up to its end: what causal attention makes of
-    it. The last one may be a tail: whole multiples of *tail* tokens, but fewer than *size*. That
-    changes no other chunk's name, so engines with and without tails share their full chunks.
+    Every chunk is named by the whole prompt up to its end, on which causal attention depends. The
+    last one may be a tail: whole multiples of *tail* tokens, but fewer than *size*. That changes no
+    other chunk's name, so engines with and without tails share their full chunks.
 
     Raises:
         ConfigError: a chunk has no tokens, or is no whole multiple of *tail*.
@@ -22,7 +22,7 @@ class PrefixChunker:
 
     size: int = 256
     tail: int = 0
-    """Tokens between the places where a tail may end; 0: there are no tails."""
+    """The distance in tokens of the possible ends of a tail; 0: no tails."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -44,20 +44,20 @@ class PrefixChunker:
 
 
 class SegmentChunker:
-    """Segments between separators, wherever they stand in the prompt, for blending.
+    """Segments between separators, at any position in the prompt, for blending.
 
-    Separators are matched from the left and do not overlap, as in ``str.split``; they are
-    part of no segment, so every other token is in exactly one. A segment longer than
-    *maximum* is cut into pieces of *maximum* tokens and a rest; a piece is named by its
-    segment up to its end, the segment itself by nothing around it. Pieces shorter than
-    *minimum* are dropped: they are not worth an object of their own.
+    Separators are matched from the left and do not overlap, as in ``str.split``; they are part of
+    no segment, so every other token is in exactly one. A segment longer than *maximum* is cut into
+    pieces of *maximum* tokens and a rest; a piece is named by its segment up to its end, the
+    segment itself by nothing around it. Pieces shorter than *minimum* are dropped: they are not
+    worth an object of their own.
 
-    Neither separator nor *minimum* is part of the scheme: the same segment, cut out by
-    another separator, has the same name. Without a separator all tokens are one segment.
+    Neither separator nor *minimum* is part of the scheme: the same segment, cut out by another
+    separator, has the same name. Without a separator all tokens are one segment.
 
     Raises:
-        ConfigError: the separator is no token sequence, or no length satisfies
-            ``1 <= minimum <= maximum``.
+        ConfigError: the separator is not a token sequence, or no length satisfies ``1 <= minimum <=
+            maximum``.
     """
 
     __slots__ = ("_separator", "maximum", "minimum")
@@ -88,7 +88,7 @@ class SegmentChunker:
         return Bounds(starts, ends)
 
     def _segments(self, data: bytes) -> list[tuple[int, int]]:
-        """Token positions of what lies between the separators, empty segments included."""
+        """Return the token ranges between the separators, including empty segments."""
         segments: list[tuple[int, int]] = []
         start = search = 0
         while self._separator and (found := data.find(self._separator, search)) >= 0:

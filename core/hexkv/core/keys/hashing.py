@@ -6,13 +6,13 @@
     digest_i = H(digest_i-1 || tokens of chunk i as little-endian uint32)
     key_i    = root[:16] || digest_i
 
-In a chain that is not seeded the first chunk is hashed without the root, which keys have all the
-same: digests then name tokens and nothing else, as the digests of some engines do (SGLang's pages).
+In a chain that is not seeded the first chunk is hashed without the root, although keys still start
+with it: digests then depend on the tokens only, as those of some engines do (SGLang's pages).
 
 ``digest_i-1`` is the root where a chunk does not continue the one before it
 (:class:`~hexkv.ports.Bounds`): a prefix chunk is named by everything before it, a segment
 by itself. The digest before has a fixed length, so no two inputs of ``H`` run together.
-The hash must resist collisions, or a crafted prompt could be served another one's KV.
+The hash must resist collisions, or a crafted prompt could be served another prompt's KV.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ keys, and none takes a frame that it cannot read for a damaged one and deletes i
 """
 
 _PIECE = 256
-"""Chunks that are named between two looks at the clock."""
+"""The number of chunks that are named between two checks of the clock."""
 
 UNSEEDED = "/unseeded"
-"""After the scheme, in the identity of a chain that the root does not seed."""
+"""The suffix of the scheme, in the identity of a chain that the root does not seed."""
 
 
 def _sha256(data: bytes | memoryview) -> bytes:
@@ -60,19 +60,20 @@ def _blake2b(data: bytes | memoryview) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
-# The default is what every Python has, whatever else is installed, or two hosts would miss
-# each other. Measured for 131,072 tokens in chained chunks of 256: SHA-256 0.45 ms, BLAKE2b
-# 0.64 ms on a CPU with SHA extensions; SHA-256 0.98 ms with these masked, so the order turns.
-# Either is far below the time that moving the KV of one such chunk takes.
+# The default is part of every Python, so that any two hosts use the same. Measured for
+# 131,072 tokens in chained chunks of 256: SHA-256 0.45 ms, BLAKE2b 0.64 ms on a CPU with
+# SHA extensions; SHA-256 0.98 ms with these masked, so the order turns. Either is far
+# below the time that moving the KV of one such chunk takes.
 SHA256 = HashFunction("sha256", _sha256)
 BLAKE2B = HashFunction("blake2b-256", _blake2b)
 
 
 def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
-    """What makes KV differ besides the tokens, as canonical JSON: sorted, dense, printable.
+    """Return the properties that KV depends on besides the tokens, as canonical JSON.
 
-    Says everything in the open but the salt, which is a secret: its SHA-256 stands for it.
-    A salt that can be guessed can be found by trying; give it 128 random bits.
+    Sorted, dense and printable. All properties are in plain text except the salt, which is a
+    secret: its SHA-256 stands for it. A salt that can be guessed can be found by trying; give it
+    128 random bits.
 
     Args:
         namespace: every field is part of the result.
@@ -80,8 +81,8 @@ def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
         algorithm: name of the hash that keys are made with.
 
     Raises:
-        ConfigError: longer than the ``IDENTITY_BYTES`` that a frame's header has room for,
-            or a field holds surrogates, which are not text.
+        ConfigError: longer than the ``IDENTITY_BYTES`` that a frame's header has room for, or a
+            field holds surrogates, which are not text.
     """
     try:
         described = {
@@ -96,7 +97,7 @@ def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
             "salt": hashed_salt(namespace.salt),
             "scheme": scheme,
         }
-        # JSON would write two surrogates and the character they stand for alike.
+        # JSON would encode two surrogates like the character that they stand for.
         json.dumps(described, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ConfigError(f"the namespace of model {namespace.model!a}: {error}") from error
@@ -110,23 +111,23 @@ def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
 
 
 def scheme_of(chunker: Chunker, *, seeded: bool) -> str:
-    """What identities say of how prompts are cut and chunks chained."""
+    """Return the scheme in identities: how prompts are cut and chunks chained."""
     return chunker.scheme if seeded else chunker.scheme + UNSEEDED
 
 
 def hashed_salt(salt: str) -> str:
-    """What stands for a tenant's *salt* in identities; empty where there is none."""
+    """Return the digest that replaces a tenant's *salt* in identities; empty without a salt."""
     return hashlib.sha256(b"hexkv salt\0" + salt.encode()).hexdigest() if salt else ""
 
 
 class NamespaceHasher:
     """Names the chunks of prompts of one namespace. Immutable: any thread may use it.
 
-    Made from a namespace, or by :meth:`of_identity` from what a frame says of it.
+    Made from a namespace, or by :meth:`of_identity` from the identity in a frame.
 
     Raises:
-        ConfigError: the identity does not fit (:func:`identity`), or *algorithm* does not
-            give ``DIGEST_BYTES`` bytes.
+        ConfigError: the identity does not fit (:func:`identity`), or *algorithm* does not give
+            ``DIGEST_BYTES`` bytes.
     """
 
     __slots__ = ("_anchor", "_chunker", "_digest", "identity", "prefix", "root")
@@ -147,7 +148,7 @@ class NamespaceHasher:
     def of_identity(
         cls, identity: str, algorithm: HashFunction, chunker: Chunker
     ) -> NamespaceHasher:
-        """The keyer of the namespace that gave *identity*, whose salt need not be known.
+        """Return the hasher of the namespace with this *identity*, whose salt need not be known.
 
         Raises:
             ConfigError: *identity* is of another algorithm or scheme, or no identity at all.
@@ -177,11 +178,11 @@ class NamespaceHasher:
                 f"hash {algorithm.name!r} gives {len(self.root)} bytes, not {DIGEST_BYTES}"
             )
         self.prefix = self.root[:NAMESPACE_BYTES]
-        """Leads every key of the namespace."""
+        """The start of every key of the namespace."""
         self._anchor = self.root if seeded else b""
 
     def cut(self, packed: memoryview) -> Bounds:
-        """Where the chunks of one prompt lie."""
+        """Return the bounds of the chunks of one prompt."""
         return self._chunker.cut(packed)
 
     def name(
@@ -191,13 +192,13 @@ class NamespaceHasher:
         known: Sequence[ChunkKey] = (),
         bounds: Bounds | None = None,
     ) -> list[ChunkKey]:
-        """The names of one prompt's chunks; fewer than there are, if the time for it was over.
+        """Return the names of one prompt's chunks; only the first ones if the deadline passes.
 
         Args:
             packed: the tokens, as :func:`~hexkv.core.keys.tokens.pack` gives them.
-            deadline: after which no more of them are named.
+            deadline: after which the others are not named.
             known: the keys of the first ones, if these are known already.
-            bounds: where the chunks lie, if that is known already.
+            bounds: the bounds of the chunks, if these are known already.
         """
         starts, ends = self.cut(packed) if bounds is None else bounds
         digest, prefix, words = self._digest, self.prefix, packed.cast("I")
@@ -217,18 +218,18 @@ class NamespaceHasher:
         return cast("list[ChunkKey]", keys)
 
     def name_of(self, data: bytes, after: ChunkKey | None) -> ChunkKey:
-        """The name of one chunk of packed tokens, behind the chunk *after* or first of all."""
+        """Return the name of one chunk of packed tokens, behind *after*, or as the first."""
         link = self._anchor if after is None else after[NAMESPACE_BYTES:]
         return cast("ChunkKey", self.prefix + self._digest(link + data))
 
     def name_ends(
         self, packed: memoryview, start: int, ends: Iterable[int], after: ChunkKey | None
     ) -> list[ChunkKey]:
-        """The names of one chunk, cut off at each of *ends*.
+        """Return the names of one chunk, cut off at each of *ends*.
 
         Args:
             packed: the prompt's tokens.
-            start: where the chunk starts.
+            start: the token position of the chunk's start.
             ends: token positions behind *start*.
             after: the chunk that it continues; ``None`` if it is the first one.
         """

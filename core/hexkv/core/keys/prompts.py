@@ -1,4 +1,4 @@
-"""A prompt as the engine sees it: chunks with names, in one namespace."""
+"""A prompt as the engine uses it: named chunks, in one namespace."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from hexkv.ports import (
 )
 
 LONGEST_PROMPT = 1 << 24
-"""Tokens: more than any model takes, and named in a second or two."""
+"""The most tokens: more than any model takes, and named in a second or two."""
 
 _AGAIN = 16
-"""Short prompts that are kept with their names: a megabyte of tokens at most."""
+"""The number of short prompts kept with their names: a megabyte of tokens at most."""
 
 _NAMESPACES = 256
-"""Namespaces (LoRA adapters, tenants) whose keyers are kept."""
+"""The number of namespaces (LoRA adapters, tenants) whose hashers are kept."""
 
 
 _NONE = Bounds((), ())
@@ -47,7 +47,7 @@ _NONE = Bounds((), ())
 
 @dataclass(frozen=True, slots=True)
 class Tails:
-    """What names the tails that other prompts with the same beginning may have stored."""
+    """Names the tails that other prompts with the same beginning may have stored."""
 
     keyer: NamespaceHasher
     packed: memoryview
@@ -57,12 +57,12 @@ class Tails:
     """Tokens of a full chunk."""
 
     step: int
-    """Tokens between the places where tails end."""
+    """The distance in tokens of the possible ends of tails."""
 
 
-@dataclass(slots=True)  # a frozen one takes three times as long to make
+@dataclass(slots=True)  # a frozen one takes three times as long to create
 class Prompt:
-    """Consecutive chunks of one prompt, and what each must turn out to be."""
+    """Consecutive chunks of one prompt, and the properties that each must have."""
 
     layout: KVLayout
     identity: str
@@ -71,30 +71,30 @@ class Prompt:
 
     keys: Sequence[ChunkKey]
     starts: Sequence[int]
-    """Position of each chunk's first token."""
+    """The position of each chunk's first token."""
 
     ends: Sequence[int]
     after: ChunkKey | None = None
     """The chunk before the first one."""
 
     placed: bool = True
-    """False where a host named the chunks itself: their positions in the prompt are not known."""
+    """False if a host named the chunks itself: their positions in the prompt are not known."""
 
     unnamed: Bounds = _NONE
-    """All of its chunks, if the time for naming was over before they had names."""
+    """The bounds of all chunks, if the deadline for naming passed before they had names."""
 
     tails: Tails | None = None
-    """``None`` where chunks have no tails."""
+    """``None`` if chunks have no tails."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @classmethod
     def of(cls, specs: Sequence[ChunkSpec]) -> Prompt:
-        """The prompt whose chunks a host named itself, one after the other.
+        """Return the prompt of chunks that a host named itself, one after the other.
 
         Raises:
-            InvalidRequest: they are of several namespaces, of none, or encoded.
+            InvalidRequest: there are none, or they are of several namespaces, encoded, or empty.
         """
         if not specs:
             raise InvalidRequest("no chunks to move")
@@ -109,7 +109,7 @@ class Prompt:
         return cls(layout, identity, ends[-1], keys, [0, *ends[:-1]], ends, None, False)
 
     def part(self, start: int, end: int) -> Prompt:
-        """Chunks ``[start, end)``."""
+        """Return the chunks ``[start, end)``."""
         if start == 0 and end == len(self.keys):
             return self
         return Prompt(
@@ -125,7 +125,7 @@ class Prompt:
         )
 
     def since(self, token: int) -> Prompt:
-        """From the chunk on that *token* is in."""
+        """Return the chunks from the one that contains *token* on."""
         if not token:
             return self
         if self.unnamed.ends:
@@ -136,7 +136,7 @@ class Prompt:
 
     @property
     def bounds(self) -> Bounds:
-        """Where the chunks begin and end."""
+        """The starts and ends of the chunks."""
         return Bounds(self.starts, self.ends)
 
     @property
@@ -148,10 +148,10 @@ class Prompt:
         return count
 
     def tails_of(self, number: int) -> tuple[list[ChunkKey], Sequence[int]]:
-        """The names and ends of what may be stored of chunk *number*, the longest first.
+        """Return the names and ends of the possible tails of chunk *number*, the longest first.
 
-        Of a full chunk what is shorter, of a tail that itself, too; nothing of a chunk that
-        there is not.
+        For a full chunk the shorter ones, for a tail also the tail itself; none for a number beyond
+        the last chunk.
         """
         if self.tails is None or number >= len(self.keys):
             return [], ()
@@ -162,7 +162,7 @@ class Prompt:
         return self.tails.keyer.name_ends(self.tails.packed, start, ends, after), ends
 
     def ending(self, count: int, key: ChunkKey, end: int) -> Prompt:
-        """The first *count* chunks, and of the next one the tail *key* that ends at *end*."""
+        """Return the first *count* chunks, and the tail *key* of the next, which ends at *end*."""
         part = self.part(0, count + 1)
         return replace(
             part, keys=[*part.keys[:count], key], ends=[*part.ends[:count], end], tails=None
@@ -177,14 +177,14 @@ class Prompt:
         return self.layout.chunk_bytes(self.tokens(i))
 
     def spec(self, i: int) -> ChunkSpec:
-        """What chunk *i* is."""
+        """Return the spec of chunk *i*."""
         start = self.starts[i]
         tokens = self.ends[i] - start
         position = start if self.placed else None
         return ChunkSpec(self.keys[i], self.identity, self.layout, tokens, RAW, position)
 
     def specs(self, start: int = 0, end: int | None = None) -> list[ChunkSpec]:
-        """What chunks ``[start, end)`` are; by default all from *start* on."""
+        """Return the specs of chunks ``[start, end)``; by default of all from *start* on."""
         part = slice(start, end)
         starts, ends = self.starts[part], self.ends[part]
         rows = zip(
@@ -196,21 +196,21 @@ class Prompt:
             starts if self.placed else repeat(None),
             strict=False,
         )
-        # By column: to call the class for each row takes three times as long.
+        # By column: calling the class for each row takes three times as long.
         return list(map(tuple.__new__, repeat(ChunkSpec), rows))
 
     def span(self, i: int, data: memoryview) -> Span:
-        """Where chunk *i* lies in the device, and the bytes that go with it."""
+        """Return the position of chunk *i* in the device, with *data*."""
         return Span(self.starts[i], self.ends[i], data)
 
     def spans(self, leases: Sequence[Lease]) -> list[Span]:
-        """Where all chunks lie, and the payloads of *leases*, one for each."""
+        """Return the positions of all chunks, with the payloads of *leases*, one for each."""
         rows = zip(self.starts, self.ends, [lease.payload for lease in leases], strict=False)
         return list(map(tuple.__new__, repeat(Span), rows))
 
 
 class ChunkHasher:
-    """Names prompts in any namespace, keeping what it costs to begin one."""
+    """Names prompts in any namespace, and caches a hasher for each namespace."""
 
     def __init__(
         self,
@@ -222,14 +222,14 @@ class ChunkHasher:
         longest: int = 1 << 32,
         told: PromptSink | None = None,
     ) -> None:
-        """*met* is told each new namespace, and how its keys begin, before any key is used.
+        """*met* is called with each new namespace and its key prefix, before any key is used.
 
-        *told* learns the tokens of each prompt that gets names.
+        It may be called again with the same one, by several threads at once.
 
-        It may be told of one again, by several threads at once.
+        *told* receives the tokens of each prompt that gets names.
 
-        Chains that are not *seeded* name tokens alone (:mod:`hexkv.core.keys.hashing`). Prompts
-        of more than *longest* tokens are refused.
+        Chains that are not *seeded* name tokens alone (:mod:`hexkv.core.keys.hashing`). Prompts of
+        more than *longest* tokens are refused.
         """
         self._longest = longest
         self._told = told
@@ -239,23 +239,23 @@ class ChunkHasher:
         self._algorithm = algorithm
         self._keyers: OrderedDict[Namespace, NamespaceHasher] = OrderedDict()
         self._newest: tuple[Namespace, NamespaceHasher] | None = None
-        """The last of them: to find it again takes no hash over all that a namespace says."""
+        """The last of them: found again without a hash over all fields of a namespace."""
 
         self._recent = RecentPrompts(chunker.size * TOKEN_BYTES)
         self._again: Sequence[tuple[NamespaceHasher, bytes, Prompt]] = ()
-        """Short prompts that were named last, the latest first. Replaced as a whole."""
+        """The last short prompts that were named, the latest first. Replaced as a whole."""
 
         self._lock = Lock()
 
     def count(self, tokens: Tokens) -> int:
-        """How many tokens there are.
+        """Return the number of tokens.
 
         Raises:
-            InvalidTokens: more than may be.
+            InvalidTokens: there are more than *longest*.
         """
         try:
             count = len(tokens)  # type: ignore[arg-type]
-        except TypeError:  # what has no length is no prompt, which packing says
+        except TypeError:  # without a length it is no prompt; packing raises the error
             count = 0
         if count > self._longest:
             raise InvalidTokens(
@@ -270,7 +270,7 @@ class ChunkHasher:
         """Cut *tokens* and name the chunks, all of them or none before *deadline*.
 
         Raises:
-            InvalidTokens: they are not integers in ``[0, 2**32)``, or more than may be.
+            InvalidTokens: they are not integers in ``[0, 2**32)``, or more than *longest*.
             ConfigError: the namespace's identity is too long for a frame's header.
         """
         keyer = self.keyer(namespace)
@@ -280,7 +280,7 @@ class ChunkHasher:
             bounds = self._chunker.cut(memoryview(bytes(count * TOKEN_BYTES)))
             return Prompt(namespace.layout, keyer.identity, count, (), (), (), unnamed=bounds)
         whole = packed.obj
-        if not isinstance(whole, bytes) or len(whole) != len(packed):  # which may change later
+        if not isinstance(whole, bytes) or len(whole) != len(packed):  # it may change later
             whole = bytes(packed)
         short = len(whole) < LEAST
         prompt = self._named(keyer, whole) if short else None
@@ -293,7 +293,7 @@ class ChunkHasher:
         return prompt
 
     def _named(self, keyer: NamespaceHasher, whole: bytes) -> Prompt | None:
-        """The prompt of these tokens, if it was named lately: it is looked up, then retrieved."""
+        """Return the prompt of these tokens if named recently: a retrieve follows a lookup."""
         for known, tokens, prompt in self._again:
             if tokens == whole and known is keyer:
                 return prompt
@@ -302,7 +302,7 @@ class ChunkHasher:
     def _new(
         self, keyer: NamespaceHasher, layout: KVLayout, whole: bytes, deadline: Deadline | None
     ) -> Prompt:
-        """The prompt of these tokens; all of it unnamed if its names took too long."""
+        """Return the prompt of these tokens; all of it unnamed if naming took too long."""
         packed = memoryview(whole)
         bounds = keyer.cut(packed)
         if len(whole) < LEAST:
@@ -313,13 +313,13 @@ class ChunkHasher:
         if len(keys) < len(bounds.ends):
             return Prompt(layout, keyer.identity, count, (), (), (), unnamed=bounds)
         tails = Tails(keyer, packed, size, self._chunker.tail) if self._chunker.tail else None
-        # Others get the same prompt, so nobody may change it.
+        # Other calls get the same prompt, so it must not be changed.
         return Prompt(layout, keyer.identity, count, tuple(keys), *bounds, tails=tails)
 
     def _keys(
         self, keyer: NamespaceHasher, whole: bytes, bounds: Bounds, deadline: Deadline | None
     ) -> list[ChunkKey]:
-        """The names of a long prompt's chunks, hashed only where they were not named lately."""
+        """Return the names of a long prompt's chunks; hashes only those not named recently."""
         former, count = self._recent.find(keyer.root, whole)
         known = former.keys[:count] if former is not None else ()
         keys = keyer.name(memoryview(whole), deadline, known, bounds)
@@ -329,12 +329,12 @@ class ChunkHasher:
         return keys
 
     def keyers(self) -> list[NamespaceHasher]:
-        """Those of every namespace that was met lately."""
+        """Return the hashers of every recent namespace."""
         with self._lock:
             return list(self._keyers.values())
 
     def keyer(self, namespace: Namespace) -> NamespaceHasher:
-        """The keyer of *namespace*."""
+        """Return the hasher of *namespace*."""
         newest = self._newest
         if newest is not None and newest[0] is namespace:
             return newest[1]
@@ -344,8 +344,8 @@ class ChunkHasher:
                 self._keyers.move_to_end(namespace)
                 self._newest = namespace, keyer
                 return keyer
-        # Outside the lock: a namespace that is new is nobody else's business. Two calls that
-        # meet it at once both tell of it, and neither uses a key before that.
+        # Outside the lock: a new namespace concerns no other call. Two calls with it at the
+        # same time both report it, and neither uses a key before that.
         keyer = NamespaceHasher(namespace, self._algorithm, self._chunker, seeded=self._seeded)
         if self._met is not None:
             self._met(namespace, keyer.prefix)

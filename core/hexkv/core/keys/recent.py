@@ -1,7 +1,7 @@
-"""The keys of prompts that were named lately.
+"""The keys of prompts that were named recently.
 
-One request names its prompt several times over, and the next turn of a conversation begins with
-the one before it. To compare tokens takes a tenth of the time that hashing them takes.
+One request names its prompt several times over, and the next turn of a conversation begins with the
+one before it. Comparing tokens takes a tenth of the time of hashing them.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from typing import NamedTuple
 from hexkv.ports import KEY_BYTES, ChunkKey
 
 LIMIT = 8 << 20
-"""Bytes of tokens and keys that are kept."""
+"""The most bytes of tokens and keys that are kept."""
 
 LEAST = 64 << 10
-"""Bytes of tokens from which on it pays to keep a prompt: 64 chunks of 256 tokens."""
+"""The least bytes of tokens for which it pays to keep a prompt: 64 chunks of 256 tokens."""
 
 _MOST = 16
-"""Prompts that are kept."""
+"""The most prompts that are kept."""
 
 _KEY_BYTES = KEY_BYTES + 64
-"""What a key takes, as an object in a list."""
+"""The bytes of a key, as an object in a list."""
 
 
 class Named(NamedTuple):
     """A prompt and the keys of its full chunks."""
 
     root: bytes
-    """Of its namespace, in which no other one's keys are looked for."""
+    """The root of its namespace; keys of other namespaces are not compared."""
 
     packed: bytes
     keys: Sequence[ChunkKey]
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """The bytes that it takes."""
         return len(self.packed) + len(self.keys) * _KEY_BYTES
 
 
 class RecentPrompts:
-    """The prompts that were named last, of all namespaces. Safe from any thread."""
+    """The last named prompts, of all namespaces. Safe from any thread."""
 
     def __init__(self, chunk_bytes: int, limit: int = LIMIT) -> None:
         """Keep prompts cut into chunks of *chunk_bytes* bytes of tokens, *limit* bytes in all."""
@@ -53,11 +53,11 @@ class RecentPrompts:
         self._lock = Lock()
 
     def find(self, root: bytes, packed: bytes) -> tuple[Named | None, int]:
-        """The prompt that shares the most full chunks with *packed*, and how many these are."""
+        """Return the prompt that shares the most full chunks with *packed*, and their number."""
         best, count, step = None, 0, self._step
         full = len(packed) // step
         for named in self._named:
-            # One that shares more has this piece, too: most are passed over by that.
+            # One that shares more also shares this piece: most are ruled out by it.
             at = count * step
             if named.root != root or not named.packed.startswith(packed[at : at + step], at):
                 continue
@@ -71,7 +71,7 @@ class RecentPrompts:
     def add(self, new: Named, former: Named | None, count: int) -> None:
         """Keep *new*, which shares its first *count* chunks with *former*, in place of that.
 
-        Of two prompts that part both are kept, and of two alike the first.
+        Of two prompts that diverge both are kept, and of two equal ones the first.
         """
         if former is not None and count == len(new.keys):
             new = former
@@ -93,9 +93,9 @@ class RecentPrompts:
 
 
 def shared(one: bytes, other: bytes, step: int, most: int) -> int:
-    """How many of the first *most* pieces of *step* bytes are the same in both.
+    """Return how many of the first *most* pieces of *step* bytes are the same in both.
 
-    Takes as long as it takes to compare these.
+    Takes the time of comparing these.
     """
     short, long = sorted((one, other), key=len)
     if long.startswith(short):

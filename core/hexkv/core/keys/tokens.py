@@ -1,4 +1,4 @@
-"""Tokens as every key is computed from them: contiguous little-endian uint32."""
+"""Tokens in the form from which every key is computed: contiguous little-endian uint32."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hexkv.ports.tokens import Buffer
 TOKEN_BYTES = 4
 
 AT_ONCE = 1 << 16
-"""Tokens of a list that are packed between two looks at the clock: about 2 ms."""
+"""The number of a list's tokens packed between two checks of the clock: about 2 ms."""
 
 _SIGNED = "bhilqn"
 _UNSIGNED = "BHILQN"
 
 
 class _Tensor(Protocol):
-    """What is needed of a torch tensor, which is no buffer and may lie on a device."""
+    """The part of a torch tensor used here; it is no buffer and may lie on a device."""
 
     def detach(self) -> _Tensor: ...
     def cpu(self) -> _Tensor: ...
@@ -30,7 +30,7 @@ class _Tensor(Protocol):
 
 
 class _Array(Protocol):
-    """What is needed of a numpy array, which narrows its own elements six times as fast."""
+    """The part of a numpy array used here; it narrows its own elements six times as fast."""
 
     def max(self) -> SupportsIndex: ...
     def view(self, dtype: str) -> _Array: ...
@@ -38,20 +38,20 @@ class _Array(Protocol):
 
 
 def pack(tokens: Tokens) -> memoryview:
-    """The tokens as little-endian uint32: a read-only, contiguous view of format ``B``.
+    """Return the tokens as little-endian uint32: a read-only, contiguous view of format ``B``.
 
-    Copies only when needed. The view of a contiguous buffer that holds 32-bit tokens in
-    this order already *is* that buffer: do not change it while the view is in use.
+    Copies only when needed. The view of a contiguous buffer that holds 32-bit tokens in this order
+    already *is* that buffer: do not change it while the view is in use.
 
     Raises:
         InvalidTokens: *tokens* is neither a sequence of integers in ``[0, 2**32)`` nor a
-            one-dimensional buffer of them. Booleans are no tokens but a mask: refused when
-            a buffer holds them, or a sequence begins with one.
+            one-dimensional buffer of them. Booleans are no tokens but a mask: refused when a buffer
+            holds them, or a sequence begins with one.
     """
     if isinstance(tokens, list | tuple):
         return _pack_integers(tokens)
     try:
-        view = memoryview(tokens)  # type: ignore[arg-type] # what is no buffer is caught below
+        view = memoryview(tokens)  # type: ignore[arg-type] # an error is caught below
     except TypeError:
         if _is_tensor(tokens):
             return _pack_tensor(tokens)
@@ -64,7 +64,7 @@ def pack(tokens: Tokens) -> memoryview:
 
 
 def pack_within(tokens: Tokens, deadline: Deadline | None) -> memoryview | None:
-    """Likewise; ``None`` once *deadline* has passed. Buffers are packed too fast to ask."""
+    """As :func:`pack`; ``None`` once *deadline* has passed. Buffers are packed without a check."""
     if deadline is None or not isinstance(tokens, list | tuple):
         return pack(tokens)
     packed = bytearray()
@@ -74,7 +74,7 @@ def pack_within(tokens: Tokens, deadline: Deadline | None) -> memoryview | None:
                 return None
             packed += _pack_integers(tokens[at : at + AT_ONCE])
     except InvalidTokens:
-        return _pack_integers(tokens)  # which says the position in the whole
+        return _pack_integers(tokens)  # raises with the position in the whole
     return memoryview(packed).toreadonly()
 
 
@@ -103,7 +103,7 @@ def _pack_integers(tokens: Sequence[int]) -> memoryview:
         raise InvalidTokens("token at position 0 is a bool: this is a mask, not tokens")
     if sys.byteorder == "big":
         words.byteswap()
-    # As bytes, for names are kept with the tokens: these need no other copy.
+    # As bytes: names are kept with the tokens, and bytes need no other copy.
     return memoryview(words.tobytes())
 
 
@@ -121,7 +121,7 @@ def _first_fault(tokens: Sequence[SupportsIndex]) -> str:
 
 
 def _pack_buffer(view: memoryview, source: object) -> memoryview:
-    """The tokens of *view*, which is all of *source*."""
+    """Return the tokens of *view*, which is all of *source*."""
     code = view.format[-1]
     if len(view.format.lstrip("@=<>!")) != 1 or code not in _SIGNED + _UNSIGNED:
         raise InvalidTokens(f"tokens must be integers, not of buffer format {view.format!r}")
@@ -133,7 +133,7 @@ def _pack_buffer(view: memoryview, source: object) -> memoryview:
         return _bytes_of(view)
 
     if width > TOKEN_BYTES and len(view) and _is_array(source):
-        # A negative one, seen as unsigned, is larger than any token.
+        # A negative one, viewed as unsigned, is larger than any token.
         unsigned = source.view(f"{'<' if order == 'little' else '>'}u{width}")
         if operator.index(unsigned.max()) < 1 << 32:
             return _bytes_of(memoryview(source.astype("<u4")))
@@ -157,7 +157,7 @@ def _pack_buffer(view: memoryview, source: object) -> memoryview:
 
 
 def _is_tensor(source: object) -> TypeGuard[_Tensor]:
-    # By its protocol it would take 18 us.
+    # A check of the protocol would take 18 us.
     return all(hasattr(source, name) for name in ("detach", "cpu", "numpy", "tolist"))
 
 
