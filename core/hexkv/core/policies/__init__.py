@@ -1,8 +1,8 @@
-"""The eviction policies that come with hexkv, by the names that a configuration uses.
+"""The eviction policies that come with hexkv, by their names in a configuration.
 
-KV is only useful from the start of a prompt on: a chunk without those before it is dead
-weight. So all of them let the last chunk of a call go before the first, and LRU and LFU
-never let a parent go before its child, however the calls came.
+KV is only useful from the start of a prompt on: a chunk without those before it is dead weight. So
+all of them evict the last chunk of a call before the first, and LRU and LFU never evict a parent
+before its child, in any order of calls.
 """
 
 from __future__ import annotations

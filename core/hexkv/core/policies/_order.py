@@ -1,4 +1,4 @@
-"""Keys in an order that changes in the middle: the ground that every policy stands on."""
+"""Keys in an order that can change in the middle: the basis of every policy."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Order:
             key = self._older[key]
 
     def older(self, key: ChunkKey) -> ChunkKey | None:
-        """The neighbour on the old side; ``None`` for the oldest."""
+        """Return the next older key; ``None`` for the oldest."""
         return self._older[key]
 
     def begins_with(self, keys: Sequence[ChunkKey]) -> bool:
-        """Whether *keys* are the newest, in this order: the first is the newest of all."""
+        """True if *keys* are the newest, in this order: the first is the newest of all."""
         at: ChunkKey | None = None
         for key in keys:
             if self._older[at] != key:
@@ -60,9 +60,9 @@ class Order:
         self._newer[older] = self._older[newer] = key
 
     def put_run_below(self, newer: ChunkKey | None, keys: Sequence[ChunkKey]) -> None:
-        """Insert *keys* likewise, the first of them just older than *newer*, each once.
+        """Insert *keys*, each once, the first of them just older than *newer*.
 
-        What is there already moves: linked in twice, it would close a circle.
+        A key that is present already is moved: linked twice, it would close a circle.
         """
         if not self._newer.keys().isdisjoint(keys):
             for key in self._newer.keys() & keys:

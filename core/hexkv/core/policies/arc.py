@@ -9,14 +9,13 @@ from hexkv.ports import ChunkKey
 
 
 class ARC:
-    """Evicts from the chunks met once or from those met again, whichever matter less of late.
+    """Evicts from the chunks used once or from those used again, in adaptive shares.
 
-    After Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache" (FAST
-    2003). An index evicts before it admits, so the target moves for the eviction after; and
-    nobody tells a policy the tier's size, so it is the most chunks that the tier ever held.
-    Within one call the last chunk counts as met first, and a chunk goes in just below the
-    one that it follows, where both are in one list, as in
-    :class:`~hexkv.core.policies.lru.LRU`.
+    After Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache" (FAST 2003). An
+    index evicts before it admits, so the target moves for the eviction after; and a policy does not
+    know the tier's size, so it takes the most chunks that the tier ever held. Within one call the
+    last chunk counts as used first, and a chunk goes in just below the one that it follows, if both
+    are in one list, as in :class:`~hexkv.core.policies.lru.LRU`.
     """
 
     __slots__ = ("_again", "_again_ghosts", "_most", "_once", "_once_ghosts", "_target")
@@ -25,11 +24,11 @@ class ARC:
         self._once, self._again = Order(), Order()
         self._once_ghosts, self._again_ghosts = Order(), Order()
         self._target = 0.0
-        """How many of the chunks should be such as were met once."""
+        """The target number of chunks that were used once."""
         self._most = 0
 
     def admit(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
-        # From the beginning of the prompt on, so that each finds its parent in its place.
+        # From the beginning of the prompt on, so that each chunk finds its parent in place.
         parent = after
         for key in keys:
             order = self._recall(key)
@@ -66,7 +65,7 @@ class ARC:
                 yield next(again)
 
     def _recall(self, key: ChunkKey) -> Order:
-        """The list that *key* goes to, after what its ghost has to teach."""
+        """Return the list that *key* goes to, after adapting the target to its ghost."""
         once, again = self._once_ghosts, self._again_ghosts
         if key in once:
             self._target = min(self._most, self._target + max(1.0, len(again) / len(once)))

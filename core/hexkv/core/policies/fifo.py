@@ -9,10 +9,10 @@ from hexkv.ports import ChunkKey
 
 
 class FIFO:
-    """Evicts what was stored longest ago; use does not matter.
+    """Evicts the chunk that was stored longest ago; use does not matter.
 
-    Chunks admitted in one call came at one moment, and of those the last goes first.
-    Across calls a parent may go before its child: that is what first-in first-out means.
+    Chunks admitted in one call came at one moment, and of those the last goes first. Across calls a
+    parent may go before its child: that is the meaning of first in, first out.
     """
 
     __slots__ = ("_order",)

@@ -9,13 +9,13 @@ from hexkv.ports import ChunkKey
 
 
 class LFU:
-    """Evicts what was used least often since it was stored.
+    """Evicts the chunk that was used least often since it was stored.
 
-    After Shah, Mitra and Matani, "An O(1) algorithm for implementing the LFU cache
-    eviction scheme" (arXiv:2110.11602), with the buckets laid end to end in one list: it
-    is sorted by count, and the newest key of each count marks where the next one goes.
-    Within a count the order is that of :class:`~hexkv.core.policies.lru.LRU`, so a parent
-    is never worth less than its child. Counts are forgotten with the chunk.
+    After Shah, Mitra and Matani, "An O(1) algorithm for implementing the LFU cache eviction scheme"
+    (arXiv:2110.11602), with the buckets laid end to end in one list: it is sorted by count, and the
+    newest key of each count marks where the next one goes. Within a count the order is that of
+    :class:`~hexkv.core.policies.lru.LRU`, so a parent is never worth less than its child. Counts
+    are forgotten with the chunk.
     """
 
     __slots__ = ("_count", "_newest", "_order")
@@ -53,7 +53,7 @@ class LFU:
         return iter(self._order)
 
     def _take(self, key: ChunkKey) -> ChunkKey | None:
-        """Take *key* out of the order; gives the neighbour that was just older."""
+        """Remove *key* from the order; return the next older key."""
         count = self._count[key]
         older = self._order.older(key)
         self._order.remove(key)

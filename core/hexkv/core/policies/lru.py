@@ -9,11 +9,11 @@ from hexkv.ports import ChunkKey
 
 
 class LRU:
-    """Evicts what was not used for longest.
+    """Evicts the chunk that was not used for longest.
 
-    Within one call the last key counts as used first, and new chunks go in just below the
-    chunk they follow: a parent is never older than its child. So this is exactly LRU over
-    the leaves of the prefix tree, without a tree.
+    Within one call the last key counts as used first, and new chunks go in just below the chunk
+    that they follow: a parent is never older than its child. So this is exactly LRU over the leaves
+    of the prefix tree, without a tree.
     """
 
     __slots__ = ("_order",)
@@ -27,7 +27,7 @@ class LRU:
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         if self._order.begins_with(keys):
-            return  # a request is retrieved, then stored: the second time nothing moves
+            return  # a request is retrieved, then stored: the second call moves no chunk
         for key in reversed(keys):
             self._order.remove(key)
             self._order.put_below(None, key)

@@ -1,4 +1,4 @@
-"""Most recently used: for workloads that sweep over more than fits."""
+"""Most recently used: for workloads that sweep over more chunks than fit."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hexkv.ports import ChunkKey
 
 
 class MRU:
-    """Evicts what was used last, so a cyclic sweep keeps a part of itself.
+    """Evicts the chunk that was used last, so a cyclic sweep keeps a part of itself.
 
-    Within one call the last key counts as used last, so it goes first. Across calls a
-    parent may go before a child that was not used since: that is what most recent means.
+    Within one call the last key counts as used last, so it goes first. Across calls a parent may go
+    before a child that was not used since: that is the meaning of most recent.
     """
 
     __slots__ = ("_order",)

@@ -1,4 +1,4 @@
-"""Least worth: what each class of chunks is worth, learned while serving."""
+"""Least worth: the worth of each class of chunks, learned while serving."""
 
 from hexkv.core.policies.adaptive._policy import Adaptive
 

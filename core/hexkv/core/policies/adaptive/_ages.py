@@ -1,22 +1,22 @@
-"""Ages, in the steps that all of the policy counts in.
+"""Ages, in the units of the policy.
 
-Time is what the policy itself sees: one tick for each chunk that a request met. It is cut
-into epochs, and an age falls into one of a few bins, two for each doubling.
+The policy's time is one tick for each chunk that a request uses. It is divided into epochs, and an
+age falls into one of a few bins, two for each doubling.
 """
 
 from __future__ import annotations
 
 EPOCH_BITS = 6
 EPOCH = 1 << EPOCH_BITS
-"""Ticks that are not told apart."""
+"""The resolution of ages in ticks."""
 
 OCTAVES = 20
-"""Ages beyond ``EPOCH << OCTAVES`` are one to the policy: 67 million chunks."""
+"""Ages beyond ``EPOCH << OCTAVES`` (67 million chunks) are equal to the policy."""
 
 BINS = 2 * OCTAVES
 
 EDGES = [0.0] + [EPOCH * (1 << j // 2) * (1.5 if j % 2 else 1.0) for j in range(BINS)]
-"""Where each bin begins; and, last, where the ages that have a bin of their own end."""
+"""The start of each bin, and at the end the end of the last one."""
 
 
 def bin_of(age: int) -> int:

@@ -1,4 +1,4 @@
-"""What is remembered of evicted chunks: a line for each run of them, in a fixed table."""
+"""The memory of evicted chunks: a line for each run of them, in a fixed table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MOST = 4095
 
 
 class Run(NamedTuple):
-    """Chunks that one request brought, one behind the other, and that were evicted since."""
+    """Consecutive chunks of one request that were evicted since."""
 
     chunks: int
     time: int
-    """When the last of them to be evicted was met."""
+    """The last use of the chunk that was evicted last."""
 
     hits: int
     turn: int
@@ -26,11 +26,11 @@ class Run(NamedTuple):
 class Runs:
     """A direct-mapped table of runs, by the name of each run's first chunk; newest wins.
 
-    The end of a run is evicted before its beginning, so one line can count it. A line
-    takes 8 bytes, and there are as many as the tier ever held chunks, 65,536 at least.
+    The end of a run is evicted before its beginning, so one line can count it. A line takes 8
+    bytes, and there are as many as the tier ever held chunks, 65,536 at least.
 
-    Names are 32 bits. The lower ones say where a line is, the upper 16 are kept in it, and
-    two runs that agree in both are one to the policy: an error, too rare to matter.
+    Names are 32 bits. The lower ones determine the line, the upper 16 are kept in it, and two runs
+    that agree in both are one to the policy: an error too rare to matter.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Runs:
         self._mask = (1 << _BITS) - 1
 
     def add(self, name: int, time: int, hits: int, turn: int) -> None:
-        """One more chunk of the run *name* was evicted."""
+        """Count one more evicted chunk of the run *name*."""
         at = name & self._mask
         line = self._lines[at]
         count = 1
@@ -48,7 +48,7 @@ class Runs:
         self._lines[at] = (name >> 16) << 48 | count << 36 | epoch << 8 | hits << 4 | turn
 
     def take(self, name: int) -> Run | None:
-        """What is remembered of the run *name*; nothing, from now on."""
+        """Return the record of the run *name*, and forget it."""
         at = name & self._mask
         line = self._lines[at]
         if not line or line >> 48 != name >> 16:
@@ -58,7 +58,7 @@ class Runs:
         return Run((line >> 36) & _MOST, epoch << EPOCH_BITS, (line >> 4) & 15, line & 15)
 
     def fit(self, chunks: int) -> None:
-        """Have at least as many lines as there are *chunks*."""
+        """Grow to at least as many lines as there are *chunks*."""
         while len(self._lines) < chunks:
             self._lines += self._lines  # each is found by one more bit of its name, 0 or 1
         self._mask = len(self._lines) - 1

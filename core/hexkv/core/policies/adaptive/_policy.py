@@ -1,4 +1,4 @@
-"""The policy: where chunks stand, and when something is learned from them."""
+"""The policy: the order of chunks, and the moments at which it learns from them."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ from hexkv.core.policies.adaptive._shelves import Shelves
 from hexkv.ports import ChunkKey
 
 _MOST = 15
-"""Hits and turns beyond this are not counted."""
+"""The most hits and turns that are counted."""
 
 _STAGE = [0, 0, 1, 2, 3, 4, 5, 5, 6, 6, 6, 6] + [7] * (2 * _MOST - 11)
 _CLASSES = 16
 
 
 def _class(hits: int, turn: int) -> int:
-    """A chunk's class: how far its conversation got, and whether it was met again itself."""
+    """Return a chunk's class: the progress of its conversation, and if it was reused itself."""
     return 2 * _STAGE[hits + turn] + (hits > 0)
 
 
 class Adaptive:
-    """Evicts what is worth least by what it has seen, or least recently used where that is better.
+    """Evicts the chunk of the least learned worth, or the least recently used if that is better.
 
-    Chunks are told apart by their *turn* (how many requests of the same conversation came
-    before the one that brought them) and their *hits* (how often they were met since). For
-    each class of them :class:`Gaps` learns when such chunks are met again, evicted ones
-    included, of which :class:`Runs` remembers whole runs by one line each. The chunk whose
-    class and age promise the fewest hits for the room goes first. Where nothing can be
-    learned, or has been yet, a :class:`Duel` finds that plain LRU does no worse; then that
-    decides. A parent has at least its child's hits and is no older, so it is rarely worth
-    less; under LRU it never is.
+    Chunks are distinguished by their *turn* (the number of earlier requests of the same
+    conversation before the one that brought them) and their *hits* (the number of uses since). For
+    each class of them :class:`Gaps` learns when such chunks are used again, including evicted ones,
+    of which :class:`Runs` remembers whole runs in one line each. The chunk whose class and age
+    promise the fewest hits for its space is evicted first. If nothing can be learned, or has been
+    yet, a :class:`Duel` finds that plain LRU does no worse; then LRU decides. A parent has at least
+    its child's hits and is no older, so it is rarely worth less; under LRU it never is.
 
-    Nothing in it is random, and nothing depends on anything but the calls.
+    Nothing in it is random: it depends on the calls only.
     """
 
     __slots__ = (
@@ -73,18 +72,18 @@ class Adaptive:
         self._newer = array("i", [0] * top + [top])
         self._older = array("i", [0] * top + [top])
         self._root = array("I", bytes(4 * (top + 1)))
-        """The name of the first chunk of the run that each belongs to."""
+        """The name of the first chunk of each slot's run."""
         self._hits, self._turn, self._sample = (bytearray(top + 1) for _ in range(3))
         self._free: list[int] = []
         self._most = 0
         self._clock = 0
         self._pending = 0
-        """Chunks of the request that runs: it is one moment, so the clock waits."""
+        """Chunks of the current request: it is one moment, so the clock waits."""
         self._met: list[tuple[ChunkKey, int, int]] = []
         self._run: int | None = None
-        """The run that the request is bringing now."""
+        """The run that the current request is bringing."""
         self._returning = (0, 0, 0)
-        """Of that run: chunks that were here before and are still to come, hits, turn."""
+        """For that run: chunks that were here before and are still to come, hits, turn."""
 
     def admit(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
         parent = None if after is None else self._slots.get(after)
@@ -110,7 +109,7 @@ class Adaptive:
         for slot in reversed(slots):
             hits = self._hits[slot]
             now = _class(hits, self._turn[slot]), shelves.time(slot)
-            if now != was:  # what came together is mostly met together
+            if now != was:  # chunks that came together are mostly used together
                 if same:
                     self._gaps.met(was[0], clock - was[1], same)
                 same, was = 0, now
@@ -145,7 +144,7 @@ class Adaptive:
                 yield key
 
     def _begin(self) -> None:
-        """The request before has ended: all of it counts now."""
+        """End the previous request: all of it counts now."""
         self._run, self._returning = None, (0, 0, 0)
         if not self._pending:
             return
@@ -161,11 +160,11 @@ class Adaptive:
     def _recall(
         self, keys: Sequence[ChunkKey], parent: int | None
     ) -> Iterator[tuple[ChunkKey, int]]:
-        """Give each key and its name when ``_run`` and ``_returning`` are about it.
+        """Yield each key and its name, after setting ``_run`` and ``_returning`` for it.
 
-        A request that follows a chunk of an earlier one is another turn. Whatever was here
-        before is found by the name of its run: that of its first chunk or, where that is
-        still here, its parent's.
+        A request that follows a chunk of an earlier one is another turn. A chunk that was here
+        before is found by the name of its run: that of its first chunk or, if that is still here,
+        its parent's.
         """
         broken: int | None = None
         if parent is not None and self._root[parent] != self._run:

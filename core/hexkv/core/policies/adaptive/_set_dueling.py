@@ -1,4 +1,4 @@
-"""Two small tiers that hold nothing, to see which of two policies would hit more."""
+"""Two small simulated tiers, to compare the hits of two policies."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from hexkv.core.policies.adaptive._shelves import Shelves
 from hexkv.ports import ChunkKey
 
 _SAMPLE = 512
-"""Chunks that each of the small tiers should hold at least."""
+"""The least number of chunks that each of the small tiers should hold."""
 
 _LEVELS = (3, 0, 1, 0, 2, 0, 1, 0)
 _SHIFTS = 3
 _LEAD = 64
-"""One part in so many of its hits is what evicting by worth must lead by."""
+"""Eviction by worth must lead by more than one part in this many of its hits."""
 
 _MEMORY = 16
-"""After how often the tier's chunks the score counts half."""
+"""The score is halved after this many times the tier's chunks."""
 
 
 def sample(name: int) -> int:
-    """For every *n* up to this, the chunk of this name is in the sample of one in ``2**n``."""
+    """Return the largest *n* for which this name is in the sample of one chunk in ``2**n``."""
     return _LEVELS[(name >> 8) & 7]
 
 
 class Duel:
-    """Least recently used against least worth, on a sample of chunks, in proportion.
+    """Least recently used against least worth, on a proportional sample of chunks.
 
-    The sample is taken by the chunks' names, so both see the same requests; this is set
-    duelling (Qureshi et al., "Adaptive insertion policies", ISCA 2007) with sampled
-    shadows (Waldspurger et al., "SHARDS", FAST 2015).
+    The sample is taken by the chunks' names, so both policies get the same requests; this is set
+    duelling (Qureshi et al., "Adaptive insertion policies", ISCA 2007) with sampled shadows
+    (Waldspurger et al., "SHARDS", FAST 2015).
     """
 
     def __init__(self, classes: int) -> None:
@@ -51,21 +51,20 @@ class Duel:
 
     @property
     def worth_wins(self) -> bool:
-        """Whether evicting what is worth least does better by more than a sample's noise.
+        """True if eviction by worth leads by more than the noise of a sample.
 
-        Until it has shown that, LRU decides. With less of a lead it fell below LRU in traces
-        where the two are nearly equal: each change of mind leaves the tier in an order that
-        suits neither.
+        Until it has shown that, LRU decides. With a smaller lead it fell below LRU in traces where
+        the two are nearly equal: each change leaves the tier in an order that suits neither.
         """
         recent, worth = self._score
         return worth - recent > worth / _LEAD
 
     def fit(self, chunks: int) -> None:
-        """The tier holds so many chunks now."""
+        """Scale the sample to this number of *chunks* in the tier."""
         self._room = chunks >> self.shift
 
     def play(self, met: list[tuple[ChunkKey, int, int]], now: int, gaps: Gaps) -> None:
-        """One request met these: key, sample, and the class that each is in from now on."""
+        """Replay the chunks of one request: key, sample, and the new class of each."""
         self._shelves.advance(now, gaps, EPOCH << self.shift)
         met = [entry for entry in reversed(met) if entry[1] >= self.shift]
         self._play_recent(met)
@@ -97,7 +96,7 @@ class Duel:
                 self._score[1] += 1
                 self._shelves.remove(slot)
                 self._shelves.put(slot, kind, now)
-        # As in the tier, what a request brings is not evicted for itself.
+        # As in the tier, the chunks of a request are not evicted for each other.
         over = len(self._worthy) + len(new) - self._room
         for slot in list(islice(self._shelves.worst_first(), max(0, over))):
             self._drop(slot)
@@ -109,7 +108,7 @@ class Duel:
             self._shelves.put(slot, kind, now)
 
     def _thin(self) -> None:
-        """Halve the sample: it is larger than it need be."""
+        """Halve the sample: it is larger than necessary."""
         self.shift += 1
         self._room >>= 1
         for key in [key for key in self._recent if sample(crc32(key)) < self.shift]:

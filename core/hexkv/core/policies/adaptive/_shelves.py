@@ -12,12 +12,12 @@ from hexkv.core.policies.adaptive._reuse_distance import Gaps
 class Shelves:
     """For each class a row of shelves, each a list of slots from oldest to newest.
 
-    What comes in goes on the first shelf of its class. Shelf *n* is emptied onto the end of
-    the next one every ``2**n`` epochs: a doubly linked list is appended to another in one
-    step, so ageing costs nothing per chunk. A shelf holds ages within a factor of four; how
-    old its oldest chunk is, is known exactly.
+    A new chunk goes on the first shelf of its class. Shelf *n* is emptied onto the end of the next
+    one every ``2**n`` epochs: a doubly linked list is appended to another in one step, so ageing
+    costs nothing per chunk. A shelf holds ages within a factor of four; the age of its oldest chunk
+    is known exactly.
 
-    Slots below ``first`` are the heads of the lists; the others are the caller's to number.
+    Slots below ``first`` are the heads of the lists; the caller numbers the others.
     """
 
     def __init__(self, classes: int) -> None:
@@ -30,13 +30,13 @@ class Shelves:
         self._order = list(range(self.first))
 
     def grow(self) -> int:
-        """A new slot."""
+        """Return a new slot."""
         for links in (self._newer, self._older, self._time):
             links.append(0)
         return len(self._newer) - 1
 
     def time(self, slot: int) -> int:
-        """When the chunk in *slot* was put there."""
+        """Return the time at which the chunk in *slot* was put there."""
         return self._time[slot]
 
     def put(self, slot: int, kind: int, now: int, below: int | None = None) -> None:
@@ -48,12 +48,12 @@ class Shelves:
         self._time[slot] = now
 
     def remove(self, slot: int) -> None:
-        """Take the chunk out of *slot*."""
+        """Remove the chunk from *slot*."""
         older, newer = self._older[slot], self._newer[slot]
         self._newer[older], self._older[newer] = newer, older
 
     def advance(self, now: int, gaps: Gaps, step: int) -> None:
-        """It is *now*. If it was *step* ticks ago, see anew what has aged and is worth least."""
+        """Advance to *now*; move aged shelves and rank them, at most once every *step* ticks."""
         epoch = now >> EPOCH_BITS
         if epoch <= self._epoch or now < self._next:
             return
@@ -68,19 +68,19 @@ class Shelves:
         self._arrange(now, gaps)
 
     def _arrange(self, now: int, gaps: Gaps) -> None:
-        """Order the shelves by the worth of what is oldest on each; of equals the older."""
+        """Order the shelves by the worth of the oldest chunk on each; of equals the older first."""
         ranks = []
         for shelf, oldest in enumerate(self._newer[: self.first]):
             if oldest != shelf:
                 time = self._time[oldest]
                 ranks.append((gaps.worth(shelf // OCTAVES, now - time), time, shelf))
-            elif shelf % OCTAVES == 0:  # only here something can come in before the next time
+            elif shelf % OCTAVES == 0:  # only here chunks can come in before the next time
                 ranks.append((gaps.worth(shelf // OCTAVES, 0), now, shelf))
         ranks.sort()
         self._order = [shelf for _, _, shelf in ranks]
 
     def worst_first(self) -> Iterator[int]:
-        """All slots in use."""
+        """Yield all slots in use, the least valuable first."""
         newer = self._newer
         for shelf in self._order:
             slot = newer[shelf]
