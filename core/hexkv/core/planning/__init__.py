@@ -1,4 +1,4 @@
-"""What a tier of some size would find, under which policy: traces replayed, records summed up."""
+"""The hits of a tier of a given size and policy: traces replayed, records summed up."""
 
 from hexkv.core.planning.recorded import (
     COMPUTED,

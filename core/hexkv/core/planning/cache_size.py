@@ -1,4 +1,4 @@
-"""What a model and its traffic ask of pool, disk and network: each step with its formula."""
+"""Sizing: the pool, disk and network for a model and its traffic, each step with its formula."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 from hexkv.ports import DType, InvalidRequest, KVLayout, frame_bytes
 
 ROOM = 1.25
-"""The pool beside the budget of the memory tier, whose chunks are in it: what is on its way."""
+"""The ratio of the pool to the memory tier's budget: the rest is for chunks in transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The KV of a model: of attention with so many heads, or of latent attention (MLA)."""
+    """The KV of a model: attention with a number of heads, or latent attention (MLA)."""
 
     dtype: DType
     layers: int
-    """That have KV."""
+    """The number of layers with KV."""
 
     heads: int = 0
     """KV heads of each layer; 0 for latent attention."""
@@ -46,10 +46,10 @@ class ModelShape:
         return self.layers * max(1, self.heads) * self.row * self.dtype.itemsize
 
     def of_rank(self, tensor: int, pipeline: int) -> ModelShape:
-        """What the rank has that has most, of *tensor* times *pipeline* ranks.
+        """Return the share of the largest rank, of *tensor* times *pipeline* ranks.
 
         Raises:
-            InvalidRequest: the model cannot be divided so.
+            InvalidRequest: the model cannot be divided in this way.
         """
         if tensor < 1 or not 1 <= pipeline <= self.layers:
             raise InvalidRequest(
@@ -69,7 +69,7 @@ class ModelShape:
         )
 
     def layout(self) -> KVLayout:
-        """The same, as a cache has it."""
+        """Return the same as the layout of a cache."""
         if self.heads:
             return KVLayout.attention(
                 self.dtype,
@@ -90,19 +90,19 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What is asked for."""
+    """The requests to serve."""
 
     requests: float
-    """A second."""
+    """Requests per second."""
 
     tokens: float
-    """Of a prompt, on average."""
+    """Tokens of a prompt, on average."""
 
     shared: float
-    """Part of them that was asked for before."""
+    """The share of tokens that were requested before."""
 
     prefixes: int = 1
-    """Different beginnings that are shared."""
+    """The number of different shared prefixes."""
 
     def __post_init__(self) -> None:
         if self.requests < 0 or self.tokens < 0 or self.prefixes < 0 or not 0 <= self.shared <= 1:
@@ -118,7 +118,7 @@ class Sized(NamedTuple):
     """``bytes``, ``bytes/s`` or ``tokens/s``."""
 
     formula: str
-    """How it came about, in words and in numbers."""
+    """Its derivation, in words and in numbers."""
 
 
 def size_cache(
@@ -132,22 +132,22 @@ def size_cache(
     disk_seconds: float = 86_400.0,
     smaller: float = 1.0,
 ) -> list[Sized]:
-    """What a cache takes, step by step; each line uses those above.
+    """Return the resources that a cache takes, step by step; each line uses those above.
 
     Bytes are of the whole model, each KV head once, unless the name says "rank".
 
     Args:
-        shape: of the model's KV.
-        traffic: that is served.
+        shape: the shape of the model's KV.
+        traffic: the requests to serve.
         tensor: ranks that share each layer (tensor parallelism).
         pipeline: groups of ranks that share the layers (pipeline parallelism).
         chunk_tokens: tokens of a chunk.
-        memory_seconds: for which memory is to keep what is new.
-        disk_seconds: likewise of the disk.
-        smaller: how many times smaller a serde makes chunks on the disk and on the network.
+        memory_seconds: seconds for which memory is to keep new chunks.
+        disk_seconds: seconds for which the disk is to keep them.
+        smaller: the factor by which a serde shrinks chunks on the disk and on the network.
 
     Raises:
-        InvalidRequest: the model cannot be divided so, or a number is below zero.
+        InvalidRequest: the model cannot be divided in this way, or a number is below zero.
     """
     if chunk_tokens < 1 or min(memory_seconds, disk_seconds) < 0 or smaller < 1:
         raise InvalidRequest("times are not below zero, and a chunk has tokens and never grows")

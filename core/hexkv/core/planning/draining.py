@@ -1,4 +1,4 @@
-"""Moving many chunks, and emptying a node, a few at a time: generators as in ``relocation``."""
+"""Moving many chunks, and draining a node, in steps: generators as in ``relocation``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hexkv.ports import (
 )
 
 PASSES = 8
-"""Times that a drain looks for what is still only there."""
+"""The number of times that a drain looks for chunks that are still only on the node."""
 
 Tokens = Callable[[], str]
 """Names one move after the other, each differently."""
@@ -30,17 +30,17 @@ Asking = Generator[Ask, Any, T]
 
 
 def tokens_of(name: str) -> Tokens:
-    """Names the parts of the work *name*."""
+    """Return names for the parts of the work *name*."""
     numbers = count()
     return lambda: f"{name} {next(numbers)}"
 
 
 @dataclass(slots=True)
 class Moved:
-    """What became of many chunks."""
+    """The result of moving many chunks."""
 
     chunks: int = 0
-    """How many there were."""
+    """The number of chunks."""
 
     done: int = 0
     absent: int = 0
@@ -48,13 +48,13 @@ class Moved:
     failed: int = 0
     stopped: bool = False
     kept: list[ChunkKey] = field(default_factory=list)
-    """Those that, at the end of a drain, nobody else has."""
+    """Chunks that no other node holds at the end of a drain."""
 
     problems: dict[str, str] = field(default_factory=dict)
-    """By node the last error that it gave."""
+    """The last error of each node."""
 
     def add(self, got: Relocated, goal: str) -> None:
-        """Count what became of a few of them."""
+        """Add the result of a few of them."""
         self.done += len(got.done)
         self.absent += len(got.absent)
         self.busy += len(got.busy)
@@ -64,7 +64,7 @@ class Moved:
 
 
 def list_chunks(node: str, chosen: Selection) -> Asking[list[ChunkKey]]:
-    """All chunks of *node* that are meant. Raises as the node does."""
+    """Return the selected chunks of *node*. Raises as the node does."""
     keys: list[ChunkKey] = []
     after: ChunkKey | None = None
     while part := (yield Ask(node, "listing", (chosen, after))):
@@ -82,7 +82,7 @@ def relocate_all(
     step: int,
     watch: Watch | None = None,
 ) -> Asking[Moved]:
-    """Move or copy chunks, *step* at a time. *watch* may stop it before the next ones."""
+    """Move or copy chunks, *step* at a time. *watch* may stop it before the next step."""
     moved = Moved(len(keys))
     for start in range(0, len(keys), step):
         if watch is not None and not watch(Progress(start, len(keys))):
@@ -97,19 +97,19 @@ def relocate_all(
 
 @dataclass(frozen=True, slots=True)
 class DrainRules:
-    """How a node is emptied."""
+    """The rules for draining a node."""
 
     step: int
-    """Chunks that are moved at a time."""
+    """The number of chunks moved at a time."""
 
     size: int
-    """Bytes that a chunk takes, about."""
+    """The approximate bytes of a chunk."""
 
     hold: float
-    """Seconds for which the chunks are pinned where else they are, from the last look on."""
+    """Seconds for which chunks are pinned on other nodes, from the last look on."""
 
     evict: bool = False
-    """True to place chunks where others have to go for them."""
+    """True to place chunks where others have to be evicted for them."""
 
 
 def drain(
@@ -120,17 +120,17 @@ def drain(
     rules: DrainRules,
     watch: Watch | None = None,
 ) -> Asking[Moved]:
-    """Freeze *node*, and copy to *others* what none of them has, until that is nothing.
+    """Freeze *node*, and copy to *others* the chunks that none of them holds, until there are none.
 
-    What they have is pinned there before it counts as being there, so that the end is true of
-    what was found at the beginning. Nothing is deleted at *node*, which stays frozen.
+    Chunks on the others are pinned there before they count as present, so that the result holds for
+    the chunks found at the beginning. No chunk is deleted at *node*, which stays frozen.
 
     Args:
-        node: to be emptied.
-        peer: where it serves its chunks.
-        others: nodes that stay; those with room take chunks.
+        node: the node to drain.
+        peer: the peer that serves its chunks.
+        others: nodes that stay; those with space take chunks.
         tokens: names each move.
-        rules: how.
+        rules: the rules of the drain.
         watch: may stop it before the next chunks.
     """
     yield Ask(node, "freeze", (True,))
@@ -141,7 +141,7 @@ def drain(
         keys = yield from list_chunks(node, Selection(everything=True))
         moved.chunks = len(keys)
         only = yield from _only_there(keys, others, owner, rules.hold, moved)
-        # A frozen node is no move's goal; what one that began before counts on is not elsewhere.
+        # A frozen node is no move's goal; chunks that an earlier move relies on are not elsewhere.
         busy = yield from _counted_on(node, keys, owner)
         only += sorted(busy.difference(only))
         moved.kept, moved.done = only, len(keys) - len(only)
@@ -175,7 +175,7 @@ def drain(
 def _only_there(
     keys: Sequence[ChunkKey], others: Collection[str], owner: str, hold: float, moved: Moved
 ) -> Asking[list[ChunkKey]]:
-    """Those of *keys* that none of *others* has, frozen ones left out; what they have they keep."""
+    """Return those of *keys* that no unfrozen one of *others* holds; pin those that they hold."""
     only: list[ChunkKey] = []
     for start in range(0, len(keys), LISTED_KEYS):
         part = tuple(keys[start : start + LISTED_KEYS])
@@ -185,7 +185,7 @@ def _only_there(
             try:
                 yield Ask(name, "pin", (owner, Selection(keys=part), hold))
                 there = yield Ask(name, "holds", (part,))
-                # Two drains must not count on each other's nodes: both freeze theirs before this.
+                # Two drains must not rely on each other's nodes: both freeze theirs before this.
                 frozen = (yield Ask(name, "status", ())).frozen
             except HexKVError as error:
                 moved.problems[name] = str(error)
@@ -197,7 +197,7 @@ def _only_there(
 
 
 def _counted_on(node: str, keys: Sequence[ChunkKey], token: str) -> Asking[set[ChunkKey]]:
-    """Those of *keys* that some move is bringing to *node*."""
+    """Return those of *keys* that a move is bringing to *node*."""
     busy: set[ChunkKey] = set()
     for start in range(0, len(keys), LISTED_KEYS):
         part = tuple(keys[start : start + LISTED_KEYS])
@@ -227,7 +227,7 @@ def _plan(
     size: int,
     room: Mapping[str, int],
 ) -> dict[str, list[ChunkKey]]:
-    """Which node is to take which chunks: none twice what it did not take before."""
+    """Assign chunks to nodes: none twice to a node that did not take it before."""
     groups: dict[frozenset[str], list[ChunkKey]] = {}
     for key in keys:
         groups.setdefault(frozenset(tried.get(key, ())), []).append(key)

@@ -1,4 +1,4 @@
-"""What a fleet of some size asks of its directory: memory, messages, bandwidth, a core's time."""
+"""The cost of a directory for a fleet: memory, messages, bandwidth and cores."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from typing import NamedTuple
 from hexkv.ports import InvalidRequest
 
 QUESTION_KEYS = 512
-"""Chunks of a question: those of a prompt of 131,072 tokens."""
+"""Chunks of a query: those of a prompt of 131,072 tokens."""
 
 CELL_MEMBERS = 64
-"""Of one directory; more share a store (``docs/fleet.md``)."""
+"""The most members of one directory; more share a store (``docs/fleet.md``)."""
 
 REPORT_SECONDS = 0.05
-"""For which changes are gathered for one report."""
+"""Seconds for which changes are gathered into one report."""
 
 MESSAGE_BYTES = 56
-"""The heads of a message and of its answer."""
+"""The headers of a message and of its answer."""
 
 OWN_BYTES = 50, 100
-"""Of a chunk in the node that reports it, beside its key."""
+"""The bytes of a chunk on the node that reports it, apart from its key."""
 
 QUESTION_SECONDS = 0.0002
-"""Of a core, to answer a question or to ask one."""
+"""Seconds of a core, to answer a query or to send one."""
 
 
 class _Kind(NamedTuple):
-    """What one chunk costs a directory of a kind."""
+    """The cost of one chunk in a directory of a kind."""
 
     memory: tuple[int, int]
     """Bytes, at best and at worst."""
 
     asked: int
-    """Bytes over the link, question and answer."""
+    """Bytes over the link, query and answer."""
 
     event: int
-    """Likewise, of a change that is reported."""
+    """Bytes over the link for a change that is reported."""
 
     events: int
-    """Changes that a core notes a second: the least that was measured."""
+    """Changes that a core handles per second: the least that was measured."""
 
 
 # A slot of the embedded table is a tag and a bit for each of 64 members, 16 bytes, and a third to
@@ -52,35 +52,35 @@ _KINDS = {
 
 
 class FleetSize(NamedTuple):
-    """What one cell's directory takes; of ``static``, what each node does for the others."""
+    """The cost of one cell's directory; for ``static``, that of each node for the others."""
 
     nodes: int
     cells: int
-    """How many cells there have to be, of :attr:`nodes` nodes at most each."""
+    """The number of cells, of :attr:`nodes` nodes at most each."""
 
     chunks: int
-    """That the directory knows: at worst nobody has what somebody else has."""
+    """Chunks that the directory knows: at worst no two nodes hold the same."""
 
     memory: tuple[int, int]
     """Bytes of the directory, at best and at worst."""
 
     node_memory: tuple[int, int]
-    """Bytes of each node, to say everything anew."""
+    """Bytes on each node, to report everything again."""
 
     events: float
-    """Chunks that come or go, a second."""
+    """Chunks stored or removed per second."""
 
     reports: float
-    """Messages a second that say what came and went, and signs of life."""
+    """Messages per second that report changes, and heartbeats."""
 
     questions: float
-    """Messages a second that ask where chunks are."""
+    """Queries per second for the location of chunks."""
 
     bandwidth: float
-    """Bytes a second over the directory's link, both ways together."""
+    """Bytes per second over the directory's link, both ways together."""
 
     cores: float
-    """Cores that are busy with it."""
+    """Busy cores."""
 
 
 def size_fleet(
@@ -92,18 +92,18 @@ def size_fleet(
     questions: float,
     heartbeat: float = 1.0,
 ) -> FleetSize:
-    """What *directory* takes for *nodes* nodes.
+    """Return the cost of *directory* for *nodes* nodes.
 
     Args:
         directory: ``static``, ``embedded`` or ``redis``.
-        nodes: how many there are.
-        chunks: that each of them has.
-        events: chunks that come or go at each of them, a second.
-        questions: that each of them asks, a second.
-        heartbeat: seconds between two signs of life.
+        nodes: the number of nodes.
+        chunks: chunks on each of them.
+        events: chunks stored or removed at each of them, per second.
+        questions: queries by each of them, per second.
+        heartbeat: seconds between two heartbeats.
 
     Raises:
-        InvalidRequest: there is no such directory, or so few of something.
+        InvalidRequest: there is no such directory, or a number is too small.
     """
     if (kind := _KINDS.get(directory)) is None:
         raise InvalidRequest(f"{directory!r} is no directory; there are {', '.join(_KINDS)}")
@@ -112,7 +112,7 @@ def size_fleet(
     cells = -(-nodes // CELL_MEMBERS)
     here = -(-nodes // cells)
     if directory == "static":
-        # Each node is told by itself alone. It asks all others, and all others ask it.
+        # Each node reports to itself only. It queries all others, and all others query it.
         members, reports, asked = 1, 0.0, 2 * (here - 1) * questions
     else:
         members, asked = here, here * questions

@@ -1,4 +1,4 @@
-"""What recorded calls come to: the requests behind them, what they hit, and where time went."""
+"""Statistics of recorded calls: the requests behind them, their hits, and their time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hexkv.core.planning.trace import Request
 from hexkv.ports import ChunkKey, RecordedCall, RecordedKind
 
 COMPUTED = "computed"
-"""The part of a request between the last word of the cache and its KV being stored: the model, and
-what else its host did."""
+"""The part of a request between the cache's last answer and the store of its KV: the model, and
+other work of its host."""
 
 WHOLE = "whole"
-"""The part of a call of which nothing more is known, such as one layer by layer."""
+"""The name of a call as a single part, if no parts are known, as for one layer by layer."""
 
 
 @dataclass(slots=True)
@@ -22,13 +22,13 @@ class Served:
 
     began: float
     tokens: int
-    """That were asked for."""
+    """Tokens that were requested."""
 
     keys: Sequence[ChunkKey]
     """The full chunks in them."""
 
     before: int
-    """Chunks of the prompt before these."""
+    """The number of chunks of the prompt before these."""
 
     tiers: dict[str, int] = field(default_factory=dict)
     """Tokens loaded, by tier."""
@@ -37,20 +37,21 @@ class Served:
     """Seconds by part and tier."""
 
     ended: float = 0.0
-    """When the cache had said its last word before the model computed."""
+    """The time of the cache's last answer before the model computed."""
 
     @property
     def hit_tokens(self) -> int:
-        """All that was loaded."""
+        """All tokens loaded."""
         return sum(self.tiers.values())
 
 
 def requests_of(calls: Iterable[RecordedCall], chunk_tokens: int) -> list[Request]:
-    """What to replay: each request once, and what was stored besides, in order.
+    """Return the requests to replay: each request once, and other stored chunks, in order.
 
-    A replay has each request store what it missed. So of stores only that is left which no request
-    before asked for: what was generated, or computed in advance. A host that names chunks itself
-    asks for what it knows to be there; what it stores is what it missed, and counts as asked for.
+    A replay has each request store the chunks that it missed. So of stores only chunks are left
+    that no earlier request asked for: generated ones, or ones computed in advance. A host that
+    names chunks itself requests chunks that it knows to be present; those that it stores are those
+    that it missed, and count as requested.
     """
     asks = _Asks()
     due: set[ChunkKey] = set()
@@ -72,7 +73,7 @@ def requests_of(calls: Iterable[RecordedCall], chunk_tokens: int) -> list[Reques
 
 
 def served(calls: Iterable[RecordedCall], chunk_tokens: int) -> list[Served]:
-    """Each request with what its calls brought and took, in the order in which they began."""
+    """Return each request with the results and times of its calls, by their beginning."""
     asks = _Asks()
     found: list[Served] = []
     by_name: dict[str, Served] = {}
@@ -107,13 +108,13 @@ def served(calls: Iterable[RecordedCall], chunk_tokens: int) -> list[Served]:
 
 
 def _begun(call: RecordedCall, chunk_tokens: int) -> Served:
-    """The request whose first call is *call*."""
+    """Return the request whose first call is *call*."""
     keys = _full(call, chunk_tokens)
     return Served(call.began, call.tokens - call.start, keys, call.start // chunk_tokens)
 
 
 class _Asks:
-    """Tells requests from calls for requests that are known already."""
+    """Distinguishes new requests from further calls for known requests."""
 
     def __init__(self) -> None:
         self._looked: set[str] = set()
@@ -121,7 +122,8 @@ class _Asks:
     def new(self, call: RecordedCall) -> bool:
         """True if *call* is the first one for its request.
 
-        A host that looks before it loads names the request in both, and may look several times.
+        A host that looks up before it loads names the request in both, and may look up several
+        times.
         """
         if call.kind is RecordedKind.STORE:
             return False
@@ -134,7 +136,7 @@ class _Asks:
 
 
 def totals(calls: Iterable[RecordedCall], kind: RecordedKind) -> tuple[dict[str, int], ...]:
-    """Tokens by tier, and by reason, of all calls of *kind*: what the counters count."""
+    """Return tokens by tier, and by reason, of all calls of *kind*, as the counters count them."""
     tiers: dict[str, int] = {}
     misses: dict[str, int] = {}
     for call in calls:
@@ -147,7 +149,7 @@ def totals(calls: Iterable[RecordedCall], kind: RecordedKind) -> tuple[dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What was asked for within a while."""
+    """The requests within a span of time."""
 
     start: float
     seconds: float
@@ -158,7 +160,7 @@ class Span:
 
 
 def over_time(requests: Sequence[Served], spans: int) -> list[Span]:
-    """*requests* in so many spans of equal length, the empty ones included."""
+    """Divide *requests* into this number of *spans* of equal length, including empty ones."""
     if not requests:
         return []
     first = requests[0].began
@@ -174,7 +176,7 @@ def over_time(requests: Sequence[Served], spans: int) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Where the time of some requests went."""
+    """The time that some requests spent in each part."""
 
     name: str
     requests: int
@@ -185,15 +187,15 @@ class Spending:
     """Seconds that half of them took at most, all parts together."""
 
     most: float
-    """Likewise nine of ten."""
+    """Seconds that nine of ten took at most."""
 
 
 def spending(requests: Iterable[Served]) -> list[Spending]:
-    """Where time went for requests that hit nothing, a part, and nearly all."""
+    """Return the times for requests with no hit, with some, and with 90 % or more."""
     groups: dict[str, list[Served]] = {"nothing hit": [], "a part hit": [], "90 % hit or more": []}
     for one in requests:
         if not one.parts:
-            continue  # stored by a host that asks for what it knows to be there
+            continue  # stored by a host that requests chunks that it knows to be present
         share = one.hit_tokens / one.tokens if one.tokens else 0.0
         name = "90 % hit or more" if share >= 0.9 else "a part hit" if share else "nothing hit"
         groups[name].append(one)
@@ -224,6 +226,6 @@ def _add(one: Served, name: str, tier: str, seconds: float) -> None:
 
 
 def _full(call: RecordedCall, chunk_tokens: int) -> Sequence[ChunkKey]:
-    """The chunks of *call* without a shorter last one."""
+    """Return the chunks of *call* without a shorter last one."""
     short = not call.by_key and (call.end - call.start) % chunk_tokens
     return call.keys[:-1] if short else call.keys

@@ -1,14 +1,13 @@
-"""Moving chunks between nodes, and emptying one: what to ask which node next, and nothing else.
+"""Relocation: move chunks between nodes as a sequence of calls, without I/O.
 
-Each of these is a generator. It gives an :class:`Ask`, is sent the answer or thrown the error of
-the node, and returns what became of the chunks. Who runs it does the talking, and may stop between
-any two asks, or die: what was done stays done, claims expire, and the same again goes on from
-there.
+Each of these is a generator. It yields an :class:`Ask`, is sent the node's answer or thrown its
+error, and returns the result for the chunks. The caller makes the calls, and may stop between any
+two, or die: finished steps stay done, claims expire, and a repeated move continues from there.
 
 **No move deletes the last copy.** The claim on the way out is renewed at the origin *before* the
 goal reads the chunk and renews its claim, for longer. The origin deletes only under its claim; so
-whenever it deletes, no move may take the chunk away from the goal yet, and there it is kept from
-eviction, too.
+whenever it deletes, no move may take the chunk away from the goal yet, and there it is also kept
+from eviction.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from typing import Any, NamedTuple
 from hexkv.ports import ChunkKey, ClaimState, HexKVError, Peer, WorkReport
 
 OUT_SECONDS = 60.0
-"""A claim at the origin, from one renewal to the next."""
+"""The lifetime of a claim at the origin, from one renewal to the next."""
 
 IN_SECONDS = 240.0
-"""A claim at the goal: it outlasts the one at the origin whatever the clocks are worth."""
+"""The lifetime of a claim at the goal: longer than at the origin, even with inexact clocks."""
 
 
 class Ask(NamedTuple):
@@ -36,46 +35,46 @@ class Ask(NamedTuple):
 
 
 class Route(NamedTuple):
-    """From where to where."""
+    """The origin and the goal of a move."""
 
     origin: str
     peer: Peer
-    """Where the origin serves its chunks."""
+    """The peer that serves the origin's chunks."""
 
     goal: str
 
 
 @dataclass(slots=True)
 class Relocated:
-    """What became of the chunks of one route. Each is in one of the lists."""
+    """The result for the chunks of one route. Each is in one of the lists."""
 
     done: list[ChunkKey] = field(default_factory=list)
-    """At the goal, and, of a move, at the origin no more. So they may have been before."""
+    """At the goal and, for a move, deleted at the origin. They may have been so before."""
 
     absent: list[ChunkKey] = field(default_factory=list)
     """Neither at the origin nor at the goal."""
 
     busy: list[ChunkKey] = field(default_factory=list)
-    """Another move has them."""
+    """Chunks claimed by another move."""
 
     failed: list[ChunkKey] = field(default_factory=list)
-    """They stay at the origin, as far as that is known."""
+    """Chunks that stay at the origin, as far as is known."""
 
     problem: str = ""
-    """The error that a node gave, if one did."""
+    """The error of a node, if one failed."""
 
 
 Relocating = Generator[Ask, Any, Relocated]
 
 
 def relocate(keys: Sequence[ChunkKey], route: Route, token: str, *, delete: bool) -> Relocating:
-    """Bring a few chunks from node to node, as many as a claim lasts for.
+    """Bring a few chunks from node to node, as many as one claim is long enough for.
 
     Args:
         keys: the chunks.
-        route: from where to where.
-        token: of this move; no other one has it.
-        delete: True to have them no more at the origin, for those that are read at the goal.
+        route: the origin and the goal.
+        token: of this move; no other move has the same.
+        delete: True to delete those at the origin that are read at the goal.
     """
     moving = _Moving(keys, route, token, delete=delete)
     try:
@@ -92,13 +91,13 @@ def relocate(keys: Sequence[ChunkKey], route: Route, token: str, *, delete: bool
 
 
 class _Moving:
-    """One :func:`relocate` under way."""
+    """One :func:`relocate` in progress."""
 
     def __init__(self, keys: Sequence[ChunkKey], route: Route, token: str, *, delete: bool) -> None:
         self.got = Relocated()
         self.todo = list(dict.fromkeys(keys))
         self.asked = ""
-        """The node that is asked, or was asked last."""
+        """The node of the current or last call."""
 
         self.claimed: list[str] = []
         self._route = route
@@ -108,7 +107,7 @@ class _Moving:
     def run(self) -> Generator[Ask, Any, None]:
         origin, peer, goal = self._route
         here: dict[str, dict[ChunkKey, bool]] = {}
-        # In one order whichever way a move goes: of two that meet, one gets both claims.
+        # In one order for both directions of moves: of two that conflict, one gets both claims.
         for node in sorted((origin, goal)):
             if node == origin and not self._delete:
                 here[node] = dict.fromkeys(self.todo, True)
@@ -133,7 +132,7 @@ class _Moving:
         self._settle(self.got.done, arrived)
 
     def _claim(self, node: str, *, read: bool = False) -> Generator[Ask, Any, dict[ChunkKey, bool]]:
-        """Claim at *node* what is still to be done. Which chunks of it are there."""
+        """Claim the remaining chunks at *node*. Return which of them it holds."""
         leaving = node == self._route.origin
         seconds = OUT_SECONDS if leaving else IN_SECONDS
         keys = tuple(self.todo)
@@ -150,22 +149,22 @@ class _Moving:
         return (yield Ask(node, verb, arguments))
 
     def _settle(self, into: list[ChunkKey], keys: Sequence[ChunkKey]) -> None:
-        """Of those of *keys* that are still to be done it is known what became of them."""
+        """Move those of *keys* that remain from ``todo`` to the result *into*."""
         settled = set(keys) & set(self.todo)
         into += [key for key in self.todo if key in settled]
         self.todo = [key for key in self.todo if key not in settled]
 
 
 class Spread(NamedTuple):
-    """Which chunks go to which node."""
+    """The chunks assigned to each node."""
 
     to: Mapping[str, Sequence[ChunkKey]]
     unplaced: Sequence[ChunkKey]
-    """Those for which no node has room."""
+    """Chunks that no node has space for."""
 
 
 def spread(keys: Sequence[ChunkKey], size: int, room: Mapping[str, int]) -> Spread:
-    """Give each of *keys*, of *size* bytes, to the node with the most *room* left."""
+    """Assign each of *keys*, of *size* bytes, to the node with the most *room* left."""
     heap = [(-free, name) for name, free in room.items() if free >= size]
     heapify(heap)
     to: dict[str, list[ChunkKey]] = {}

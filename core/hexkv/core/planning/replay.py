@@ -16,20 +16,20 @@ _OWNER = "replay"
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of a trace."""
+    """The result of a replay."""
 
     tokens: int
-    """In all prompts."""
+    """Tokens in all prompts."""
 
     hit_tokens: int
-    """Those found: the longest unbroken run of chunks from the start of each prompt."""
+    """Tokens found: the longest unbroken run of chunks from the start of each prompt."""
 
     requests: int = 0
     evictions: int = 0
 
     @property
     def hit_rate(self) -> float:
-        """Share of all tokens that were found; the cold start counts."""
+        """The share of all tokens that were found; the cold start counts."""
         return self.hit_tokens / self.tokens if self.tokens else 0.0
 
 
@@ -43,17 +43,17 @@ def replay(
 ) -> Replay:
     """Serve *requests* one after the other from a tier that is empty at first.
 
-    Each request does to the index what one retrieve and one store of the engine do: what is
-    found is touched and pinned, what is missing takes room, window by window, and the
-    victims go first.
+    Each request does to the index what one retrieve and one store of the engine do: found chunks
+    are touched and pinned, missing ones take space, window by window, and victims are evicted
+    first.
 
     Args:
         requests: in the order of arrival.
         make_policy: builds the tier's policy.
-        chunks: how many the tier may hold.
+        chunks: the number of chunks that the tier may hold.
         chunk_tokens: tokens of a full chunk.
-        chunk_bytes: bytes of one, where that is known: an engine whose pool is as large as the
-            tier stores so many at a time.
+        chunk_bytes: bytes of one, if known: the window is that of an engine whose pool is as large
+            as the tier.
     """
     window = Pipelining.with_slots(chunks, chunk_bytes).run
     index = TierIndex(make_policy(), chunks)
@@ -89,7 +89,7 @@ def replay(
 
 
 def unlimited(requests: Sequence[Request], *, chunk_tokens: int = 512) -> Replay:
-    """What a tier that never evicts would find."""
+    """Return the hits of a tier that never evicts."""
     seen: set[ChunkKey] = set()
     hit = 0
     for request in requests:
@@ -102,12 +102,12 @@ def unlimited(requests: Sequence[Request], *, chunk_tokens: int = 512) -> Replay
 
 
 def optimal(requests: Sequence[Request], chunks: int, *, chunk_tokens: int = 512) -> Replay:
-    """What a tier that knows the future would find: no policy can find more.
+    """Return the hits of a tier that knows the future: no policy can have more.
 
-    Belady's rule ("A study of replacement algorithms for a virtual-storage computer", 1966)
-    with bypass: after each request the chunks that are used again soonest stay, be they old
-    or new, and of those used again by one request the ones nearest to its beginning. A
-    chunk is never used before its parent, so what stays is made of whole prefixes.
+    Belady's rule ("A study of replacement algorithms for a virtual-storage computer", 1966) with
+    bypass: after each request the chunks that are used again soonest stay, old or new, and of those
+    used again by one request the ones nearest to its beginning. A chunk is never used before its
+    parent, so whole prefixes stay.
     """
     never = len(requests)
     following: dict[ChunkKey, int] = {}
@@ -115,7 +115,7 @@ def optimal(requests: Sequence[Request], chunks: int, *, chunk_tokens: int = 512
     for at in range(never - 1, -1, -1):
         keys = requests[at].keys
         uses.append([following.get(key, never) for key in keys])
-        # What will be stored anew before it is asked for need not be kept until then.
+        # A chunk that will be stored again before its next request need not be kept until then.
         following.update(dict.fromkeys(keys, at if requests[at].asked else never))
     uses.reverse()
     kept: dict[ChunkKey, tuple[int, int]] = {}

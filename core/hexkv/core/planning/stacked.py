@@ -1,4 +1,4 @@
-"""Replaying a trace through two tiers: memory, and what takes the chunks that it evicts."""
+"""Replaying a trace through two tiers: memory, and a tier that takes the chunks it evicts."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ class Below:
     """The second tier."""
 
     chunks: int
-    """That it may hold. Of compressed memory: so many as fit once they are encoded."""
+    """The number of chunks that it may hold; for compressed memory, once they are encoded."""
 
     min_reuse: float = 0.0
-    """As in a configuration; 0: all that the tier is offered is written."""
+    """As in a configuration; 0: all offered chunks are written."""
 
 
 @dataclass(slots=True)
 class Stacked:
-    """What came of a trace."""
+    """The result of a replay."""
 
     tokens: int = 0
     hit_tokens: int = 0
-    """Those found on either tier: the longest unbroken run from the start of each prompt."""
+    """Tokens found on either tier: the longest unbroken run from the start of each prompt."""
 
     below_tokens: int = 0
-    """Those of them that only the second tier had."""
+    """Those of them that only the second tier held."""
 
     written: int = 0
     """Chunks written to the second tier."""
 
     offered: int = 0
-    """Chunks that it was to be given, written or not."""
+    """Chunks offered to it, written or not."""
 
     @property
     def hit_rate(self) -> float:
-        """Share of all tokens that were found; the cold start counts."""
+        """The share of all tokens that were found; the cold start counts."""
         return self.hit_tokens / self.tokens if self.tokens else 0.0
 
 
@@ -84,7 +84,7 @@ class _Replay:
     def _runs(
         self, keys: Sequence[ChunkKey], wanted: Sequence[bool]
     ) -> Iterable[tuple[Sequence[ChunkKey], ChunkKey | None]]:
-        """Neighbours that are wanted, a window at a time, and what is before each."""
+        """Yield neighbouring wanted chunks, a window at a time, with the chunk before each."""
         start = 0
         while start < len(wanted):
             end = start
@@ -95,7 +95,7 @@ class _Replay:
             start = max(end, start + 1)
 
     def _keep(self, part: Sequence[ChunkKey], after: ChunkKey | None) -> None:
-        """Put chunks into memory; what has to go for them is offered to the tier below."""
+        """Put chunks into memory; chunks evicted for them are offered to the tier below."""
         reserved = self.upper.reserve(part, [1] * len(part), after)
         for victim in reserved.victims:
             self._offer(victim)
@@ -125,13 +125,13 @@ def replay_stacked(
 ) -> Stacked:
     """Serve *requests* one after the other from two tiers that are empty at first.
 
-    Found on the second tier, a chunk is copied into memory; its copy below stays until it is
-    evicted there, as in the engine. Writes are done at once.
+    A chunk found on the second tier is copied into memory; its copy below stays until it is evicted
+    there, as in the engine. Writes are done at once.
 
     Args:
         requests: in the order of arrival.
         make_policy: builds the policy of each tier.
-        chunks: how many memory may hold.
+        chunks: the number of chunks that memory may hold.
         below: the second tier.
         chunk_tokens: tokens of a full chunk.
     """

@@ -1,4 +1,4 @@
-"""Reading a recorded trace: which chunks each request was made of, in the order of arrival."""
+"""Reading a recorded trace: the chunks of each request, in the order of arrival."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hashlib import sha256
 from hexkv.ports import KEY_BYTES, ChunkKey, HexKVError
 
 LONGEST = 1 << 24
-"""Tokens of the longest request that is believed: twice the longest context there is."""
+"""Tokens of the longest accepted request: twice the longest context there is."""
 
 
 class BadTrace(HexKVError):
-    """A line of a trace is not what its format says."""
+    """A line of a trace violates its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,26 +22,25 @@ class Request:
     """One prompt."""
 
     tokens: int
-    """Its length, the part behind the last full chunk included."""
+    """Its length, including the tokens behind the last full chunk."""
 
     keys: Sequence[ChunkKey]
     """Its full chunks, in prefix order: a key stands for all tokens up to its chunk's end."""
 
     before: int = 0
-    """Chunks of the prompt before the first one."""
+    """The number of chunks of the prompt before the first one."""
 
     asked: bool = True
-    """False for chunks that were stored and not asked for, such as those of generated tokens."""
+    """False for chunks that were stored and not requested, such as those of generated tokens."""
 
 
 def read_mooncake(lines: Iterable[str | bytes], chunk_tokens: int = 512) -> Iterator[Request]:
-    """The requests of a trace in the format that was published with Mooncake.
+    """Yield the requests of a trace in the format that was published with Mooncake.
 
-    One JSON object a line, with ``timestamp`` (milliseconds, never decreasing),
-    ``input_length``, ``output_length`` (both in tokens) and ``hash_ids``: one number for
-    each block of *chunk_tokens*, the last and shorter one included, that stands for the
-    whole prefix up to there. Format: Qin et al., "Mooncake: Trading More Storage for Less
-    Computation", FAST 2025.
+    One JSON object a line, with ``timestamp`` (milliseconds, never decreasing), ``input_length``,
+    ``output_length`` (both in tokens) and ``hash_ids``: one number for each block of
+    *chunk_tokens*, including the last and shorter one, that stands for the whole prefix up to
+    there. Format: Qin et al., "Mooncake: Trading More Storage for Less Computation", FAST 2025.
 
     Raises:
         BadTrace: with the number of the line, counted from 1.
@@ -69,7 +68,7 @@ class _Names:
         self._parents: dict[int, int | None] = {}
 
     def keys(self, ids: Sequence[int], length: int, chunk_tokens: int) -> list[ChunkKey]:
-        """The keys of the full blocks among *ids*."""
+        """Return the keys of the full blocks among *ids*."""
         expected = -(-length // chunk_tokens)
         if len(ids) != expected:
             raise ValueError(
@@ -93,10 +92,10 @@ class _Names:
 
 
 def _parse(line: str | bytes, before: float) -> tuple[float, int, list[int]]:
-    """Time, input tokens and hash ids of one line."""
+    """Return time, input tokens and hash ids of one line."""
     record = json.loads(line)
     if not isinstance(record, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - what is wrong is a value
+        raise ValueError("not a JSON object")  # noqa: TRY004 - a value is at fault
     time = record.get("timestamp")
     if isinstance(time, bool) or not isinstance(time, int | float) or not before <= time < 1e18:
         raise ValueError(f"timestamp {time!r} is no time, or before that of the line above")

@@ -1,7 +1,7 @@
-"""Made-up traces of different character, for policies to be judged by more than one.
+"""Synthetic traces of different character, to judge policies by more than one.
 
-Each is a pure function of its seed and its length. None imitates a recorded trace: what
-matters is that they differ, so that no policy can be tuned to all of them.
+Each is a pure function of its seed and its length. None imitates a recorded trace: they are chosen
+to differ, so that no policy can be tuned to all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Prompts = Iterator[list[ChunkKey]]
 
 
 class _Maker:
-    """Random numbers, and keys that nobody else has."""
+    """Random numbers, and unique keys."""
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)  # noqa: S311 - a workload, not a secret
@@ -75,7 +75,7 @@ def loops(seed: int) -> Prompts:
 
 
 def scans(seed: int) -> Prompts:
-    """A few popular documents, and now and then a sweep over many that nobody asks for twice."""
+    """A few popular documents, and occasionally a sweep over many that are requested only once."""
     make = _Maker(seed)
     popular = [make.keys(make.dice.randint(4, 16)) for _ in range(150)]
     while True:
@@ -101,7 +101,7 @@ def agents(seed: int) -> Prompts:
 
 
 def drifting(seed: int) -> Prompts:
-    """Documents whose popularity moves on: what was asked for last hour is forgotten."""
+    """Documents of changing popularity: those requested an hour ago are forgotten."""
     make = _Maker(seed)
     documents = [make.keys(make.dice.randint(4, 16)) for _ in range(100)]
     while True:
@@ -119,7 +119,7 @@ def mixed(seed: int) -> Prompts:
 
 
 def phases(seed: int) -> Prompts:
-    """Another character every thousand requests, and nothing of before comes back."""
+    """Another character every thousand requests; no earlier chunk comes back."""
     kinds = [chats, loops, assistants, agents, scans, drifting]
     for turn in range(1_000_000):
         yield from islice(kinds[turn % len(kinds)](seed + turn), 1000)
@@ -134,11 +134,11 @@ WORKLOADS: Mapping[str, Callable[[int], Prompts]] = MappingProxyType(
 
 
 def synthetic(name: str, requests: int, seed: int = 0) -> list[Request]:
-    """The first *requests* of the workload *name*."""
+    """Return the first *requests* of the workload *name*."""
     prompts = islice(WORKLOADS[name](seed), requests)
     return [Request(len(keys) * CHUNK, keys) for keys in prompts]
 
 
 def footprint(requests: list[Request]) -> int:
-    """How many different chunks there are."""
+    """Return the number of different chunks."""
     return len(set(chain.from_iterable(request.keys for request in requests)))
