@@ -1,8 +1,8 @@
 """Home: the process in which an engine was opened, and which alone may use it.
 
 A forked child has copies of its parent's locks, as they were at that moment and held by threads
-that it does not have, and shares the parent's files, connections and memory. So what is the
-parent's is refused in the child before any lock is taken, and given back by the parent alone.
+that it does not have, and shares the parent's files, connections and memory. So the parent's
+resources are refused in the child before any lock is taken, and released by the parent alone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from weakref import WeakSet
 from hexkv.ports import EngineClosed
 
 _homes: WeakSet[Home] = WeakSet()
-"""All there are, each told of a fork. Asking the system for the process's number costs more than
-the rest of a call's beginning."""
+"""All homes, each marked on a fork. Asking the system for the process's number costs more than the
+rest of a call's beginning."""
 
 
 class Home:
-    """The process in which this was made."""
+    """The process in which this was created."""
 
     __slots__ = ("__weakref__", "left")
 
@@ -31,7 +31,7 @@ class Home:
         _homes.add(self)
 
     def check(self) -> None:
-        """Refuse what is another process's.
+        """Refuse the resources of another process.
 
         Raises:
             EngineClosed: this is a forked child.

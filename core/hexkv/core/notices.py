@@ -1,8 +1,8 @@
-"""Log lines about what fails again and again: the first at once, then one a minute with a count.
+"""Log lines about repeated failures: the first at once, then one a minute with a count.
 
-A line is of a *kind*: what failed, and the error's words without numbers and paths. Another kind is
-another cause, and has a line of its own. The end of a failure is one line, too, if its beginning
-was one; so a failure that is the last line of a log lasts.
+A line is of a *kind*: the operation that failed, and the error's words without numbers and paths.
+Another kind is another cause, and has a line of its own. The end of a failure is one line, too, if
+its beginning was one; so a failure that is the last line of a log lasts.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ EVERY = 60.0
 """Seconds between two lines of one kind."""
 
 _MOST = 64
-"""Kinds that have a line in a minute; all others together have a count in the next line."""
+"""The most kinds with a line in a minute; all others together have a count in the next line."""
 
 _MOST_TROUBLES = 1024
-"""What is remembered to fail; the oldest is forgotten first, and has no line at its end."""
+"""The most failing operations remembered; the oldest is forgotten, without a line at its end."""
 
 _LENGTH = 300
-"""Characters of an error that make its kind."""
+"""The number of characters of an error that determine its kind."""
 
 
 def kind_of(words: str) -> str:
-    """The words of an error that all of its kind have: no numbers, keys, addresses and paths."""
+    """Return the words that all errors of a kind share: no numbers, keys, addresses and paths."""
     return " ".join("*" if _varies(word) else word for word in words[:_LENGTH].split())
 
 
@@ -38,7 +38,7 @@ def _varies(word: str) -> bool:
 @dataclass(slots=True)
 class _Kind:
     logged: float
-    """When its last line was."""
+    """The time of its last line."""
 
     held_back: int = 0
     """Failures since that line."""
@@ -49,17 +49,17 @@ class _Trouble:
     since: float
     failures: int = 0
     logged: bool = False
-    """True if the log has a line of it."""
+    """True if the log has a line about it."""
 
 
 class Notices:
     """The lines about one subject. Safe from any thread.
 
     Args:
-        log: where they are written.
-        subject: with which each line begins.
+        log: the logger that writes them.
+        subject: the beginning of each line.
         clock: for the pauses between lines.
-        verbs: of what fails, and of what does so no longer.
+        verbs: for an operation that fails, and for one that works again.
     """
 
     def __init__(
@@ -78,22 +78,23 @@ class Notices:
         """In the order of their last lines."""
 
         self._others = 0
-        """Failures of kinds for which there was no room, since the last line."""
+        """Failures of kinds without a line of their own, since the last line."""
 
         self.troubles: dict[str, _Trouble] = {}
-        """What fails at present. Empty mostly: a success need not call :meth:`works` then."""
+        """Operations that fail at present. Usually empty: then no call of :meth:`works` is
+        needed."""
 
     def failed(
         self, what: str, words: str, count: int = 1, *, detail: str = "", lasts: bool = True
     ) -> None:
-        """Write that *what* failed, unless a line of the same kind is less than a minute old.
+        """Log that *what* failed, unless a line of the same kind is less than a minute old.
 
         Args:
             what: the operation.
-            words: the error, for people.
+            words: the error, as text.
             count: failures that this line stands for.
-            detail: what follows the error in the line, and does not make another kind.
-            lasts: whether *what* fails until :meth:`works` is called.
+            detail: follows the error in the line, and does not make another kind.
+            lasts: True if *what* fails until :meth:`works` is called.
         """
         words = " ".join(words.split())  # one line, whatever a store's error has in it
         kind = what, kind_of(words)
@@ -123,7 +124,7 @@ class Notices:
         self._log.warning("%s", text)
 
     def _has_room(self, now: float) -> bool:
-        """Return whether one more kind may have a line. Under the lock."""
+        """True if one more kind may have a line. Under the lock."""
         if len(self._kinds) < _MOST:
             return True
         oldest = next(iter(self._kinds))
@@ -133,7 +134,7 @@ class Notices:
         return True
 
     def works(self, what: str) -> None:
-        """Write that *what* works again, if the log has a line that it does not."""
+        """Log that *what* works again, if the log has a line about its failure."""
         if what not in self.troubles:
             return
         with self._lock:

@@ -1,6 +1,6 @@
-"""The ring of the last steps, and how calls take note of theirs.
+"""The ring of the last steps, and the recording of a call's steps.
 
-Always on, so a note is an append to a bounded deque: no lock, no object but a tuple.
+Always on, so recording a step is an append to a bounded deque: no lock, no object but a tuple.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from hexkv.ports import ChunkKey, Clock, TraceStep
 
 MOST = 4096
-"""Steps that are kept in mind: some 600 kB."""
+"""The number of steps that are kept: some 600 kB."""
 
 _Fields = tuple[str, str, float, float, str, str, float, int, str]
 
@@ -26,13 +26,13 @@ class StepRing:
     def __init__(self, most: int = MOST) -> None:
         self._rows: deque[_Fields] = deque(maxlen=most)
         self.add = self._rows.append
-        """Take note of the fields of a :class:`~hexkv.ports.Step`, in order."""
+        """Record the fields of a :class:`~hexkv.ports.Step`, in order."""
 
         self.extend = self._rows.extend
-        """Likewise of several."""
+        """Record the fields of several."""
 
     def steps(self) -> list[TraceStep]:
-        """All there are, in the order in which they ended."""
+        """Return all steps, in the order in which they ended."""
         return [TraceStep._make(row) for row in self._rows.copy()]
 
 
@@ -41,25 +41,25 @@ class Spent(NamedTuple):
 
     seconds: float
     waited: float | None = None
-    """Seconds of that for which it waited for tiers; ``None`` where that is not known."""
+    """Seconds of that for which it waited for tiers; ``None`` if not known."""
 
     slowest: TraceStep | None = None
     """The part that took longest."""
 
     parts: Sequence[_Fields] = ()
-    """Each part, as the ring has it; empty where that is not known."""
+    """Each part, as the ring has it; empty if not known."""
 
     begun: float | None = None
-    """Where the host works in between: when the call began, which lasts until it is told of."""
+    """If the host works in between: when the call began, which lasts until it is reported."""
 
     parent: str | None = None
-    """What that belongs to; ``None``: whatever is in force at its end."""
+    """The parent span; ``None``: the current one at its end."""
 
 
 class Laps:
     """The parts of one call, one after the other: together they take as long as the call.
 
-    A part ends with ``laps.mark((name, tier, laps.now()))``: all since the last mark was this.
+    A part ends with ``laps.mark((name, tier, laps.now()))``: it began at the last mark.
     """
 
     __slots__ = ("_begun", "_marks", "mark", "now")
@@ -69,10 +69,10 @@ class Laps:
         self._begun = clock.now()
         self._marks: list[tuple[str, str, float]] = []
         self.mark = self._marks.append
-        """Take note of a part's name, its tier or "", and when it ended."""
+        """Record a part's name, its tier or "", and the time of its end."""
 
     def end(self, ring: StepRing, name: str, call: str, keys: Sequence[ChunkKey]) -> Spent:
-        """The rest was the end of the call: put its parts, and the whole, into *ring*."""
+        """Record the rest as the end of the call: put its parts, and the whole, into *ring*."""
         self.mark(("end", "", self.now()))
         row = f"calls {get_ident()}"
         parts: list[_Fields] = []
@@ -95,7 +95,7 @@ def _seconds(step: TraceStep) -> float:
 
 
 def slowest(steps: Sequence[TraceStep], keys: Sequence[ChunkKey]) -> TraceStep | None:
-    """The part that took longest of the newest retrieve of the prompt that ends with *keys*."""
+    """The longest part of the newest retrieve of the prompt that ends with *keys*."""
     key = keys[-1].hex() if keys else ""
     for whole in reversed(steps):
         if key and whole.key == key and whole.name == "retrieve":
