@@ -1,11 +1,11 @@
-"""The front door: everything that a program with a KV cache of its own imports.
+"""The public API: everything that a program with its own KV cache imports.
 
-``docs/embedding.md`` goes through it from nothing to a hit. Importing this module starts no
-thread, opens no file, and loads neither pydantic nor torch.
+``docs/embedding.md`` goes through it from nothing to a hit. Importing this module starts no thread,
+opens no file, and loads neither pydantic nor torch.
 
-* opening: :func:`open_cache`, which gives a :class:`PrefixCache`, and for layerwise requests
+* opening: :func:`open_cache`, which returns a :class:`PrefixCache`, and for layerwise requests
   :class:`LayeredRead` and :class:`LayeredWrite`
-* what KV is and whose: :class:`KVLayout` (of :class:`LayerGroup` and :class:`Plane`),
+* the shape and the owner of KV: :class:`KVLayout` (of :class:`LayerGroup` and :class:`Plane`),
   :class:`DType`, :class:`Namespace`, :class:`ParallelSlice`, :data:`Tokens`, :data:`ChunkKey`
 * windows on KV memory: :class:`DeviceKV`, :class:`Span`, :class:`Transfer`, :class:`Finished`,
   :class:`Deadline`
@@ -13,8 +13,8 @@ thread, opens no file, and loads neither pydantic nor torch.
   :class:`TierHealth`
 * segments in any place: :class:`SegmentCache`, :class:`PromptParts` of :class:`SegmentRun`,
   :class:`RetrievedParts`, :class:`LayeredSegments`, :class:`BlendReport` and :class:`BlendOutcome`
-* what is told of it all: :class:`Telemetry`, :class:`EventSink`, :class:`CacheEvent`; and which
-  trace a call belongs to: :func:`traced`
+* observing it: :class:`Telemetry`, :class:`EventSink`, :class:`CacheEvent`; and the trace of a
+  call: :func:`traced`
 * errors, all of them :class:`HexKVError`: :mod:`hexkv.ports.errors` has the tree
 """
 
@@ -132,23 +132,23 @@ def open_cache(
     """Open the cache that a configuration describes. Close it, or use it as a context manager.
 
     The layers of a configuration are, weakest first: the defaults (one tier, in memory), a file,
-    the environment's ``HEXKV_*``, and a mapping given here. If opening fails, whatever was
-    opened on the way is closed again.
+    the environment's ``HEXKV_*``, and a mapping given here. If opening fails, everything opened so
+    far is closed again.
 
     Args:
         config: the path of a YAML file, or a nested mapping of the same keys. With a mapping or
             ``None``, the file is the one that ``HEXKV_CONFIG`` names, if any.
-        namespace: of the model whose KV is cached: everything besides the tokens that makes
-            its KV differ.
+        namespace: of the model whose KV is cached: everything besides the tokens that makes its KV
+            differ.
         model: in place of a namespace, where nothing differs but the model's name and *layout*.
         layout: dtype and shape of the KV of one token.
         telemetry: receives every count and duration; by default they are added up in memory.
-        events: receive what each tier holds.
+        events: receive the content of each tier.
         clock: in place of the machine's, for tests.
 
     Raises:
-        ConfigError: the configuration describes nothing that can be built, or does not say of
-            which model the KV is.
+        ConfigError: the configuration describes nothing that can be built, or does not name the
+            model of the KV.
         AdapterUnavailable: a module that an adapter needs is not installed.
         PoolExhausted: the machine does not have the memory of the pool.
         StoreError: a store cannot be opened.

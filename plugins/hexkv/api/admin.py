@@ -2,9 +2,9 @@
 
 Needs ``hexkv-admin``. As in :mod:`hexkv.api`, importing this starts nothing.
 
-* :func:`connect` gives an :class:`Administration`
-* what its verbs take: :class:`Selection`, and a :data:`Watch` that is told :class:`Progress`
-* what they give: :class:`WorkReport`, :class:`Health`, :class:`TierState`,
+* :func:`connect` returns an :class:`Administration`
+* arguments of its verbs: :class:`Selection`, and a :data:`Watch` that receives :class:`Progress`
+* results of its verbs: :class:`WorkReport`, :class:`Health`, :class:`TierState`,
   :class:`NamespaceState`, :class:`Why`
 """
 
@@ -39,20 +39,20 @@ __all__ = [
 def connect(
     address: str, *, secret: str = "", secret_file: str = "", tls_ca: str = ""
 ) -> Administration:
-    """The administration of a running cache, which has answered.
+    """Return the administration of a running cache, after a first answer from it.
 
     Its verbs raise ``StoreUnreachable`` once the cache is gone. Nothing is held between two of
     them, so nothing has to be closed.
 
     Args:
         address: the path of a Unix socket, or ``host:port``.
-        secret: what both ends know, where the other end asks for it.
+        secret: the secret that both ends share, if the other end requires one.
         secret_file: a file that holds it instead, which only its owner can read.
         tls_ca: a file of authorities, for an end that speaks TLS.
 
     Raises:
-        ConfigError: an argument means nothing, or ``hexkv-admin`` is not installed.
-        StoreUnreachable: nobody answers there, or does not let this process in.
+        ConfigError: an argument is invalid, or ``hexkv-admin`` is not installed.
+        StoreUnreachable: nothing answers there, or it does not let this process in.
     """
     from hexkv.plugins.clock import SystemClock
     from hexkv.plugins.discovery import discover

@@ -1,12 +1,12 @@
 """Every node of a fleet, from a program: ``hexkv fleet`` for scripts.
 
-Needs ``hexkv-admin``, and what the directory needs. As in :mod:`hexkv.api`, importing this starts
-nothing.
+Needs ``hexkv-admin``, and the directory's requirements. As in :mod:`hexkv.api`, importing this
+starts nothing.
 
-* :func:`open_fleet` gives a :class:`Fleet`
-* what its verbs take: as those of :mod:`hexkv.api.admin`
-* what they give: :class:`NodeState`, :class:`FleetReport`
-* :func:`size_fleet` says what a directory takes: :class:`FleetSize`
+* :func:`open_fleet` returns a :class:`Fleet`
+* arguments of its verbs: as those of :mod:`hexkv.api.admin`
+* results of its verbs: :class:`NodeState`, :class:`FleetReport`
+* :func:`size_fleet` estimates the size of a directory: :class:`FleetSize`
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def open_fleet(
     tls_ca: str = "",
     partial: bool = False,
 ) -> Fleet:
-    """The nodes that a directory names, and others. A context manager.
+    """Open the nodes that a directory names, and others. The result is a context manager.
 
     Args:
-        config: a configuration, or a file of one, of which the sections ``directory`` and
-            ``admin`` count: the directory, and the secret that the nodes' administration asks
-            for. ``None``: the file that ``HEXKV_CONFIG`` names, if any.
-        nodes: addresses of the administration of nodes besides, as
-            :func:`hexkv.api.admin.connect` takes them.
+        config: a configuration, or a file of one, of which the sections ``directory`` and ``admin``
+            count: the directory, and the secret that the nodes' administration requires. ``None``:
+            the file that ``HEXKV_CONFIG`` names, if any.
+        nodes: addresses of the administration of further nodes, in the form of
+            :func:`hexkv.api.admin.connect`.
         secret_file: a file that holds the secret instead, which only its owner can read.
         tls_ca: a file of authorities, for nodes that speak TLS; else that of *config*.
-        partial: whether verbs may leave out nodes that cannot be asked.
+        partial: whether verbs may leave out nodes that cannot be reached.
 
     Raises:
         ConfigError: it names neither a directory nor a node, or something is wrong with it.
@@ -75,7 +75,7 @@ def open_fleet(
     def reach(address: str) -> Administration:
         if not address.startswith("/"):
             return connect(address, secret=secret, secret_file=file, tls_ca=authorities)
-        # A socket's mode is its lock, and nodes of one fleet may differ in whether there is more.
+        # A socket's mode protects it, and some nodes of a fleet may require a secret besides.
         try:
             return connect(address)
         except StoreUnreachable:
