@@ -1,4 +1,4 @@
-"""How adapters are found, configured and put together.
+"""Finding, configuring and composing adapters.
 
 Adapter authors need a few names from here: :class:`AdapterSpec`, :class:`CommandSpec`,
 :data:`FilePath`, :class:`OpenContext`, :class:`Secret`, :class:`SettingError` and ``hookimpl``.

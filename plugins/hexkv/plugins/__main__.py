@@ -18,7 +18,7 @@ _DEMO = "Show a first hit with a real model"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; gives the exit code: 0 well, 1 something is wrong, 2 called wrongly.
+    """Run one command. Return the exit code: 0 success, 1 a problem, 2 wrong usage.
 
     Errors of hexkv's own tree are one line on the standard error stream.
     """
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _application(registry: Registry, wanted: str) -> typer.Typer:
-    """The command *wanted* alone; all of them where there is none of that name."""
+    """Return the command *wanted* alone; all commands if none has that name."""
     app = new_app("A pluggable multi-tier KV cache for LLM serving.")
     app.callback(invoke_without_command=True)(_options)
     commands = dict(registry.commands)
@@ -50,7 +50,7 @@ def _application(registry: Registry, wanted: str) -> typer.Typer:
             name,
             help=commands[name].summary,
             short_help=commands[name].summary,  # the list of commands would cut the other short
-            # Every word after the name, --help included, is the command's own affair.
+            # Every word after the name, --help included, is parsed by the command.
             add_help_option=False,
             context_settings={
                 "allow_extra_args": True,
@@ -68,7 +68,7 @@ def _options(
     ] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    del debug  # main() looks for it itself
+    del debug  # main() handles it
     if version:
         typer.echo(f"hexkv {importlib.metadata.version('hexkv')}")
         raise typer.Exit

@@ -1,4 +1,4 @@
-"""The addresses that a process leaves to the one that takes its place, or else takes back."""
+"""The addresses that a process leaves to its successor, or takes back."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hexkv.ports import ConfigError, StoreError, SupportsSuspension
 log = logging.getLogger("hexkv")
 
 _RETURNING = 0.5
-"""Seconds between two attempts to serve again where another process is still."""
+"""Seconds between two attempts to serve again while another process still does."""
 
 
 class Addresses:
-    """Whatever of a process listens where its peers look for it. One thread at a time calls it."""
+    """The parts of a process that listen at known addresses. Called by one thread at a time."""
 
     def __init__(self) -> None:
         self._parts: list[SupportsSuspension] = []
@@ -22,27 +22,27 @@ class Addresses:
         self._returning: Thread | None = None
 
     def add(self, part: object) -> None:
-        """Count *part* in, if it can leave its address."""
+        """Add *part*, if it can leave its address."""
         if isinstance(part, SupportsSuspension):
             self._parts.append(part)
 
     def leave(self) -> None:
-        """Leave them to the process that goes on, until :meth:`take_back`."""
+        """Leave them to the process that takes over, until :meth:`take_back`."""
         self.close()
         for part in self._parts:
             part.suspend()
 
     def take_back(self) -> None:
-        """Serve there again: now, or as soon as nobody else does."""
+        """Serve there again: now, or as soon as no other process does."""
         self.close()
         if not self._back():
-            # Who was to take over may still be there, and end only now.
+            # The successor may still be there, and end only now.
             self._over = Event()
             self._returning = Thread(target=self._return, name="hexkv peers", daemon=True)
             self._returning.start()
 
     def close(self) -> None:
-        """Take nothing back any more. Calling it twice is allowed."""
+        """Stop taking addresses back. Calling it twice is allowed."""
         self._over.set()
         returning, self._returning = self._returning, None
         if returning is not None:
@@ -57,7 +57,7 @@ class Addresses:
             except ConfigError as error:
                 log.warning("peers are not served: %s", error)
                 well = False
-            except StoreError:  # it has ended, and serves nobody any more
+            except StoreError:  # it has ended, and does not serve
                 continue
         return well
 

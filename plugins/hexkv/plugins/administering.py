@@ -1,4 +1,4 @@
-"""Administration of a cache that is being built: what its verbs need, and where it is served."""
+"""Administration of a cache that is being built: the needs of its verbs, and its address."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def let_attach(
     clock: Clock,
     block: int | None,
 ) -> None:
-    """Have *admin* open the tiers that are to be attached to *stack*.
+    """Let *admin* open the tiers that are to be attached to *stack*.
 
     Args:
         admin: of the cache.
         stack: its tiers.
         loaded: its configuration.
-        registry: what is installed.
+        registry: the installed plugins.
         clock: of the cache.
         block: bytes of the largest frame; ``None`` where frames are of any size.
     """
@@ -46,17 +46,17 @@ def let_attach(
     admin.open_tier = open_tier
 
 
-_EVERY_INTERFACE = ("0.0.0.0", "[::]")  # noqa: S104 - what it is compared with
+_EVERY_INTERFACE = ("0.0.0.0", "[::]")  # noqa: S104 - compared with, never bound
 
 
 def reachable(address: str) -> str:
-    """*address* as others know it: a host that stands for every interface is called by its name."""
+    """Return *address* for other hosts: this host's name in place of "every interface"."""
     host, _, port = address.rpartition(":")
     return f"{socket.gethostname()}:{port}" if host in _EVERY_INTERFACE else address
 
 
 def admin_address(loaded: Loaded, rank: int = 0) -> str:
-    """Where a configuration has administration served; empty: nowhere."""
+    """Return the configured address of administration; empty: it is not served."""
     address = loaded.settings.admin.get("address")
     if not isinstance(address, str):
         return ""
@@ -66,17 +66,17 @@ def admin_address(loaded: Loaded, rank: int = 0) -> str:
 def serve_admin(
     admin: KeyedAdmin, loaded: Loaded, registry: Registry, clock: Clock, *, rank: int = 0
 ) -> None:
-    """Serve *admin*, until its cache ends, if a configuration that was checked says where.
+    """Serve *admin* until its cache ends, if a checked configuration gives an address.
 
     Args:
         admin: of the cache.
         loaded: its configuration.
-        registry: what is installed.
+        registry: the installed plugins.
         clock: of the cache.
-        rank: what ``{rank}`` in the address stands for; ``{pid}`` is the process.
+        rank: the value of ``{rank}`` in the address; ``{pid}`` is the process.
 
     Raises:
-        ConfigError: nothing can be served there.
+        ConfigError: it cannot be served there.
     """
     if not loaded.settings.admin:
         return

@@ -11,10 +11,10 @@ from hexkv.ports import AdapterUnavailable, HashFunction
 
 
 def hash_algorithm(name: str) -> HashFunction:
-    """The hash that a configuration calls *name*: ``sha256``, ``blake2b`` or ``blake3``.
+    """Return the hash that a configuration calls *name*: ``sha256``, ``blake2b`` or ``blake3``.
 
-    No extension point: hosts that name chunks differently miss each other, so there are
-    only those that all of them can have.
+    Not an extension point: hosts that name chunks differently miss each other, so there are only
+    hashes that all of them can have.
 
     Raises:
         AdapterUnavailable: BLAKE3 is not installed.
@@ -25,7 +25,7 @@ def hash_algorithm(name: str) -> HashFunction:
 
 
 def frame_codec(registry: Registry, checksum: str) -> FrameCodec:
-    """A codec that seals with *checksum*, and opens what any installed one has sealed.
+    """Return a codec that seals with *checksum*, and opens frames of any installed one.
 
     Raises:
         ConfigError: no such checksum is installed.

@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""The memory that this process may still take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Bytes that can be taken without swapping: the tightest of the machine and its cgroups.
+    """Return the bytes that can be taken without swapping: the least of machine and cgroups.
 
     Args:
         root: where ``proc`` and ``sys`` are mounted.
@@ -20,7 +20,7 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def _meminfo(path: Path) -> int | None:
-    """``MemAvailable`` of Linux; ``None`` elsewhere."""
+    """Return ``MemAvailable`` of Linux; ``None`` elsewhere."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -46,12 +46,12 @@ _FILES = (
 
 
 def _cgroups(root: Path) -> Iterator[int]:
-    """Bytes that each cgroup around this process has left, where it has a limit."""
+    """Yield the bytes that each cgroup around this process has left, if it has a limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
-    # Of each controller: none of version 2, several in one line where version 1 mounts them so.
+    # By controller: none in version 2, several in one line where version 1 mounts them so.
     inside = {
         name: path
         for _, names, path in (line.split(":", 2) for line in lines)
@@ -68,7 +68,7 @@ def _cgroups(root: Path) -> Iterator[int]:
                 now = int((folder / used).read_text())
                 rows = (folder / "memory.stat").read_text().splitlines()
             except OSError:
-                continue  # the root of all cgroups has no limit; nor has one without the controller
+                continue  # the root of all cgroups has no limit, and no file without the controller
             if most != "max":
-                # Page cache counts as used, but gives way: a disk tier fills it by its nature.
+                # Page cache counts as used, but is reclaimable: a disk tier fills it by its nature.
                 yield int(most) - now + int(dict(row.split() for row in rows).get(idle, 0))

@@ -1,4 +1,4 @@
-"""What the distribution ``hexkv`` itself offers, by the same door as any plugin."""
+"""The built-in adapters and commands of ``hexkv``, registered in the same way as any plugin's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every channel's settings have, under the same names and with the same defaults."""
+"""The settings of every channel, under the same names and with the same defaults."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _NAME_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class ChannelSettings:
-    """Settings that all channels have. A channel's own class adds where it listens, and more."""
+    """Settings that all channels have. A channel's own class adds its address, and more."""
 
     name: str = ""
-    """Of this peer, for the others. At most 64 bytes. Empty: the end of what the process is called
-    in the directory."""
+    """Of this peer, for the others. At most 64 bytes. Empty: the end of the process's name in the
+    directory."""
 
     secret: Secret = NO_SECRET
-    """What all peers know."""
+    """The secret that all peers share."""
 
     secret_file: FilePath = ""
     """A file that holds the secret instead, mode 0600."""
@@ -36,7 +36,7 @@ class ChannelSettings:
     """Bytes of a frame, and of all frames that a connection receives, or has leased, at a time."""
 
     patience: float = 10.0
-    """Seconds that a peer is waited for, or may have frames leased, beside 1 s for each 8 MB."""
+    """Seconds to wait for a peer, or for which it may lease frames, beside 1 s for each 8 MB."""
 
     def __post_init__(self) -> None:
         if len(self.name.encode()) > _NAME_BYTES:
@@ -51,16 +51,16 @@ class ChannelSettings:
 
     @property
     def knows_peers(self) -> bool:
-        """True if a peer shows more than whose process it is, before it may offer chunks."""
+        """True if a peer needs more than a process of the same user to offer chunks."""
         return bool(self.secret or self.secret_file)
 
     def own_name(self, context: OpenContext) -> str:
-        """What this peer is called: a peer without a name counts as another one each time."""
+        """Return the name of this peer: without one it counts as another peer each time."""
         # The end has the number of the process.
         return self.name or context.name.encode()[-_NAME_BYTES:].decode(errors="ignore")
 
     def shared_secret(self, read: Callable[[str], bytes]) -> bytes:
-        """The secret, which *read* reads if it lies in a file.
+        """Return the secret, and read it with *read* if it is in a file.
 
         Raises:
             ConfigError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""A configuration compared with what is installed, before anything is opened."""
+"""A configuration compared with the installed plugins, before anything is opened."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Checked:
     directory: object = None
     peers: object = None
     admin: object = None
-    """``None`` where administration is not served."""
+    """``None`` if administration is not served."""
 
     observe: object = None
-    """``None`` where nothing is shown."""
+    """``None`` if the process is not observed."""
 
 
 def check(loaded: Loaded, registry: Registry) -> Checked:
-    """Compare a configuration with what is installed; opens nothing.
+    """Compare a configuration with the installed plugins; opens nothing.
 
     Raises:
-        ConfigError: it names an adapter that is not there, or gives one bad settings.
+        ConfigError: it names an adapter that is not installed, or gives one bad settings.
     """
 
     def find(kind: Kind, name: str, path: Path) -> None:

@@ -6,10 +6,10 @@ import time
 
 
 class SystemClock:
-    """``time.monotonic`` for durations, ``time.time`` for what outlives the process."""
+    """``time.monotonic`` for durations, ``time.time`` for times that outlive the process."""
 
     __slots__ = ()
 
-    # Not functions of Python's that call these: the core asks a dozen times in each call.
+    # Not Python functions that call these: the core reads the clock a dozen times in each call.
     now = staticmethod(time.monotonic)
     wall = staticmethod(time.time)

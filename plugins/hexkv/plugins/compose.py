@@ -80,19 +80,19 @@ def build(
     events: Sequence[EventSink] = (),
     rank: int | None = None,
 ) -> PrefixCache:
-    """An engine as *settings* describe it. If that fails, everything opened is closed again.
+    """Return the engine that *settings* describe. If that fails, everything is closed again.
 
     Args:
-        settings: preferably as :func:`~hexkv.plugins.config.load` gives them: then messages
-            say where a value came from.
+        settings: preferably from :func:`~hexkv.plugins.config.load`: then messages name the origin
+            of a value.
         namespace: of the model whose KV is cached; see :func:`~hexkv.plugins.identity.identify`.
-        registry: what is installed, if that is known already.
+        registry: the installed plugins, if they are known already.
         clock: the machine's, unless time is simulated.
-        telemetry: told about every operation; by default it adds up (:class:`Totals`), and
-            the engine's ``telemetry`` gives it back.
-        events: told what each tier holds.
-        rank: of this process among those of one host's, each of which may be observed; by
-            default the namespace's, which several have where their KV is the same.
+        telemetry: receives every operation; by default it adds up (:class:`Totals`), and is the
+            engine's ``telemetry``.
+        events: receive the content of each tier.
+        rank: of this process among those of one host's, each of which may be observed; by default
+            the namespace's, which several have where their KV is the same.
 
     Raises:
         ConfigError: the settings describe nothing that can be built.
@@ -156,7 +156,7 @@ def build(
 
 
 def _block(loaded: Loaded, namespace: Namespace) -> int:
-    """Bytes of the largest frame."""
+    """Return the bytes of the largest frame."""
     return frame_bytes(namespace.layout.chunk_bytes(loaded.settings.chunk.size))
 
 
@@ -170,7 +170,7 @@ def _over_tiers(
     events: Sequence[EventSink],
     observation: Observation,
 ) -> tuple[ChunkHalf, int, PeerService | None]:
-    """The pool and the tiers of this process, where tails of chunks end, and its peers."""
+    """Return the pool and tiers of this process, where tails of chunks end, and its peers."""
     settings = loaded.settings
     block = _block(loaded, namespace)
     _check_sizes(loaded, block)
@@ -187,7 +187,7 @@ def _over_tiers(
         rank=namespace.parallel.rank,
         observation=observation,
     )
-    # What no tier keeps is not named either.
+    # Tails that no tier keeps are not named either.
     kept = any(tier.rules.shortest < settings.chunk.size for tier in stack.tiers)
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
     half = TieredHalf(stack, prefetch, patience=settings.deadlines.lookup)
@@ -204,7 +204,7 @@ def _over_node(
     events: Sequence[EventSink],
     observation: Observation,
 ) -> tuple[ChunkHalf, int, None]:
-    """The pool and the tiers of a node, which knows itself which of them keep tails."""
+    """Return the pool and the tiers of a node, which decides which of them keep tails."""
     del namespace, events
     settings = loaded.settings
     with naming(loaded, ("node",)):
@@ -233,25 +233,26 @@ def open_stack(  # noqa: PLR0913
     stores: Mapping[str, FrameFile] | None = None,
     addresses: Addresses | None = None,
 ) -> tuple[TierStack, PeerService | None]:
-    """The pool and the tiers of a configuration that was checked, and the peers it names.
+    """Return the pool and the tiers of a checked configuration, and the peers it names.
 
     Args:
-        opened: closes what was opened.
+        opened: closes everything that was opened.
         loaded: the configuration.
-        registry: what is installed.
+        registry: the installed plugins.
         clock: of every tier.
-        telemetry: told about every operation.
-        events: told what each tier holds.
-        serdes: what frames may have been written with, beside plain ones.
+        telemetry: receives every operation.
+        events: receive the content of each tier.
+        serdes: those that frames may have been written with, beside plain ones.
         block: bytes of the largest frame; ``None`` where frames are of any size: then they lie in
-            the pool wherever there is room, and a tier in memory keeps whatever its budget allows.
-        region: the pool's memory, which another process still has: peers are served once that
-            gave it up. ``None``: the provider gives it.
-        rank: what ``{rank}`` stands for in the address of administration.
-        observation: follows what the tiers hold.
-        meet: told the identity and the prefix of a namespace of which a peer brings a chunk;
-            ``None``: what is of namespaces that the tiers do not know is not kept.
-        stores: by tier, what its store has handed over in the process that has *region*.
+            the pool wherever there is room, and a tier in memory keeps as many as its budget
+            allows.
+        region: the pool's memory, which another process still has: peers are served once that gave
+            it up. ``None``: the provider gives it.
+        rank: the value of ``{rank}`` in the address of administration.
+        observation: follows the content of the tiers.
+        meet: takes the identity and the prefix of a namespace of which a peer brings a chunk;
+            ``None``: chunks of namespaces that the tiers do not know are not kept.
+        stores: by tier, the memory that its store has passed on in the process that has *region*.
         addresses: has those that another process may take.
 
     Raises:
@@ -319,9 +320,9 @@ def open_stack(  # noqa: PLR0913
     stack = TierStack(tiers, runtime)
     until = Deadline.after(clock, settings.deadlines.retrieve)
     for wanted, opened_tier in zip(settings.tiers, stack.tiers, strict=True):
-        # Peers come and go, which the directory tells of.
+        # Peers come and go, which the directory reports.
         if opened_tier.remote and not opened_tier.indexing and wanted.store != OF_PEERS:
-            # Of a store that is not there the log tells now, not once a request is slower.
+            # Log an unreachable store now, not once a request is slower.
             find_tiers_soon([opened_tier], [_ANY_CHUNK], until, lambda _: None)
     if peers is not None:
         rules = _lending(loaded, registry, blocks, block)
@@ -332,7 +333,7 @@ def open_stack(  # noqa: PLR0913
 def _lending(
     loaded: Loaded, registry: Registry, pool: BlockPool, block: int | None
 ) -> LendingRules:
-    """What peers may have of *pool*, whose largest frame has *block* bytes."""
+    """Return the rules of lending *pool* to peers; its largest frame has *block* bytes."""
     serve = loaded.settings.peers.serve
     most = serve.bytes or max(pool.capacity // 4, block or 0)
     if block is not None and most < block:
@@ -343,7 +344,7 @@ def _lending(
 
 
 def _own(loaded: Loaded, tiers: Sequence[TierPlan]) -> list[str]:
-    """The tiers that peers read, and a directory is told of: not those that all nodes read."""
+    """Return the tiers that peers read and a directory lists: not those that all nodes read."""
     chosen = loaded.settings.directory.tiers
     if chosen is None:
         return [
@@ -377,7 +378,7 @@ def _check_sizes(loaded: Loaded, frame: int) -> None:
 
 
 def open_serdes(loaded: Loaded, registry: Registry, context: OpenContext) -> dict[str, Serde]:
-    """Every serde that can be opened here: frames may have been written with any of them.
+    """Open every serde that can be opened here: frames may have been written with any of them.
 
     Each under the name that frames give it, and under the one that configurations use.
     """

@@ -36,20 +36,20 @@ CODE = "code"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration, and who said what in it."""
+    """A configuration, and the origin of each value in it."""
 
     settings: EngineSettings
 
     origins: Mapping[Path, str] = field(default_factory=lambda: {(): CODE})
-    """``FILE:line``, ``env NAME``, ``code`` or what the program calls it, by place; what is not
-    in it is a default."""
+    """``FILE:line``, ``env NAME``, ``code`` or the program's word for it, by place; a value
+    that is not in it is a default."""
 
     def origin(self, path: Path) -> str:
-        """Where the value at *path* came from."""
+        """Return the origin of the value at *path*."""
         return self.origins.get(path, DEFAULT)
 
     def locate(self, path: Path) -> str:
-        """*path* as messages name it, with the origin of it or of what it is missing from."""
+        """Return *path* as messages name it, with its origin, or that of its nearest parent."""
         return _locate(path, self.origins)
 
 
@@ -62,19 +62,19 @@ def load(
     defaults: Mapping[str, object] | None = None,
     beside: Collection[str] = (),
 ) -> Loaded:
-    """The configuration that all layers together give.
+    """Return the configuration that all layers together give.
 
     Args:
         path: a YAML file; otherwise the one that ``HEXKV_CONFIG`` names, if any.
         environ: in place of the process's environment.
-        overrides: what the program itself wants, as a nested mapping; the strongest layer.
-        source: what messages call *overrides*, where a user wrote them somewhere.
-        defaults: what holds in the program where no layer says anything.
+        overrides: values of the program itself, as a nested mapping; the strongest layer.
+        source: the name of *overrides* in messages, if a user wrote them somewhere.
+        defaults: values that hold in the program where no layer sets one.
         beside: keys that the program takes out of *overrides*, for messages about unknown ones.
 
     Raises:
-        ConfigError: an unknown key, a bad value, a file that cannot be read. The message
-            names the key, the nearest known one, and where the value came from.
+        ConfigError: an unknown key, a bad value, a file that cannot be read. The message names the
+            key, the nearest known one, and the origin of the value.
     """
     environ = os.environ if environ is None else environ
     # Only the tiers: the environment may address one that no other layer mentions.
@@ -87,7 +87,7 @@ def load(
     layers.merge(plain(overrides or {}, source), lambda _: source)
 
     if layers.values.get("node") and not any(place[:1] == ("tiers",) for place in layers.origins):
-        del layers.values["tiers"]  # nobody asked for these: the node has its own
+        del layers.values["tiers"]  # these are defaults only: the node has its own
 
     def locate(place: Path) -> str:
         return _locate(place, layers.origins)
@@ -114,7 +114,7 @@ def _home(file: str | os.PathLike[str]) -> FilePath:
 
 
 def _keep_unread(node: object, value: Value) -> None:
-    """Have *node*, the part of the settings that *value* became, hold the same unread texts."""
+    """Put the unread texts of *value* into *node*, the part of the settings made from it."""
     if isinstance(value, dict | list):
         parts = value.items() if isinstance(value, dict) else enumerate(value)
         for part, item in parts:

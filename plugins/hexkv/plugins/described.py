@@ -1,4 +1,4 @@
-"""What frames and files say: from an identity back to what named its chunks, token ids."""
+"""Reading identities and files: how an identity names its chunks, and token ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HASHES = ("sha256", "blake2b", "blake3")
 
 
 def fields_of(identity: str) -> Mapping[str, object]:
-    """What an identity says; nothing where it is of another version."""
+    """Return the fields of an identity; none if it is of another version."""
     try:
         described = json.loads(identity)
     except (ValueError, RecursionError):
@@ -27,10 +27,10 @@ def fields_of(identity: str) -> Mapping[str, object]:
 
 
 def hasher_of(identity: str) -> tuple[NamespaceHasher, PrefixChunker]:
-    """What names the chunks of prompts of a namespace, and cuts them.
+    """Return the hasher and the chunker of prompts in a namespace.
 
     Raises:
-        ConfigError: more than the prompt is needed for that, or it is of another version.
+        ConfigError: they need more than the prompt, or it is of another version.
         AdapterUnavailable: its hash is not installed.
     """
     described = fields_of(identity)
@@ -66,7 +66,7 @@ def prompt_keys(identity: str, tokens: Sequence[int]) -> PromptKeys:
 
 
 def algorithm_called(name: str) -> HashFunction:
-    """The hash that identities call *name*.
+    """Return the hash that identities call *name*.
 
     Raises:
         ConfigError: there is none.
@@ -79,7 +79,7 @@ def algorithm_called(name: str) -> HashFunction:
 
 
 def tokens_in(source: str) -> list[int]:
-    """The token ids in a file.
+    """Return the token ids in a file.
 
     Raises:
         InvalidRequest: it cannot be read, or holds something else.
@@ -100,15 +100,15 @@ def tokens_in(source: str) -> list[int]:
 
 
 def _chunker(scheme: str) -> PrefixChunker:
-    """What cut the prompts of an identity.
+    """Return the chunker of an identity's prompts.
 
     Raises:
-        ConfigError: more than the prompt is needed to cut it likewise.
+        ConfigError: more than the prompt is needed to cut it in the same way.
     """
     kind, _, size = scheme.removesuffix(UNSEEDED).partition("/")
     if kind != "prefix":
         raise ConfigError(f"chunks of scheme {scheme} cannot be found by a prompt alone")
     if not size.isascii() or not size.isdigit():
         raise ConfigError("its frames are of another version")
-    # A tail has the same name whether or not engines keep theirs.
+    # A tail has the same name if engines keep theirs and if they do not.
     return PrefixChunker(int(size), tail=1)

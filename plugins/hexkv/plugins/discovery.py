@@ -1,9 +1,9 @@
 """Finding plugins: every installed entry point of the group ``hexkv``.
 
-A broken plugin is recorded in ``Registry.broken``, offers nothing, and stops nobody; so is
-one that claims a name that is taken. hexkv's own distributions are taken in first, then the
+A broken plugin is recorded in ``Registry.broken``, offers nothing, and does not stop others; so is
+one that claims a name that is taken. hexkv's own distributions are registered first, then the
 others by name: which plugin keeps a name does not depend on the order in which they were found.
-Nothing heavy is imported: a plugin module describes adapters and imports what they need when
+Nothing heavy is imported: a plugin module describes adapters and imports their requirements when
 one is opened.
 """
 
@@ -33,7 +33,7 @@ _Spec = TypeVar("_Spec", AdapterSpec, CommandSpec)
 
 
 def discover(*, group: str = GROUP) -> Registry:
-    """What the installed plugins offer, and which of them are broken."""
+    """Return the offers of the installed plugins, and the broken plugins."""
     registry = Registry()
     _take(registry, Origin("builtin", _distribution("hexkv")), builtin)
     first: dict[str, Origin] = {}
@@ -54,7 +54,7 @@ def discover(*, group: str = GROUP) -> Registry:
 
 
 def _entries(group: str) -> tuple[tuple[Origin, importlib.metadata.EntryPoint], ...]:
-    """The entry points in an order to which that of ``sys.path`` means nothing."""
+    """Return the entry points in an order that does not depend on that of ``sys.path``."""
     # Reading every distribution's files takes most of a discovery, and each cache that is opened
     # discovers: they are read once for as long as no folder has got or lost a distribution.
     folders = tuple((folder, _state(folder)) for folder in sys.path)
@@ -62,7 +62,7 @@ def _entries(group: str) -> tuple[tuple[Origin, importlib.metadata.EntryPoint], 
 
 
 def _state(folder: str) -> tuple[int, int, int]:
-    """Which folder it is, and when something in it was last made or removed."""
+    """Return the identity of a folder, and when an entry was last made or removed in it."""
     try:
         found = os.stat(folder or ".")
     except OSError:
@@ -73,8 +73,8 @@ def _state(folder: str) -> tuple[int, int, int]:
 @lru_cache(maxsize=4)
 def _read_entries(
     group: str,
-    folders: tuple[tuple[str, tuple[int, int, int]], ...],  # noqa: ARG001 - what the answer depends on
-    finders: tuple[object, ...],  # noqa: ARG001 - likewise
+    folders: tuple[tuple[str, tuple[int, int, int]], ...],  # noqa: ARG001 - part of the cache's key
+    finders: tuple[object, ...],  # noqa: ARG001 - part of the cache's key
 ) -> tuple[tuple[Origin, importlib.metadata.EntryPoint], ...]:
     found = []
     for entry in importlib.metadata.entry_points(group=group):
@@ -89,7 +89,7 @@ def _is_ours(origin: Origin) -> bool:
 
 
 def _take(registry: Registry, origin: Origin, plugin: object) -> None:
-    """Ask one plugin what it offers: everything of it is taken in, or nothing."""
+    """Register the offers of one plugin: all of them, or none."""
     try:
         adapters, commands = _ask(plugin)
         registry.offer(origin, adapters, commands)
@@ -124,7 +124,7 @@ def _ask(plugin: object) -> tuple[list[AdapterSpec], list[CommandSpec]]:
 
 
 class _Manager(pluggy.PluginManager):
-    """One that looks at functions alone: pluggy looks long at each name of a plugin."""
+    """A manager that looks at functions alone: pluggy takes long for each name of a plugin."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         if inspect.ismodule(plugin) and not inspect.isroutine(vars(plugin).get(name)):
@@ -140,9 +140,9 @@ class _Manager(pluggy.PluginManager):
 
 
 def _offers(hook: pluggy.HookCaller, wanted: type[_Spec]) -> list[_Spec]:
-    """What the hook gives, each what was promised."""
+    """Return the hook's offers, each checked to be of the *wanted* type."""
     offers: list[Iterable[object]] = hook()
-    if len(offers) < len(hook.get_hookimpls()):  # pluggy passes over what gives None
+    if len(offers) < len(hook.get_hookimpls()):  # pluggy skips results that are None
         raise TypeError(f"{hook.name} gave None: return or yield each {wanted.__name__}")
     found: list[_Spec] = []
     for offer in offers:
@@ -161,7 +161,7 @@ def _distribution(name: str) -> str:
 
 @lru_cache(maxsize=8)
 def installed_version(name: str) -> str:
-    """The version of a distribution; empty in a source tree that is not installed."""
+    """Return the version of a distribution; empty in a source tree that is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

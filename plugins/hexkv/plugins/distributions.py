@@ -1,4 +1,4 @@
-"""Which distribution brings an adapter of this project, for who configured it without."""
+"""The distribution of each adapter of this project, for users who configured it without."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ _BROUGHT = {adapter: name for name, brings in _BRINGS.items() for adapter in bri
 
 
 def distribution_of(kind: Kind, name: str) -> str | None:
-    """What to install for the adapter that a configuration calls *name*, if it is one of ours."""
+    """Return the distribution to install for adapter *name*, if it is one of ours."""
     return _BROUGHT.get((kind, name))

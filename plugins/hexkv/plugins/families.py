@@ -31,10 +31,10 @@ BUCKETS = (
 """Upper bounds of the classes of durations, in seconds; one more is open."""
 
 AGE_BUCKETS = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0, 259200.0, 604800.0)
-"""Likewise of ages of chunks: a second to a week."""
+"""Bounds for ages of chunks, in seconds: a second to a week."""
 
 KL_BUCKETS = (1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
-"""Likewise of how far blended expectations are from full ones, in nats."""
+"""Bounds for the divergence of blended expectations from full ones, in nats."""
 
 _AGES = frozenset({HistogramName.EVICTED_AGE, HistogramName.REUSE_GAP})
 
@@ -91,7 +91,7 @@ MISS_REASONS = (
     Reason.TIMED_OUT,
     Reason.UNKNOWN_SERDE,
 )
-"""Why chunks are missed: each has a series from the start."""
+"""Reasons of missed chunks: each has a series from the start."""
 
 DROP_REASONS = (
     Reason.CLOSED,
@@ -104,7 +104,7 @@ DROP_REASONS = (
     Reason.TIMED_OUT,
     Reason.UNLIKELY,
 )
-"""Why tiers do not take chunks, likewise."""
+"""Reasons why tiers do not take chunks: each has a series from the start."""
 
 BREAKER_REASONS = (Reason.FAILURES, Reason.TIMED_OUT)
 
@@ -128,7 +128,7 @@ TIERED: frozenset[CounterName | HistogramName] = frozenset(
         HistogramName.REUSE_GAP,
     }
 )
-"""What is counted by tier."""
+"""The counters and histograms by tier."""
 
 REASONS: Mapping[CounterName, Sequence[str]] = {
     CounterName.MISSES: MISS_REASONS,
@@ -139,7 +139,7 @@ REASONS: Mapping[CounterName, Sequence[str]] = {
     CounterName.BLEND_TOKENS: BLEND_KINDS,
     CounterName.BLEND_SEGMENTS: ["loaded", *MISS_REASONS],
 }
-"""What is counted by reason, and the reasons that are known."""
+"""The counters by reason, and their known reasons."""
 
 _LABELS = {
     CounterName.BLEND_REQUESTS: "outcome",
@@ -149,19 +149,19 @@ _LABELS = {
 
 
 def reason_label(counter: CounterName) -> str:
-    """What the label is called by which *counter* is counted, where that is not its tier."""
+    """Return the name of *counter*'s other label, beside its tier."""
     return _LABELS.get(counter, "reason")
 
 
 def bounds(histogram: HistogramName) -> Sequence[float]:
-    """The upper bounds of the classes of *histogram*, in seconds; one more is open."""
+    """Return the upper bounds of the classes of *histogram*, in seconds; one more is open."""
     if histogram is HistogramName.BLEND_KL:
         return KL_BUCKETS
     return AGE_BUCKETS if histogram in _AGES else BUCKETS
 
 
 def known_series(counter: CounterName, tiers: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The labels *tier* and *reason* of every series of *counter* that exists from the start."""
+    """Yield the labels *tier* and *reason* of *counter*'s series that exist from the start."""
     return product(
         tiers if counter in TIERED else ("",),
         map(str, REASONS[counter]) if counter in REASONS else ("",),
@@ -177,7 +177,7 @@ class Sample(NamedTuple):
     labels: Labels
     value: float
     suffix: str = ""
-    """Behind the family's name, as histograms have it."""
+    """Appended to the family's name, as histograms have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class Family:
 
 
 def text_format(families: Iterable[Family]) -> str:
-    """*families* in the text format of Prometheus, version 0.0.4, but for those without a series.
+    """Return *families* in Prometheus's text format, version 0.0.4, without empty ones.
 
     https://prometheus.io/docs/instrumenting/exposition_formats/
     """

@@ -1,7 +1,7 @@
-"""Stores that bring bytes to and from files in a way of their own, over a store of files.
+"""Stores that read and write files in their own way, on top of a store of files.
 
-The other store says where files are, publishes, counts, lists and sets them aside: an adapter that
-reads by a library of its own need not know any of it.
+The other store finds, publishes, counts, lists and quarantines files: an adapter that reads with
+its own library need not know any of it.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ Directory = Literal["disk", "fs"]
 
 @runtime_checkable
 class FileStore(ChunkStore, SupportsScan, SupportsRangeRead, SupportsFiles, SharedMedium, Protocol):
-    """What such an adapter stands on."""
+    """The store that such an adapter is built on."""
 
 
 def open_files(directory: Directory, root: str, context: OpenContext) -> FileStore:
-    """The store of files in *root*, by the plugin that offers it.
+    """Open the store of files in *root*, from the plugin that offers it.
 
     Raises:
         ConfigError: it is not installed, keeps no files, or *root* cannot be used.
-        StoreError: likewise for now.
+        StoreError: *root* cannot be used at present.
     """
     store = discover().open("store", directory, {"root": os.fspath(root)}, context)
     if not isinstance(store, FileStore):
@@ -52,14 +52,14 @@ def open_files(directory: Directory, root: str, context: OpenContext) -> FileSto
 
 
 class OverFiles:
-    """A store that is another one but for what a subclass does its own way."""
+    """A store that passes calls to another one, except those that a subclass defines."""
 
     def __init__(self, files: FileStore) -> None:
         self.files = files
 
     @property
     def shared(self) -> bool:
-        """Whether others may add and remove chunks meanwhile."""
+        """True if others may add and remove chunks at the same time."""
         return self.files.shared
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
@@ -85,7 +85,7 @@ class OverFiles:
         return self.files.scan()
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
-        """Set chunks aside where the other store can, else delete them."""
+        """Quarantine chunks if the other store can, else delete them."""
         if isinstance(self.files, SupportsQuarantine):
             self.files.quarantine(keys, deadline)
         else:

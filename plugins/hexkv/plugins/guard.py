@@ -1,4 +1,4 @@
-"""No exception leaves a hook: one that did would end the host for every request."""
+"""Catches exceptions in hooks: one that left a hook would end the host for every request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 1000
 
 
 class Guard:
-    """Keeps errors of the cache from one host. *log* is told what happened."""
+    """Keeps errors of the cache from one host, and logs them to *log*."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -23,10 +23,10 @@ class Guard:
     def __call__(
         self, answer: object, *, then: Callable[[Any], None] | None = None
     ) -> Callable[[Hook], Hook]:
-        """A method that gives *answer* where it fails itself, after *then* put its object right.
+        """Return a method that returns *answer* if it fails, after *then* repaired its object.
 
-        A callable answer is called with the method's arguments. What happened is logged with
-        its trace once for each hook and kind of error, and in a line each time.
+        A callable answer is called with the method's arguments. Errors are logged with a traceback
+        once for each hook and kind of error, and in a line each time.
         """
         guard = self
 

@@ -1,4 +1,4 @@
-"""Who a cache's chunks belong to: the host's namespace, and what the configuration adds to it."""
+"""The namespace of a cache's chunks: the host's, and the configuration's additions to it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ VOUCHED = "vouched for: "
 
 
 def identify(namespace: Namespace, loaded: Loaded) -> Namespace:
-    """*namespace* with what the section ``model`` adds to it.
+    """Return *namespace* with the additions of the section ``model``.
 
-    A configured revision stands beside what the host knows of the weights, never in its place;
-    ``model.weights`` stands in its place, and says so in the identity. A configured name replaces
-    the host's where a digest tells the weights.
+    A configured revision is added to the host's knowledge of the weights, never in its place;
+    ``model.weights`` replaces it, and is marked in the identity. A configured name replaces the
+    host's if a digest identifies the weights.
 
     Raises:
-        ConfigError: both say something, and not the same: one of them is wrong, and a cache
-            that believed it would mix KV that must not be mixed.
+        ConfigError: both give a value, and they differ: one of them is wrong, and a cache that
+            believed it would mix KV that must not be mixed.
     """
     model = loaded.settings.model
     if model.name and (namespace.revision or model.weights):
-        # The digest tells models apart; the name is what hosts that share a cache call them.
+        # The digest tells models apart; hosts that share a cache agree on the name.
         namespace = replace(namespace, model=model.name)
     host = {"name": namespace.model, "lora": namespace.lora, "salt": namespace.salt}
     configured = {

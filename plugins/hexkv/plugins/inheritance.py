@@ -1,9 +1,9 @@
-"""What a served cache leaves to the process that goes on with its memory.
+"""Handing a served cache's memory over to another process.
 
-The process that has it *freezes*, says what it *holds*, and once the other one has all of it
-*gives* it: from then on it touches nothing of the memory. Until then it may *thaw*, and go on as if
-nothing had been. The other process *adopts* the blocks while it is frozen itself, and thaws when
-it was given them.
+The process that has it *freezes*, reports the blocks that it *holds*, and once the other one has
+all of them *gives* it: from then on it touches nothing of the memory. Until then it may *thaw*, and
+continue unchanged. The other process *adopts* the blocks while it is frozen itself, and thaws after
+the memory was given to it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OWNER = "inheritance"
 
 
 class Place(NamedTuple):
-    """A block of the pool, and what is in it."""
+    """A block of the pool, and its content."""
 
     offset: int
     size: int
@@ -40,20 +40,20 @@ class Place(NamedTuple):
 
     payload_bytes: int
     spec: ChunkSpec | None
-    """``None``: nothing that anybody could use; it is only not free."""
+    """``None``: no usable chunk; the block is only not free."""
 
 
 class Pin(NamedTuple):
-    """What one owner keeps from eviction."""
+    """The chunks that one owner keeps from eviction."""
 
     owner: str
     keys: Sequence[ChunkKey]
     seconds: float
-    """For so long, from now on."""
+    """The remaining time, from now on."""
 
 
 class Inheritance:
-    """How a served cache changes hands. By one thread, while nobody else uses the cache."""
+    """Hands a served cache over. Called by one thread, while no other uses the cache."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class Inheritance:
         self._addresses = addresses or Addresses()
 
     def freeze(self, deadline: Deadline) -> Mapping[int, tuple[int, int]]:
-        """Write what is queued up to *deadline*; lend nothing, and write to no block.
+        """Write the queue up to *deadline*; then lend nothing, and write to no block.
 
-        No call comes in meanwhile, whoever makes it: what it cleared would be there again. Peers
-        find nobody at the address, which the other process may take now.
+        Calls are paused, of every caller: chunks that one deleted would be there again. Peers find
+        no server at the address, which the other process may take now.
 
-        What is still being read or written then keeps its block. By where each block begins that
-        somebody holds: how many bytes it has, and how many hold it.
+        Reads and writes still under way then keep their blocks. Return, by the offset of each held
+        block, its bytes and its number of holders.
         """
         self._calls.pause(deadline)
         if self._peers is not None:
@@ -96,7 +96,7 @@ class Inheritance:
         self._stack.pool.freeze()
 
     def thaw(self) -> None:
-        """The memory is this process's."""
+        """Use the memory again: it is this process's."""
         self._stack.pool.thaw()
         for _, store in self._passing_on():
             store.thaw()
@@ -106,22 +106,22 @@ class Inheritance:
         self._calls.resume()
 
     def give(self) -> None:
-        """The memory is another process's: end what has nothing to do with it."""
-        self.given = True  # first: closing what was given would write to its memory
+        """Leave the memory to the other process, and close everything else."""
+        self.given = True  # first: closing its stores would write to its memory
         self._addresses.close()
         if self._peers is not None:
             self._peers.close()
         give_up(self._stack)
 
     def place(self, lease: Lease) -> Place | None:
-        """Where a lease lies; ``None`` where that is no memory of the pool."""
+        """Return the place of a lease; ``None`` if that is no memory of the pool."""
         offset = self._offset(lease)
         if offset is None:
             return None
         return Place(offset, lease.size, len(lease.payload), lease.spec)
 
     def chunks(self) -> list[tuple[str, Place]]:
-        """By tier, all that lies in the pool; what is worth least comes first."""
+        """Return, by tier, all chunks in the pool; those that are worth least come first."""
         leases = list(kept(self._stack, _OWNER))
         try:
             placed = [(tier, self.place(lease)) for tier, lease in leases]
@@ -130,7 +130,7 @@ class Inheritance:
             release_all([lease for _, lease in leases])
 
     def stores(self) -> list[tuple[str, FrameFile]]:
-        """By tier, what lies in memory of a store's own that can be passed on. Frozen from now on.
+        """Return, by tier, the memory of stores that can be passed on. Frozen from now on.
 
         The descriptors stay the stores'.
         """
@@ -138,9 +138,9 @@ class Inheritance:
         return [(tier.name, file) for tier, file in found if file is not None]
 
     def counted(self, seconds: float) -> dict[str, int]:
-        """By tier that has such memory, the number of chunks in it, when the tier knows them.
+        """Return, by tier with such memory, the number of its chunks, once the tier knows them.
 
-        It is given *seconds* for that.
+        It waits *seconds* for that.
         """
         deadline = Deadline.after(self._stack.runtime.clock, seconds)
         found = {}
@@ -157,15 +157,15 @@ class Inheritance:
         ]
 
     def pins(self) -> list[Pin]:
-        """All that anybody has pinned."""
+        """Return all pins."""
         lasting = self._stack.pins.lasting()
         return [Pin(owner, keys, seconds) for owner, (keys, seconds) in lasting.items()]
 
     @staticmethod
     def busy(blocks: Mapping[int, tuple[int, int]], places: Iterable[Place]) -> list[Place]:
-        """Of *blocks*, as :meth:`freeze` gave them, those that more hold than *places* tell of.
+        """Return those of *blocks*, from :meth:`freeze`, that have more holders than *places* have.
 
-        What is still being read or written: not to be used before this process is gone.
+        Reads or writes of them are under way: they must not be used before this process is gone.
         """
         known = Counter(place.offset for place in places)
         return [
@@ -175,7 +175,7 @@ class Inheritance:
         ]
 
     def adopt(self, places: Sequence[Place], owner: str) -> list[Lease]:
-        """Leases of *owner* on blocks of the process before. Before anything else is leased.
+        """Return leases of *owner* on blocks of the former process. Before anything else is leased.
 
         Raises:
             InvalidRequest: these are no blocks of this pool, or they overlap.
@@ -186,11 +186,11 @@ class Inheritance:
         return list(leases)
 
     def keep(self, tier: str, leases: Sequence[Lease]) -> int:
-        """Have *tier* keep chunks, in the order of :meth:`chunks`. How many it does."""
+        """Let *tier* keep chunks, in the order of :meth:`chunks`. Return how many it keeps."""
         return keep(self._stack, tier, leases)
 
     def pin(self, pins: Sequence[Pin]) -> None:
-        """Pin what was pinned, on the tiers that know by now that they have it."""
+        """Restore *pins*, on the tiers whose indexes already have the chunks."""
         clock = self._stack.runtime.clock
         for pin in pins:
             self._stack.pins.pin(pin.owner, pin.keys, Deadline.after(clock, pin.seconds))

@@ -1,4 +1,4 @@
-"""A configured directory that is told what a cache holds, from the composition root."""
+"""A configured directory that receives a cache's content, from the composition root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hexkv.ports import Clock, Directory, Member
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A directory, and what reports to it."""
+    """A directory, and the reporting to it."""
 
     life: Life
     """Of this process."""
@@ -33,7 +33,7 @@ class Joined:
 def open_directory(
     settings: DirectorySettings, registry: Registry, clock: Clock, peers: PeerService | None
 ) -> Directory:
-    """The directory of *settings*, which may ask *peers* itself.
+    """Open the directory of *settings*, which may query *peers* itself.
 
     Raises:
         ConfigError, AdapterUnavailable, StoreError: it cannot be opened.
@@ -53,9 +53,9 @@ def join(
     peers: PeerService | None,
     admin: str,
 ) -> Joined:
-    """*directory*, and what will report the content of *tiers* to it, as what *peers* serve.
+    """Return *directory* joined: it will receive the content of *tiers*, which *peers* serve.
 
-    Where nobody is served, *admin* says where this process's administration is; empty: nowhere.
+    Without peers, *admin* is the address of this process's administration; empty: none.
     """
     if peers is not None:
         life = peers.life

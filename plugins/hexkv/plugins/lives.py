@@ -13,21 +13,21 @@ from hexkv.ports import Member
 log = logging.getLogger("hexkv")
 
 _TIE_BITS = 31
-"""Of a generation: chance, for two lives that began after the same one. The rest counts lives."""
+"""Random bits in a generation, for lives that follow the same one. The rest counts lives."""
 
 _END = 1 << 63
 
 
 def new_generation() -> int:
-    """The generation of a life before it knows of any other; no clock has a part in it."""
+    """Return the generation of a life before it knows of any other; it does not use a clock."""
     return secrets.randbelow((1 << _TIE_BITS) - 1) + 1
 
 
 class Life:
-    """What a process is in directories and before its peers. Safe from any thread."""
+    """The identity of a process in directories and before its peers. Safe from any thread."""
 
     def __init__(self, member: Member, renew: Callable[[int], bool] = lambda _: True) -> None:
-        """Of *member*; *renew* has peers told another generation, and is false if it cannot."""
+        """Begin as *member*; *renew* announces a new generation to peers; False if it cannot."""
         self._member = member
         self._renew = renew
         self._lock = Lock()
@@ -36,11 +36,11 @@ class Life:
 
     @property
     def member(self) -> Member:
-        """This life, as it is known from now on."""
+        """The current state of this life."""
         return self._member
 
     def follow(self, known: int) -> None:
-        """Be a later life than that of generation *known*, if this is another; 0 is none."""
+        """Become a later life than that of generation *known*, if this is another; 0 is none."""
         with self._lock:
             mine = self._member.generation
             if known in (0, mine) or known >> _TIE_BITS < mine >> _TIE_BITS:

@@ -1,4 +1,4 @@
-"""What providers of memory have in common: sizes that are there, and pages that are backed."""
+"""The common parts of memory providers: available sizes, and backed pages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _STEP = 2 << 20
 
 
 def whole_pages(size: int, available: int, what: str = "") -> int:
-    """*size* in whole pages, if so many bytes are *available*.
+    """Return *size* in whole pages, if that many bytes are *available*.
 
-    Checked beforehand, for the system grants any mapping and kills whoever uses it.
+    Checked beforehand, for the system grants any mapping and kills the process that uses it.
 
     Args:
         size: in bytes.
         available: bytes.
-        what: how a message about too few of them goes on, where they are not any memory.
+        what: ends the message about too few of them, unless they are any memory.
 
     Raises:
-        InvalidRequest: the size means nothing.
-        PoolExhausted: there is not so much.
+        InvalidRequest: the size is invalid.
+        PoolExhausted: there are not enough.
     """
     if size < 1:
         raise InvalidRequest(f"a memory region of {size} bytes means nothing")
@@ -46,7 +46,7 @@ def advise_huge(mapping: mmap.mmap) -> None:
 
 
 def touch(mapping: mmap.mmap) -> None:
-    """Have every page backed now: the first copy into a fresh page costs four times as much."""
+    """Back every page now: the first copy into a fresh page costs four times as much."""
     if sys.platform == "linux" and _advise(mapping, _POPULATE_WRITE):
         return
     # Whole runs of zeros: as fast as the kernel's own zeroing, and 8 times as fast as a
@@ -59,10 +59,10 @@ def touch(mapping: mmap.mmap) -> None:
 
 
 def populate(address: int, size: int) -> None:
-    """Back a range of whole pages by memory. Changes no byte, and other threads go on meanwhile.
+    """Back a range of whole pages by memory. Changes no byte, and other threads keep running.
 
     Raises:
-        OSError: the system knows no such thing, or has not so much.
+        OSError: the system does not support it, or has not enough memory.
     """
     # ``mmap.madvise`` keeps the interpreter's lock.
     madvise = ctypes.CDLL(None, use_errno=True).madvise
@@ -71,7 +71,7 @@ def populate(address: int, size: int) -> None:
 
 
 def _advise(mapping: mmap.mmap, advice: int) -> bool:
-    """Whether the kernel knows *advice*, and has taken it."""
+    """Return True if the kernel supports *advice*, and has taken it."""
     try:
         mapping.madvise(advice)
     except OSError as error:

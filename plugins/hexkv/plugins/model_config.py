@@ -1,4 +1,4 @@
-"""The shape of a model's KV, of the ``config.json`` that lies beside its weights."""
+"""The shape of a model's KV, from the ``config.json`` beside its weights."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from hexkv.ports import ConfigError, DType, InvalidRequest
 
 _LARGEST = 1 << 22
 _MOST = 1 << 24
-"""Of any number in it."""
+"""The largest number allowed in it."""
 
 
 def read_shape(path: Path, dtype: DType | None = None) -> ModelShape:
-    """What the file at *path*, or in the folder *path*, says.
+    """Return the shape in the file at *path*, or in the folder *path*.
 
-    Attention by ``num_key_value_heads`` and ``head_dim``, or what they stand for where they are
-    missing; latent attention by ``kv_lora_rank`` and ``qk_rope_head_dim``. Of ``layer_types`` those
-    count that attend. Layers that attend within a window count whole: a cache keeps all of it.
+    Attention by ``num_key_value_heads`` and ``head_dim``, or their defaults where they are missing;
+    latent attention by ``kv_lora_rank`` and ``qk_rope_head_dim``. Of ``layer_types`` those count
+    that attend. Layers that attend within a window count whole: a cache keeps all of it.
 
     Args:
         path: of the file.
-        dtype: of the KV, where it is another one than the weights'.
+        dtype: of the KV, if it differs from the weights'.
 
     Raises:
-        ConfigError: it cannot be read, or does not say what the KV is like.
+        ConfigError: it cannot be read, or does not describe the KV.
     """
     path = path / "config.json" if path.is_dir() else path
     try:
@@ -40,7 +40,7 @@ def read_shape(path: Path, dtype: DType | None = None) -> ModelShape:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(f"{path}: {why}") from error
     if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
-        config = {**config, **config["text_config"]}  # of a model that sees images, too
+        config = {**config, **config["text_config"]}  # of a multimodal model
     try:
         return _shape(config, dtype)
     except (ValueError, TypeError, AttributeError, InvalidRequest) as error:
@@ -81,7 +81,7 @@ def _layers(config: Mapping[str, Any]) -> int:
 
 
 def _number(config: Mapping[str, Any], *names: str) -> int:
-    """The first of *names* that is there."""
+    """Return the first of *names* that is present."""
     for name in names:
         value = config.get(name)
         if value is not None:

@@ -1,4 +1,4 @@
-"""Lines about what fails again and again, for adapters: see :mod:`hexkv.core.notices`."""
+"""Log lines about repeated failures, for adapters: see :mod:`hexkv.core.notices`."""
 
 from hexkv.core.notices import Notices
 

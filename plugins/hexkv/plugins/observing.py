@@ -1,4 +1,4 @@
-"""What a process shows from outside, as its configuration says: numbers, its state, its content."""
+"""The parts of a process that its configuration exposes: numbers, its state, its content."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NAMESPACES = 256
 
 
 class ObservedCache:
-    """See :class:`hexkv.ports.Observed`. Does not keep the cache, which may end at any time."""
+    """See :class:`hexkv.ports.Observed`. Holds a weak reference: the cache may end at any time."""
 
     def __init__(self, cache: Counted) -> None:
         self._cache = ref(cache)
@@ -65,10 +65,10 @@ class ObservedCache:
 
 
 def check_observed(address: str, registry: Registry) -> None:
-    """Nothing, if numbers could be served at *address*, or none are asked for.
+    """Check that numbers could be served at *address*, if it is not empty.
 
     Raises:
-        ConfigError: nobody can serve there, or nothing that serves numbers is installed.
+        ConfigError: it cannot be served there, or no adapter that serves numbers is installed.
     """
     if address:
         registry.parse("observe", "server", {"address": address})
@@ -88,35 +88,35 @@ def serve_at(address: str, observed: Observed, registry: Registry, clock: Clock)
 
 
 class Observation:
-    """One process that is observed, or is not: then nothing here does anything."""
+    """The observation of one process; if it is off, nothing here does anything."""
 
     def __init__(self, loaded: Loaded, observer: Observer | None = None, rank: int = 0) -> None:
         self._loaded = loaded
         self._observer = observer
         self._rank = rank
         self.prompts: PromptSink | None = None
-        """What is to learn the tokens of prompts; ``None``: nothing does."""
+        """The sink for the tokens of prompts; ``None``: there is none."""
 
         self.calls: CallSink | None = None
-        """What is to learn the calls of the engine; ``None``: nothing does."""
+        """The sink for the calls of the engine; ``None``: there is none."""
 
         self.spans: SpanSink | None = None
-        """What is told of calls that are over; ``None``: nothing is."""
+        """The sink for calls that have ended; ``None``: there is none."""
 
         self._served: Callable[[], Counted | None] = _nobody
 
     def follow(self, tiers: Mapping[str, bool]) -> ContentFeed | None:
-        """Publish what *tiers* hold, if it is to be published; see :meth:`Observer.follow`."""
+        """Publish the content of *tiers*, if that is configured; see :meth:`Observer.follow`."""
         if self._observer is None:
             return None
         self.prompts = feed = self._observer.follow(tiers, rank=self._rank)
         return feed
 
     def record(self, namespace: Namespace, chunk_tokens: int) -> None:
-        """Begin to record the calls of an engine for *namespace*, if they are to be.
+        """Begin to record the calls of an engine for *namespace*, if that is configured.
 
         Raises:
-            ConfigError: they cannot be written where the settings say.
+            ConfigError: they cannot be written to the configured place.
         """
         observer: object = self._observer
         if not isinstance(observer, SupportsRecording):
@@ -132,13 +132,13 @@ class Observation:
             self.calls = observer.recording(cache, rank=self._rank)
 
     def trace(self, model: str) -> None:
-        """Trace calls for *model*, if somebody is to know of them; see :meth:`Observer.trace`."""
+        """Trace calls for *model*, if that is configured; see :meth:`Observer.trace`."""
         if self._observer is not None:
             with naming(self._loaded, ("observe",)):
                 self.spans = self._observer.trace(model, rank=self._rank)
 
     def tell(self, service: object) -> None:
-        """Have *service*, a node that publishes what it holds, learn the tokens of prompts."""
+        """Pass the tokens of prompts to *service*, a node that publishes its content."""
         if isinstance(service, PromptSink):
             self.prompts = service
 
@@ -163,11 +163,11 @@ class Observation:
 
 
 def _nobody() -> None:
-    """Before there is anybody."""
+    """Stands for the cache until one is served."""
 
 
 class CheckedPrompts:
-    """Passes on what another process says of prompts, if keys are named by these tokens."""
+    """Passes on another process's prompts, if these tokens name their keys."""
 
     def __init__(self, sink: PromptSink) -> None:
         self._sink = sink
@@ -179,7 +179,7 @@ class CheckedPrompts:
         hasher = self._hasher(prompt.identity)
         if hasher is None:
             return False
-        # An empty chunk stands for the one before.
+        # An empty chunk represents the one before.
         known = () if prompt.after is None else (prompt.after,)
         ends = (*(0 for _ in known), *prompt.ends)
         starts = (*(0 for _ in known), 0, *prompt.ends[:-1])
@@ -207,16 +207,16 @@ class CheckedPrompts:
 def open_observation(
     loaded: Loaded, registry: Registry, clock: Clock, *, rank: int = 0
 ) -> Observation:
-    """What a configuration that was checked has this process show. Nothing is served yet.
+    """Return the observation that a checked configuration describes. Nothing is served yet.
 
     Args:
         loaded: the configuration.
-        registry: what is installed.
+        registry: the installed plugins.
         clock: of the process.
         rank: of the process among those that share a model.
 
     Raises:
-        ConfigError, AdapterUnavailable: nothing can be shown so.
+        ConfigError, AdapterUnavailable: it cannot be observed so.
     """
     if not loaded.settings.observe:
         return Observation(loaded)

@@ -1,7 +1,7 @@
-"""Pages of metrics, as they come from engines: read over HTTP, and what they say of hexkv.
+"""Pages of metrics of engines: read over HTTP, and reduced to hexkv's metrics.
 
-hexkv's own pages, vLLM's (``vllm:hexkv_*``) and SGLang's say the same under names that differ by a
-prefix, and by labels for ranks and engines, over which everything is summed.
+hexkv's own pages, vLLM's (``vllm:hexkv_*``) and SGLang's have the same metrics under names that
+differ by a prefix, and by labels for ranks and engines, over which everything is summed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from hexkv.ports import ConfigError, StoreUnreachable
 
 MAX_PAGE = 16 << 20
-"""Bytes of a page; what is longer is none."""
+"""Bytes of a page; a longer one is refused."""
 
 _LINE = re.compile(r"(?:vllm:)?(hexkv_[a-z_]+)(?:\{(.*)\})? ([^ ]+)(?: -?\d+)?")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?')
@@ -26,7 +26,7 @@ _SUMMED = ("engine", "rank", "model_name")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a page is."""
+    """The address of a page."""
 
     host: str
     port: int
@@ -35,7 +35,7 @@ class Place:
 
     @classmethod
     def of(cls, text: str) -> Place:
-        """Of ``host:port``, or of a URL.
+        """Return the place of ``host:port``, or of a URL.
 
         Raises:
             ConfigError: it is neither.
@@ -54,7 +54,7 @@ class Place:
         return cls(parts.hostname, port or (443 if tls else 80), path, tls)
 
     def read(self, seconds: float) -> str:
-        """The page.
+        """Return the page.
 
         Raises:
             StoreUnreachable: there is none, or not in time.
@@ -78,13 +78,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page says of hexkv: sums by name and labels."""
+    """A page's metrics of hexkv: sums by name and labels."""
 
     values: Mapping[str, Mapping[tuple[tuple[str, str], ...], float]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Page:
-        """Of what is in the text format of Prometheus, or in OpenMetrics; the rest is passed by."""
+        """Parse the text format of Prometheus, or OpenMetrics; skip all other lines."""
         found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
         for line in text.splitlines():
             match = _LINE.match(line)
@@ -109,12 +109,12 @@ class Page:
         return cls(found)
 
     def total(self, name: str) -> float | None:
-        """The sum of a metric; ``None`` if the page does not have it."""
+        """Return the sum of a metric; ``None`` if the page does not have it."""
         values = self.values.get(name)
         return None if values is None else sum(values.values())
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """The sums of a metric by the values of *label*."""
+        """Return the sums of a metric by the values of *label*."""
         found: dict[str, float] = {}
         for labels, value in self.values.get(name, {}).items():
             for what, said in labels:
@@ -123,7 +123,7 @@ class Page:
         return found
 
     def most(self, name: str, label: str) -> dict[str, float]:
-        """Likewise the highest: of states, which have no sum."""
+        """Return the maxima of a metric by the values of *label*: for states, which have no sum."""
         found: dict[str, float] = {}
         for labels, value in self.values.get(name, {}).items():
             for what, said in labels:
@@ -137,7 +137,7 @@ class TierView:
     """A tier over an interval. Rates are of the interval, states of its end."""
 
     hit_rate: float | None
-    """Part of the tokens asked for that it gave; ``None`` where none were asked for."""
+    """Part of the requested tokens that it supplied; ``None`` if none were requested."""
 
     read_bytes_per_second: float
     written_bytes_per_second: float
@@ -156,23 +156,23 @@ class View:
     """A page over an interval."""
 
     tokens_per_second: float
-    """Asked for."""
+    """Requested tokens."""
 
     hit_rate: float | None
     tiers: Mapping[str, TierView]
     missed: Mapping[str, float]
-    """Tokens per second that were missed, by reason, the most first."""
+    """Missed tokens per second, by reason, the most first."""
 
 
 _STATES = ("closed", "half open", "open")
 
 
 def view(before: Page, after: Page, seconds: float) -> View:
-    """What happened between two readings of a page; with an empty one before, since the start."""
+    """Return the changes between two readings of a page; since the start if *before* is empty."""
 
     def grown(name: str, label: str) -> dict[str, float]:
         old = before.by(name, label)
-        # A process that was started anew counts from the beginning.
+        # A restarted process counts from the beginning.
         return {
             key: value - old.get(key, 0.0) if value >= old.get(key, 0.0) else value
             for key, value in after.by(name, label).items()

@@ -1,4 +1,4 @@
-"""What serdes of layers have in common: a payload of parts, each of which is made of blocks.
+"""The common payload of layer serdes: a part for each layer, each of which is made of blocks.
 
 All numbers are little-endian and count bytes::
 
@@ -10,11 +10,11 @@ All numbers are little-endian and count bytes::
 
     part:   8 of each block; then the blocks
 
-What would not have shrunk, or what the codec has no part for, stands there unchanged. That is
-told by its length: a payload of ``24 + chunk`` bytes goes on with the chunk itself, a part as
-long as its layer is the layer, and where a block stands for a plane (:class:`PlaneSerde`), one as
-long as its plane is the plane. What is longer than that, or does not add up, is corrupt: no
-number in a payload is believed before it was compared to what the layout says.
+Bytes that would not shrink, or for which the codec has no part, are stored unchanged. The length
+marks them: a payload of ``24 + chunk`` bytes goes on with the chunk itself, a part as long as its
+layer is the layer, and where a block represents a plane (:class:`PlaneSerde`), one as long as its
+plane is the plane. Anything longer, or that does not add up, is corrupt: no number in a payload is
+trusted before it was compared to the layout.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _SIZE = 8
 
 
 class LayerCodec(Protocol):
-    """How one layer of a chunk is made smaller. Knows no lengths but of its own blocks."""
+    """The coding of one layer of a chunk. Knows no lengths but of its own blocks."""
 
     @property
     def name(self) -> str:
-        """What frames call the serde."""
+        """The name of the serde in frames."""
         ...
 
     @property
     def magic(self) -> bytes:
-        """How payloads start: 8 bytes."""
+        """The first 8 bytes of payloads."""
         ...
 
     def blocks(self, layer: int, layout: KVLayout) -> int:
-        """How many blocks such a layer has."""
+        """Return the number of blocks of such a layer."""
         ...
 
     def encode(
         self, raw: memoryview, layer: int, layout: KVLayout, tokens: int
     ) -> list[list[memoryview]]:
-        """The blocks of a layer, each in pieces, which hold until this thread's next call."""
+        """Return the blocks of a layer, each in pieces, valid until this thread's next call."""
         ...
 
     def decode(
@@ -72,7 +72,7 @@ class LayerSerde:
     per_layer = True
 
     def __init__(self, codec: LayerCodec, dtypes: Collection[DType] = tuple(DType)) -> None:
-        """Code with *codec*; leave KV as it is whose dtype is not one of *dtypes*."""
+        """Code with *codec*; leave KV whose dtype is not in *dtypes* unchanged."""
         self.name = codec.name
         self._codec = codec
         self._dtypes = frozenset(dtypes)
@@ -143,7 +143,7 @@ class LayerSerde:
         self._codec.decode(blocks, layer, layout, tokens, into)
 
     def _bounds(self, part: memoryview, layer: int, layout: KVLayout, raw: int) -> list[int]:
-        """Where the blocks of a part begin and end, of a layer of *raw* bytes."""
+        """Return where the blocks of a part begin and end, of a layer of *raw* bytes."""
         count = self._codec.blocks(layer, layout)
         if layout.dtype not in self._dtypes or not _SIZE * count <= len(part) < raw:
             raise CorruptFrame(f"layer {layer}: {len(part)} bytes for one of {raw}")
@@ -153,7 +153,7 @@ class LayerSerde:
         return bounds
 
     def _part(self, raw: memoryview, layer: int, layout: KVLayout, tokens: int) -> list[memoryview]:
-        """The bytes of a layer's part."""
+        """Return the bytes of a layer's part."""
         blocks = self._codec.encode(raw, layer, layout, tokens)
         sizes = [sum(map(len, block)) for block in blocks]
         if _SIZE * len(sizes) + sum(sizes) >= len(raw):
@@ -170,7 +170,7 @@ class LayerSerde:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which plane of which model this is."""
+    """The position of a plane in a model, and its shape."""
 
     plane: Plane
     dtype: DType
@@ -180,34 +180,34 @@ class Place:
 
     @property
     def row(self) -> int:
-        """Elements of one token."""
+        """The number of elements of one token."""
         return self.plane.heads * self.plane.width
 
     @property
     def size(self) -> int:
-        """Bytes of the plane in a chunk."""
+        """The bytes of the plane in a chunk."""
         return self.row * self.tokens * self.dtype.itemsize
 
 
 class PlaneCodec(Protocol):
-    """How one plane of one layer is made smaller. Knows no layouts and no lengths."""
+    """The coding of one plane of one layer. Knows no layouts and no lengths."""
 
     @property
     def name(self) -> str:
-        """What frames call the serde."""
+        """The name of the serde in frames."""
         ...
 
     @property
     def magic(self) -> bytes:
-        """How payloads start: 8 bytes."""
+        """The first 8 bytes of payloads."""
         ...
 
     def encode(self, plane: memoryview, place: Place) -> Sequence[memoryview] | None:
-        """The block for the bytes of a plane, in pieces; ``None`` if they cannot be coded."""
+        """Return the block for the bytes of a plane, in pieces; ``None`` if it cannot be coded."""
         ...
 
     def decode(self, block: memoryview, place: Place) -> memoryview:
-        """The bytes of the plane.
+        """Return the bytes of the plane.
 
         Raises:
             CorruptFrame: this is no block of such a plane.
@@ -224,9 +224,10 @@ class PlaneSerde(LayerSerde):
     def blocks(
         self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
     ) -> list[tuple[Place, int, int]]:
-        """Each plane in order, and where its block lies in *payload*; as long as it: the plane.
+        """Return each plane in order, and the bounds of its block in *payload*.
 
-        Of *layers* alone: nothing but the index and their parts is looked at.
+        A block as long as its plane is the plane. Of *layers* alone: nothing but the index and
+        their parts is read.
 
         Raises:
             CorruptFrame: this is no payload of such a chunk.

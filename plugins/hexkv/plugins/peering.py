@@ -1,4 +1,4 @@
-"""The peers of a process, from the composition root: what is served, and who is asked."""
+"""The peers of a process, from the composition root: serving them and reading from them."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ OF_PEERS = "peers"
 """The store adapter whose chunks are peers'."""
 
 _PARTING = 1.0
-"""Seconds that peers have to let go of what is lent to them, when this ends."""
+"""Seconds that peers have to release their leases when the process ends."""
 
 
 def own_name(given: str) -> str:
-    """What a process is called by its peers and in a directory; *given*, or host and process."""
+    """Return the name of a process for its peers and directory; *given*, or host and process."""
     return given or f"{socket.gethostname()[:200]}/{os.getpid()}"
 
 
 class PeerService:
-    """What a process serves to its peers, and what it has of theirs. Safe from any thread.
+    """Serves a process's chunks to its peers, and reads theirs. Safe from any thread.
 
     It serves nothing before :meth:`begin`, which needs tiers: a tier that reads from peers has to
     know the channel that is served here. Refers to no engine, which it may outlive.
@@ -76,8 +76,8 @@ class PeerService:
     Args:
         channel: to peers; closed by :meth:`close`.
         name: of this process.
-        address: where peers reach it; empty for what the channel says.
-        admin: where its administration is served; empty for nowhere.
+        address: at which peers reach it; empty for the channel's own.
+        admin: address of its administration; empty for none.
         clock: of the process.
     """
 
@@ -98,12 +98,12 @@ class PeerService:
         }
         self._strangers = count()
         self.arrived: Callable[[Sequence[ChunkKey]], None] | None = None
-        """Told of chunks that peers gave, and that are kept."""
+        """Receives chunks that peers pushed, and that are kept."""
 
         renews = isinstance(channel, SupportsRenewal)
-        # A channel that is one life for good has to guess which is the later one.
+        # A channel that cannot renew its life has to guess which is the later one.
         generation = new_generation() if renews else int(clock.wall() * 1e9)
-        # Before the first peer can ask: who serves and who is served is one life.
+        # Before the first question of a peer: server and client are the same life.
         self.life = Life(Member(name, generation, address, admin), self._renew)
         served = channel.serve(self, generation)
         if not address:
@@ -114,7 +114,7 @@ class PeerService:
         return self.life.member
 
     def _renew(self, generation: int) -> bool:
-        """Have peers know this process as life *generation*. False if the channel cannot."""
+        """Announce this process to peers as life *generation*. False if the channel cannot."""
         if isinstance(self._channel, SupportsRenewal):
             self._channel.renew(generation)
             return True
@@ -125,7 +125,7 @@ class PeerService:
         return self._directory
 
     def access(self, directory: Directory | None) -> PeerAccess:
-        """What an adapter gets that reads from peers, or asks them."""
+        """Return the access for an adapter that reads from peers, or queries them."""
         return PeerAccess(self.member, self._channel, directory)
 
     def begin(
@@ -143,7 +143,7 @@ class PeerService:
         Args:
             stack: of the process.
             own: the tiers that are lent from.
-            rules: how much is lent.
+            rules: limits of lending.
             directory: that the process reports to.
             meet: see :func:`~hexkv.plugins.compose.open_stack`.
             paused: whether to wait for :meth:`resume`.
@@ -168,7 +168,7 @@ class PeerService:
         self, keys: Sequence[ChunkKey], who: str, deadline: Deadline
     ) -> Sequence[Lease | None]:
         lending = self._lending
-        # Who says no name is somebody else each time.
+        # A peer without a name counts as a new one each time.
         who = who or f"nobody {next(self._strangers)}"
         return [None] * len(keys) if lending is None else lending.lend(keys, who, deadline)
 
@@ -189,7 +189,7 @@ class PeerService:
         return kept
 
     def have(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """Whether an own tier has each chunk, as far as its index knows."""
+        """Return True for each chunk that an own tier's index has."""
         lending = self._lending
         return [False] * len(keys) if lending is None else lending.have(keys)
 
@@ -228,7 +228,7 @@ class PeerService:
             self._answers[kind] = answer
 
     def pause(self, deadline: Deadline) -> None:
-        """Lend and keep nothing before :meth:`resume`; wait up to *deadline* for what is lent."""
+        """Lend and keep nothing before :meth:`resume`; wait up to *deadline* for lent chunks."""
         with self._lock:
             self._paused, self._lending = self._lending or self._paused, None
             lending = self._paused
@@ -236,12 +236,12 @@ class PeerService:
             lending.drain(deadline)
 
     def resume(self) -> None:
-        """Go on as before :meth:`pause`."""
+        """Continue as before :meth:`pause`."""
         with self._lock:
             self._lending, self._paused = self._paused or self._lending, None
 
     def close(self) -> None:
-        """Serve no more, end what is under way, and wait a moment until nothing is lent."""
+        """Stop serving, end calls under way, and wait a moment until nothing is lent."""
         with self._lock:
             lending = self._lending or self._paused
             self._lending = self._paused = self._exchange = None
@@ -254,7 +254,7 @@ class PeerService:
     def _are_busy(
         self, peer: Peer, keys: Sequence[ChunkKey], which: Sequence[int], deadline: Deadline
     ) -> list[bool]:
-        """Whether *peer* has each of some chunks, and lends it not, for others are given it."""
+        """Return True for each chunk that *peer* has, but is lending to others at its limit."""
 
         def ask(kind: bytes, body: bytes) -> bytes:
             return self._channel.ask(peer, kind + body, deadline)
@@ -292,13 +292,13 @@ def _check_kind(kind: bytes) -> None:
 def open_peers(
     loaded: Loaded, registry: Registry, clock: Clock, admin: str, region: MemoryRegion
 ) -> PeerService | None:
-    """The channel of a configuration that was checked, being served; ``None``: it has none.
+    """Open and serve the channel of a checked configuration; ``None`` if it has none.
 
     Args:
         loaded: the configuration.
-        registry: what is installed.
+        registry: the installed plugins.
         clock: of the process.
-        admin: where the process serves its administration; empty: nowhere.
+        admin: address of the process's administration; empty: none.
         region: the pool's memory, for channels that read and write it in place.
 
     Raises:
@@ -322,7 +322,7 @@ def open_peers(
 
 
 def takes_offers(settings: PeersSettings, registry: Registry) -> bool:
-    """Whether chunks that peers offer are kept, of a configuration that has a channel."""
+    """Return True if chunks that peers offer are kept, by a configuration that has a channel."""
     if settings.serve.accept is not None:
         return settings.serve.accept
     channel = registry.parse("channel", settings.channel, settings.settings)

@@ -1,4 +1,4 @@
-"""Places in a configuration, as messages name them, and what to say about an unknown word."""
+"""Places in a configuration, as messages name them, and messages about unknown words."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ Path = tuple[str | int, ...]
 """A place in a configuration: ``("tiers", 1, "store")`` is written ``tiers[1].store``."""
 
 Locate = Callable[[Path], str]
-"""The name of a place as the user knows it, and where its value came from."""
+"""Returns the name of a place as the user knows it, and the origin of its value."""
 
 
 def render(path: Path) -> str:
-    """A path as messages and tables write it."""
+    """Return a path in the form of messages and tables."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".") or "configuration"
 
@@ -21,18 +21,18 @@ def render(path: Path) -> str:
 _RENAMED = {
     ("chunk", "bare"): "write chunk.seeded, its opposite: bare: true is seeded: false",
 }
-"""Keys of former versions, and what to write instead."""
+"""Keys of former versions, and their replacements."""
 
 
 def unknown(path: Path, known: Sequence[str], locate: Locate) -> str:
-    """The message about a key that means nothing."""
+    """Return the message about an unknown key."""
     if path in _RENAMED:
         return f"{locate(path)}: renamed: {_RENAMED[path]}"
     return f"{locate(path)}: unknown key{suggestion(str(path[-1]), known, noun='known')}"
 
 
 def suggestion(word: str, known: Sequence[str], *, noun: str = "installed") -> str:
-    """How a message about an unknown *word* ends: the nearest known one, and all of them."""
+    """Return the end of a message about an unknown *word*: the nearest known one, and all."""
     near = difflib.get_close_matches(word, known, n=1)
     hint = f", did you mean {near[0]!r}?" if near else ";"
     return f"{hint} {noun}: {', '.join(known) or 'none'}"

@@ -1,4 +1,4 @@
-"""How a wrong configuration is explained: which key, where it came from, what is nearest."""
+"""Explanations of a wrong configuration: the key, its origin, and the nearest known key."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hexkv.plugins.spec import SettingError
 def explain(
     error: ValidationError, locate: Locate, known: Callable[[Path], Sequence[str]]
 ) -> list[str]:
-    """One message per mistake.
+    """Return one message per mistake.
 
     Args:
-        error: what pydantic found.
+        error: from pydantic.
         locate: names a place.
         known: the keys that a section, given by its path, may have.
     """
@@ -26,7 +26,7 @@ def explain(
     for item in found:
         path = item["loc"]
         if any(len(place) > len(path) and place[: len(path)] == path for place in places):
-            continue  # only says that something inside is wrong, and that is told already
+            continue  # only about an error inside, which has its own message
         kind = item["type"]
         if kind in ("extra_forbidden", "unexpected_keyword_argument"):
             messages.append(unknown(path, known(path[:-1]), locate))

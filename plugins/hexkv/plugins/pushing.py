@@ -1,13 +1,13 @@
-"""Chunks that are computed at one node and waited for at another: the questions between the two.
+"""Chunks that are computed at one node and expected at another: the questions between them.
 
 All numbers are little-endian::
 
-    want   whether also what is here, length of member; member, keys
+    want   whether also chunks here, length of member; member, keys
                                          -> a byte each: 1 for a chunk that will be pushed to it
     come   seconds, lengths of member and hold; both, keys   -> nothing
 
-A node that waits for chunks asks who has or computes them (``want``), which pushes them then. Who
-is to be pushed chunks that nobody has asked for yet is told to ask (``come``).
+A node that waits for chunks asks the nodes that have or compute them (``want``), which push them
+then. A node that is to receive chunks before it has asked for them is sent ``come``, and asks then.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _BESIDE = 4096
 _KEYS = (MAX_QUESTION - KIND_BYTES - _BESIDE) // KEY_BYTES
 
 _TELLING = 10.0
-"""Seconds to tell a peer of chunks that it will be pushed."""
+"""Seconds to announce to a peer the chunks that will be pushed to it."""
 
 _ASKED = 16
-"""Peers that are asked where nobody says which one it is."""
+"""Peers that are asked if no name is given."""
 
 _HELD = 3_600.0
 """Seconds that a hold may last."""
@@ -65,14 +65,14 @@ _NAMES = 64
 
 
 class Pushing:
-    """What one node pushes, and what is pushed to it. Safe from any thread.
+    """The pushes of one node, and the pushes to it. Safe from any thread.
 
     Args:
-        announced: what its clients compute.
-        chunks: where what is pushed here is kept from eviction.
+        announced: the chunks that its clients compute.
+        chunks: the cache in which pushed chunks are kept from eviction.
         peers: of the node; it answers their questions from now on.
         clock: the time.
-        executor: runs what waits for peers.
+        executor: runs work that waits for peers.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class Pushing:
         self._peers = peers
         self._clock = clock
         self._holds: OrderedDict[ChunkKey, tuple[str, float]] = OrderedDict()
-        """By chunk that is to come, whose pin is to keep it, and until when."""
+        """By expected chunk, the owner of the pin that is to keep it, and its end."""
 
         self._offering: list[tuple[str, frozenset[ChunkKey]]] = []
-        """Peers, by name, that have not been told yet of chunks for them."""
+        """Peers, by name, and chunks for them that have not been announced to them yet."""
 
         self._unknown: set[str] = set()
         self._lock = Lock()
@@ -103,11 +103,11 @@ class Pushing:
 
     @property
     def name(self) -> str:
-        """What peers call this node."""
+        """The name of this node for peers."""
         return self._peers.member.name
 
     def push_to(self, name: str, keys: Sequence[ChunkKey], hold: str, seconds: float) -> None:
-        """Have the peer *name* be pushed chunks; see :class:`hexkv.ports.SupportsPushing`."""
+        """Push chunks to the peer *name*; see :class:`hexkv.ports.SupportsPushing`."""
         if name and name != self.name and keys:
             offer = name, frozenset(keys)
             with self._lock:
@@ -123,7 +123,7 @@ class Pushing:
             self._followed.run(tell)
 
     def seek(self, keys: Sequence[ChunkKey], name: str, deadline: Deadline) -> Found:
-        """Expect what the peer *name*, or any of some peers, pushes of chunks.
+        """Expect pushes of chunks from the peer *name*, or from some peers if it is empty.
 
         Returns when those have answered, or at *deadline*.
         """
@@ -133,27 +133,27 @@ class Pushing:
         return self._followed.seek(peers, keys, deadline, here=bool(name))
 
     def published(self, keys: Sequence[ChunkKey]) -> None:
-        """Chunks are here: those are pushed that peers wait for."""
+        """Chunks are here: push those that peers wait for."""
         self._pushes.arrived(keys)
 
     def close(self) -> None:
-        """Push nothing, and expect nothing of peers, any more."""
+        """Stop pushing, and stop expecting pushes of peers."""
         self._pushes.close()
         self._followed.close()
 
     def _named(self, name: str, deadline: Deadline) -> list[Peer]:
-        """The peer of that name, or some of them if it is empty."""
+        """Return the peer of that name, or some peers if it is empty."""
         directory = self._peers.directory
         if directory is None:
             return []
         try:
             members = directory.members(deadline)
-        except Exception:  # noqa: BLE001 - a directory may be anybody's
+        except Exception:  # noqa: BLE001 - a directory may be a third party's
             return []
         found = [one for one in members if one.address and one.name != self.name]
         if name:
             found = [one for one in found if one.name == name]
-        # Of a node that was started anew both lives may be known for a while.
+        # Both lives of a restarted node may be known for a while.
         newest = {one.name: one for one in sorted(found, key=lambda one: one.generation)}
         return [_peer(one) for one in newest.values()][:_ASKED]
 
@@ -172,7 +172,7 @@ class Pushing:
         try:
             for some in _parts(keys):
                 self._peers.ask(found[0], COME, head + b"".join(some), until)
-        except Exception as why:  # noqa: BLE001 - a channel may be anybody's
+        except Exception as why:  # noqa: BLE001 - a channel may be a third party's
             log.info("peer %r is not told of chunks for it: %s", name, why)
 
     def _told(self, body: bytes, who: str, deadline: Deadline) -> bytes:
@@ -206,14 +206,14 @@ class Pushing:
         self._pin(keys, owner, seconds)
 
     def _pin(self, keys: Sequence[ChunkKey], owner: str, seconds: float) -> None:
-        """Keep those of *keys* that are here."""
+        """Pin those of *keys* that are here."""
         try:
             self._chunks.pin(owner, keys, seconds)
         except EngineClosed:
             return
 
     def _arrived(self, keys: Sequence[ChunkKey]) -> None:
-        """Peers have pushed chunks: they are kept for whom they are meant, and may be used."""
+        """Pin chunks that peers have pushed for their owners, and end waits for them."""
         now = self._clock.now()
         with self._lock:
             held = [self._holds.pop(key, None) for key in keys]
@@ -254,12 +254,13 @@ class Pushing:
         behind = _WANT.size + size
         member = unpack_member(body[_WANT.size : behind])
         keys = keys_in(body[behind:])
-        # A short prompt is computed before its decoder's node hears of it, which asks by itself.
+        # A short prompt is computed before its decoder's node learns of it, which then asks of its
+        # own accord.
         here = bool(here) or self._offers(member.name, keys)
         return bytes(self._pushes.want(_peer(member), keys, here=here))
 
     def _offers(self, name: str, keys: Sequence[ChunkKey]) -> bool:
-        """True while the peer *name* is about to be told of any of *keys*."""
+        """True while an announcement of any of *keys* to the peer *name* is under way."""
         with self._lock:
             return any(peer == name and not some.isdisjoint(keys) for peer, some in self._offering)
 

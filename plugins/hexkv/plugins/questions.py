@@ -1,4 +1,4 @@
-"""Questions that peers ask each other over a channel: a kind, and what it is asked about.
+"""Questions between peers over a channel: a kind, and a body.
 
 All numbers are little-endian::
 
@@ -8,7 +8,7 @@ All numbers are little-endian::
     self                                 -> generation, lengths of name and address, both, and
                                             where administration is served
 
-An answer is checked like everything else that a peer says.
+An answer is checked like all other input from a peer.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ BUSY = b"busy"
 SELF = b"self"
 
 MOST_KEYS = (MAX_QUESTION - KIND_BYTES) // KEY_BYTES
-"""Keys that one question is about."""
+"""The most keys in one question."""
 
 _MEMBER = Struct("<QBH")
 
 
 def keys_in(body: bytes) -> list[ChunkKey]:
-    """The keys that a question is about.
+    """Return the keys in a question.
 
     Raises:
         InvalidRequest: these are no keys.
@@ -50,15 +50,15 @@ def keys_in(body: bytes) -> list[ChunkKey]:
 def ask_of_each(
     ask: Callable[[bytes, bytes], bytes], keys: Sequence[ChunkKey], kind: bytes = HAVE
 ) -> list[bool]:
-    """What a peer says of each chunk: whether it has it.
+    """Return a peer's answer for each chunk: True if it has it.
 
     Args:
-        ask: has a question of a kind and a body answered.
+        ask: sends a question of a kind and a body, and returns the answer.
         keys: the chunks, any number of them.
         kind: of the question: ``HAVE`` or ``BUSY``.
 
     Raises:
-        StoreUnreachable: the peer does not say so.
+        StoreUnreachable: the peer does not answer for each chunk.
     """
     found: list[bool] = []
     for first in range(0, len(keys), MOST_KEYS):
@@ -71,17 +71,17 @@ def ask_of_each(
 
 
 def pack_member(member: Member) -> bytes:
-    """What a process says of itself."""
+    """Return the description of a process for its peers."""
     name, address = member.name.encode(), member.address.encode()
     head = _MEMBER.pack(member.generation, len(name), len(address))
     return head + name + address + member.admin.encode()
 
 
 def unpack_member(said: bytes) -> Member:
-    """Who a peer says that it is.
+    """Return a peer's description of itself.
 
     Raises:
-        StoreUnreachable: it does not.
+        StoreUnreachable: it is not valid.
     """
     try:
         generation, *lengths = _MEMBER.unpack_from(said)

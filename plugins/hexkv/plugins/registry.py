@@ -1,4 +1,4 @@
-"""The adapters and commands that were found, and how one of them is built."""
+"""The adapters and commands that were found, and the building of an adapter."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _PORTS: Mapping[Kind, type] = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who offers something."""
+    """The plugin that offers something."""
 
     plugin: str
     """Name of the entry point."""
 
     distribution: str
-    """What to ``pip uninstall``, with its version; empty where nobody knows."""
+    """The package to ``pip uninstall``, with its version; empty if it is not known."""
 
     def __str__(self) -> str:
         return f"{self.plugin} ({self.distribution})" if self.distribution else self.plugin
@@ -62,8 +62,8 @@ class Origin:
 class Registry:
     """Adapters by kind and name, commands by name, and the plugins that are broken.
 
-    A value that whoever needs it creates and passes on: two registries do not know each
-    other, and there is no registry of the process.
+    A value that its user creates and passes on: two registries do not know each other, and there is
+    no registry of the process.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Registry:
         adapters: Iterable[AdapterSpec] = (),
         commands: Iterable[CommandSpec] = (),
     ) -> None:
-        """Take in what the plugin *origin* offers: all of it, or nothing.
+        """Register the offers of plugin *origin*: all of them, or none.
 
         Raises:
             ConfigError: something of the same kind and name is offered already.
@@ -99,14 +99,14 @@ class Registry:
         self.commands |= {command.name: command for command in commands}
 
     def names(self, kind: Kind) -> list[str]:
-        """The adapters of one kind, sorted."""
+        """Return the names of the adapters of one kind, sorted."""
         return sorted(name for found, name in self.adapters if found == kind)
 
     def find(self, kind: Kind, name: str) -> AdapterSpec:
-        """The adapter that a configuration calls *name*.
+        """Return the adapter that a configuration calls *name*.
 
         Raises:
-            ConfigError: no installed plugin offers it; says which are broken and might have.
+            ConfigError: no installed plugin offers it; the message lists broken plugins that might.
         """
         if found := self.adapters.get((kind, name)):
             return found
@@ -116,20 +116,20 @@ class Registry:
         raise ConfigError(f"no {kind} adapter {name!r}{hint}{self.said_of_broken()}")
 
     def said_of_broken(self) -> str:
-        """How a message ends about what a broken plugin might have brought; empty if none is."""
+        """Return the end of a message: the broken plugins, which might offer it; or nothing."""
         broken = [f"{origin}: {words(error)}" for origin, error in self.broken.items()]
         return f"; broken plugins: {', '.join(broken)}" if broken else ""
 
     def parse(
         self, kind: Kind, name: str, settings: Mapping[str, object], locate: Locate | None = None
     ) -> object:
-        """The adapter's settings, checked against its dataclass; builds nothing.
+        """Return the adapter's settings, checked against its dataclass; builds nothing.
 
         Args:
-            kind: what the adapter is.
-            name: what a configuration calls it.
+            kind: of the adapter.
+            name: of the adapter in a configuration.
             settings: values by field name, as read from a configuration.
-            locate: gives the full path of a setting and where it came from, for messages.
+            locate: returns the full path of a setting and its origin, for messages.
 
         Raises:
             ConfigError: no such adapter, an unknown setting, or a bad value.
@@ -145,11 +145,11 @@ class Registry:
         settings: Mapping[str, object],
         context: OpenContext,
     ) -> Any:
-        """Build an adapter; arguments as for :meth:`parse`. Gives what the kind's port asks for.
+        """Build an adapter; arguments as for :meth:`parse`. Return an object of the kind's port.
 
         Raises:
-            ConfigError: as :meth:`parse`; or it raised something that is no error of hexkv's; or
-                what was built does not have the port's methods.
+            ConfigError: as :meth:`parse`; or it raised an error that is not hexkv's; or the object
+                does not have the port's methods.
             AdapterUnavailable: it requires something that cannot be imported here, or was written
                 for contracts that this hexkv does not keep.
             StoreError: of a store: it cannot be opened.
@@ -184,16 +184,16 @@ class Registry:
         without: Collection[str] = (),
         checked: Callable[[Any], Any] = lambda built: built,
     ) -> Iterator[tuple[str, Any]]:
-        """Every adapter of a kind, by name, as it is by default, that can be opened here.
+        """Yield every adapter of a kind that opens with defaults, by name.
 
-        For those that nobody asked for: what cannot be opened is left out and logged, unless it
-        only lacks a module.
+        For adapters that are not configured: one that cannot be opened is left out and logged,
+        unless it only lacks a module.
 
         Args:
             kind: of the adapters.
             context: for each of them.
             without: names of those that are not wanted.
-            checked: what each is passed through; may refuse it with an error of hexkv's.
+            checked: takes each of them; may refuse it with an error of hexkv's.
         """
         for name in self.names(kind):
             if name in without or missing(self.find(kind, name)):
@@ -207,16 +207,16 @@ class Registry:
 
 
 def words(error: BaseException) -> str:
-    """An error of somebody else's for people, in one line, also where its own text fails."""
+    """Return a third party's error for people, in one line, even if its own text fails."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - somebody else's class
+    except Exception:  # noqa: BLE001 - a third party's class
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _lacking(built: object, port: type) -> list[str]:
-    """The members of *port*, a protocol, that *built* does not have."""
+    """Return the members of *port*, a protocol, that *built* does not have."""
     named = {name for base in port.__mro__ if base is not object for name in vars(base)}
     return sorted(
         name for name in named if not name.startswith("_") and getattr(built, name, None) is None
@@ -224,22 +224,22 @@ def _lacking(built: object, port: type) -> list[str]:
 
 
 def missing(spec: AdapterSpec | CommandSpec) -> tuple[str, ...]:
-    """The modules that *spec* requires and that this machine lacks. Imports none of them."""
+    """Return the modules that *spec* requires and this machine lacks. Imports none of them."""
     return tuple(name for name in spec.requires if not _importable(name))
 
 
 def require(spec: AdapterSpec | CommandSpec) -> None:
-    """Nothing, where everything that *spec* requires can be imported, and its contracts are kept.
+    """Check that the requirements of *spec* can be imported, and its contracts are kept.
 
     Raises:
-        AdapterUnavailable: something is missing; says what, and what to do.
+        AdapterUnavailable: something is missing; the message names it and the remedy.
     """
     if why := unfit(spec):
         raise AdapterUnavailable(spec.name, why, spec.hint)
 
 
 def unfit(spec: AdapterSpec | CommandSpec) -> str:
-    """Why *spec* cannot be used here, in a few words; empty if it can."""
+    """Return why *spec* cannot be used here, in a few words; empty if it can."""
     if isinstance(spec, AdapterSpec) and (why := unkept(spec.contract)):
         return why
     lacking = missing(spec)

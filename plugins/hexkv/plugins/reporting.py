@@ -1,9 +1,9 @@
-"""What a cache holds, reported to a directory: the half of it that runs where the cache is.
+"""Reports a cache's content to a directory: the part that runs beside the cache.
 
-An event sink of the tiers keeps the set of chunks that some tier has. What changes is queued, one
-entry per chunk: a chunk that comes and goes before it was reported is not reported at all. A queue
-that would outgrow its bytes is emptied, and the node joins again with a snapshot of the set, as
-after a gap, after a directory's new start, and at the beginning.
+An event sink of the tiers keeps the set of chunks that some tier has. Changes are queued, one entry
+per chunk: a chunk that comes and goes before it was reported is not reported at all. A queue that
+would outgrow its bytes is emptied, and the node joins again with a snapshot of the set, as after a
+gap, after a directory's restart, and at the beginning.
 
 A chunk takes about 100 bytes of this process beside its key, which is the tier's own.
 """
@@ -41,13 +41,13 @@ log = logging.getLogger("hexkv")
 
 QUEUE_BYTES = 16 << 20
 _ENTRY_BYTES = KEY_BYTES + 100
-"""Bytes that a queued key counts: its own, and what a dictionary takes."""
+"""Bytes that a queued key counts: its own, and its share of a dictionary."""
 
 _GATHERED = 0.05
-"""Seconds that changes are gathered for one report."""
+"""Seconds for which changes are gathered for one report."""
 
 _LONGEST_PAUSE = 8
-"""Heartbeats between two attempts to reach a directory that does not answer, at most."""
+"""The most heartbeats between two attempts to reach a directory that does not answer."""
 
 _JOINING = 60.0
 """Seconds for a snapshot."""
@@ -71,7 +71,7 @@ class HeldChunks:
         return key in self._held
 
     def apply(self, event: CacheEvent, queues: Sequence[ChangeQueue]) -> None:
-        """Note what changed on a tier; what that changes for the node goes to *queues*."""
+        """Apply a tier's change, and put the resulting changes of the node into *queues*."""
         stored = event.change is Change.STORED
         with self._lock:
             bit = self._bits.setdefault(event.tier, 1 << len(self._bits))
@@ -89,19 +89,19 @@ class HeldChunks:
                 queue.put(turned, held=stored)
 
     def take(self, queue: ChangeQueue) -> tuple[list[ChunkKey], list[ChunkKey]]:
-        """What one report takes from *queue*: chunks that are held now, and chunks that are not."""
+        """Return one report's chunks from *queue*: those held now, and those not held."""
         with self._lock:
             return queue.take()
 
     def snapshot(self, queue: ChangeQueue) -> list[ChunkKey]:
-        """All of them, the newest first; *queue* has what changes from now on."""
+        """Return all of them, the newest first; *queue* receives changes from now on."""
         with self._lock:
             queue.begin()
             return list(reversed(self._held))
 
 
 class ChangeQueue:
-    """What is to be reported to one directory. The caller holds the lock of the chunks."""
+    """The changes to report to one directory. The caller holds the lock of the chunks."""
 
     def __init__(self, most: int) -> None:
         self._most = most // _ENTRY_BYTES
@@ -113,7 +113,7 @@ class ChangeQueue:
         return len(self._changed)
 
     def begin(self) -> None:
-        """Queue what changes from now on."""
+        """Queue changes from now on."""
         self._changed = {}
         self.following = True
 
@@ -123,12 +123,12 @@ class ChangeQueue:
         self.following = False
 
     def put(self, keys: Sequence[ChunkKey], *, held: bool) -> None:
-        """Queue that the node holds *keys* from now on, or no more."""
+        """Queue that the node holds *keys* from now on, or has lost them."""
         if not self.following:
             return
         changed = self._changed
         for key in keys:
-            # Queued already can only be the opposite: the directory knows what is so now.
+            # A queued change can only be the opposite: then the directory's state is right again.
             if changed.pop(key, None) is None:
                 changed[key] = held
         if len(changed) > self._most:
@@ -143,14 +143,14 @@ class ChangeQueue:
 
 
 class Reporter:
-    """Keeps one directory informed. :meth:`turn` does what is due; one thread calls it.
+    """Keeps one directory informed. :meth:`turn` does the work that is due; one thread calls it.
 
     Args:
         directory: to be informed.
-        life: of this node. It becomes a later one where the directory knows of one that is over.
+        life: of this node. It becomes a later one if the directory knows of a former one.
         held: the chunks of this node.
         clock: for heartbeats.
-        queue_bytes: of what waits to be reported.
+        queue_bytes: of the changes that wait to be reported.
     """
 
     def __init__(
@@ -163,21 +163,21 @@ class Reporter:
     ) -> None:
         self.queue = ChangeQueue(queue_bytes)
         self.joins = 0
-        """Times that the node has joined."""
+        """The number of times that the node has joined."""
 
         self.superseded = False
-        """True once a later life of the node has joined: this one reports nothing any more."""
+        """True once a later life of the node has joined: this one has stopped reporting."""
 
         self._directory = directory
         self._life = life
         self._member = life.member
-        """What it joined as."""
+        """The member with which it joined."""
 
         self._held = held
         self._clock = clock
         self._sequence = 0
         self._sending: Report | None = None
-        """A report that is not answered yet: it is sent again as it is."""
+        """A report that is not answered yet: it is sent again unchanged."""
         self._heard = 0.0
         self._failures = 0
         self._not_before = 0.0
@@ -186,14 +186,14 @@ class Reporter:
         self._notices = Notices(log, f"node {life.member.name!r}", clock, verbs)
 
     def turn(self) -> float:
-        """Join, report or give a sign of life. Seconds until the next turn is due."""
+        """Join, report or send a heartbeat. Return the seconds until the next turn is due."""
         if self.superseded:
             return float("inf")
         if (pause := self._not_before - self._clock.now()) > 0:
             return pause
         try:
             pause = self._turn()
-        except Exception as error:  # noqa: BLE001 - an adapter may be anybody's; the thread goes on
+        except Exception as error:  # noqa: BLE001 - an adapter may be a third party's
             self._failures += 1
             self._notices.failed("the directory", words(error))
             beats = min(1 << min(self._failures - 1, 16), _LONGEST_PAUSE)
@@ -255,30 +255,30 @@ class Reporter:
         self._heard = self._clock.now()
 
     def _last_life(self) -> int:
-        """The last life of the node that the directory knows of; 0 if it does not say."""
+        """Return the last life of the node that the directory knows of; 0 if it gives none."""
         if not isinstance(self._directory, SupportsLives):
             return 0
         return self._directory.last_life(self._member.name, self._soon())
 
     def _begin_again(self) -> NoReturn:
-        """The first join was refused: another life joined at the same time, or was not told.
+        """Begin a later life: another joined at the same time, or was not reported.
 
         Raises:
             StoreBusy: always; the next attempt is a later life's.
         """
         known = self._last_life()
-        if known <= self._member.generation:  # what keeps it to itself may order lives by clocks
+        if known <= self._member.generation:  # unreported lives may be ordered by clocks
             known = int(self._clock.wall() * 1e9)
         self._life.follow(known)
         raise StoreBusy(f"another life of node {self._member.name!r} is there; it is tried again")
 
     def _soon(self) -> Deadline:
-        """For a message: the next one must leave in time for the node not to count as silent."""
+        """Return a message's deadline: the next must leave before the node counts as silent."""
         return Deadline.after(self._clock, max(self._directory.heartbeat_seconds, 0.1))
 
 
 class Reporting:
-    """An event sink that keeps a directory informed, each of its replicas in a thread of its own.
+    """An event sink that keeps a directory informed, each of its replicas in a separate thread.
 
     A context manager; :meth:`close` leaves the directory, and does not close it.
 
@@ -287,7 +287,7 @@ class Reporting:
         life: of this node.
         clock: for heartbeats.
         tiers: the ones that count, by name: not those that every node can read itself.
-        queue_bytes: of what waits to be reported, for each replica.
+        queue_bytes: of the changes that wait to be reported, for each replica.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class Reporting:
         self._threads: list[Thread] = []
 
     def start(self) -> Self:
-        """Begin to report."""
+        """Start reporting."""
         for reporter in self.reporters:
             thread = Thread(target=self._run, args=(reporter,), name="hexkv reporting", daemon=True)
             self._threads.append(thread)
@@ -318,7 +318,7 @@ class Reporting:
         return self
 
     def emit(self, event: CacheEvent) -> None:
-        """See :class:`hexkv.ports.EventSink`. Any thread's; takes no longer than its keys do."""
+        """See :class:`hexkv.ports.EventSink`. From any thread; takes time by the number of keys."""
         if event.tier in self._tiers:
             self.held.apply(event, self._queues)
             with self._changed:

@@ -1,6 +1,6 @@
-"""What can be configured: the one schema, its types and its defaults.
+"""All settings: the one schema, its types and its defaults.
 
-Strict: an unknown key is an error, and no value is bent into another type.
+Strict: an unknown key is an error, and no value is converted to another type.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LONGEST_CHUNK = 65_536
 """Tokens."""
 
 IN_MEMORY = frozenset({"memory", "heap"})
-"""Stores of which nobody else, and no later process, meets what they hold."""
+"""Stores whose content no other process, and no later one, can see."""
 
 
 class Model(Section):
     """Identity of the model's KV that its host cannot know, or does not.
 
-    A field left empty is the host's affair. Name, lora, salt and extra must agree where both give
-    them; a revision is added to what the host knows of the weights.
+    The host decides a field that is left empty. Name, lora, salt and extra must agree where both
+    give them; a revision is added to the host's knowledge of the weights.
     """
 
     name: str = ""
@@ -59,11 +59,11 @@ class Chunk(Section):
     the others: its host's blocks. 0: the last chunk is not shorter."""
 
     longest_prompt: int = Field(default=2**24, ge=1, lt=2**32)
-    """Tokens; what is longer is refused."""
+    """Tokens; a longer prompt is refused."""
 
     seeded: bool = True
     """True if the namespace's digest seeds the chain of hashes. False names chunks by tokens
-    alone within a namespace, as engines do that hash their pages themselves (SGLang)."""
+    alone within a namespace, for engines that hash their pages themselves (SGLang)."""
 
     @model_validator(mode="after")
     def _ends(self) -> Self:
@@ -88,10 +88,10 @@ class SegmentSettings(Section):
     """Memory to find segments at any offset, for each namespace; 0: only between separators."""
 
     record: FilePath = ""
-    """The file that `hexkv blend calibrate` made of the model; none: no prompt is blended."""
+    """The file that `hexkv blend calibrate` made for the model; none: no prompt is blended."""
 
     check_every: int = Field(default=1_000, ge=1)
-    """One blended request in so many is computed in full as well, and compared."""
+    """One blended request in this many is computed in full as well, and compared."""
 
 
 class Pool(Section):
@@ -114,21 +114,21 @@ class Calls(Section):
     close: Seconds = 30.0
 
     pin: Seconds = 600.0
-    """After which a pin that nobody ended is taken for one of a vanished owner."""
+    """After which a pin that was not ended is treated as one of a vanished owner."""
 
 
 class Prefetch(Section):
-    """What lookups may load before anybody asks for it."""
+    """Chunks that lookups may load ahead of a request."""
 
     share: float = Field(default=0.25, ge=0.0, le=0.5, allow_inf_nan=False)
     """Part of the pool that all prefetches together may hold; 0 turns them off."""
 
     seconds: Seconds = 60.0
-    """After which a prefetch that nobody picked up is given back."""
+    """After which a prefetch that no request has used is released."""
 
 
 class BreakerSettings(Section):
-    """When a tier that fails is left alone."""
+    """When a failing tier is switched off."""
 
     failures: int = Field(default=5, ge=1, le=1000)
     """Failures in a row that switch it off. A call that times out does so alone."""
@@ -149,40 +149,40 @@ class TierSettings(Section):
     """One tier."""
 
     store: str
-    """Which store adapter keeps the chunks."""
+    """The store adapter that keeps the chunks."""
 
     name: str = Field(default_factory=lambda data: data.get("store", ""), min_length=1)
-    """How reports and pins call the tier; the store's name unless two tiers share it."""
+    """The name of the tier in reports and pins; the store's name unless two tiers share it."""
 
     budget: Size | None = None
     """The most bytes it may hold. ``null``: as much as the store has room for, or the pool."""
 
     policy: str = "lru"
-    """Who goes first when the budget is spent."""
+    """Chooses the chunks to evict once the budget is used up."""
 
     promote: bool = True
-    """Whether chunks found further down are copied here."""
+    """Whether chunks found on lower tiers are copied here."""
 
     write: Literal["all", "evicted", "none"] = "all"
-    """What is stored here: every new chunk, what the tier before evicts, or nothing."""
+    """The chunks stored here: every new one, those that the tier before evicts, or none."""
 
     min_reuse: float = Field(default=0.0, ge=0.0, le=1.0, allow_inf_nan=False)
-    """The chance to be asked for again below which an evicted chunk is not written here."""
+    """The chance of a further request below which an evicted chunk is not written here."""
 
     read: bool = True
-    """Whether chunks are looked for here."""
+    """Whether chunks are looked up here."""
 
     tails: bool | None = None
     """Whether chunks shorter than ``chunk.size`` are kept here. ``null``: if it is in memory."""
 
     serde: str | Annotated[tuple[str, ...], Field(min_length=1)] = "raw"
-    """What encodes new chunks on their way here. A frame says which serde made it.
+    """The serdes that encode new chunks for this tier. A frame names the serde that made it.
 
-    Of several, the most faithful first, each chunk gets what is read soonest, as measured.
+    Of several, the most faithful first, each chunk gets the one that is read soonest, as measured.
     """
 
     retries: int = Field(default=1, ge=0, le=10)
-    """How often a call that failed is made again, within its deadline."""
+    """How often a failed call is made again, within its deadline."""
 
     workers: int = Field(default=4, ge=1, le=64)
     """Threads for reading, and as many for writing."""
@@ -208,7 +208,7 @@ class TierSettings(Section):
 
 
 class TenantSettings(Section):
-    """Somebody whose chunks are kept apart."""
+    """A user whose chunks are kept apart."""
 
     name: str = Field(min_length=1, max_length=128)
 
@@ -220,16 +220,16 @@ class TenantSettings(Section):
 
 
 class DirectorySettings(Section):
-    """Where it is reported which chunks this process holds, for its peers."""
+    """The directory to which this process reports its chunks, for its peers."""
 
     adapter: str = ""
-    """Which directory adapter; empty: nothing is reported."""
+    """The directory adapter; empty: nothing is reported."""
 
     name: str = Field(default="", max_length=255)
     """Of this process in the directory; no other process may have it. Empty: host and process."""
 
     address: str = Field(default="", max_length=1024)
-    """Where peers may read what it holds; empty: where `peers` serves it, if it does."""
+    """The address at which peers may read its chunks; empty: that of `peers`, if it serves them."""
 
     tiers: tuple[str, ...] | None = None
     """The tiers that count. ``null``: all that can be listed and that no other process fills."""
@@ -242,24 +242,24 @@ class DirectorySettings(Section):
 
 
 class Serving(Section):
-    """What peers may have of this process."""
+    """Limits of lending to peers."""
 
     bytes: Size | None = None
-    """Lent to peers at a time, and as many on their way from them; ``null``: a quarter of the
-    pool. Who wants more waits."""
+    """Bytes lent to peers at a time, and as many on their way from them; ``null``: a quarter of the
+    pool. Requests beyond it wait."""
 
     rate: Size | None = None
     """Bytes per second that may leave to peers; ``null``: any number."""
 
     copies: int | None = Field(default=2, ge=1)
-    """Peers that are given a chunk at a time; others wait, and read it from these. ``null``: any
+    """Peers that are sent a chunk at a time; others wait, and read it from these. ``null``: any
     number."""
 
     settle: Seconds = 2.0
-    """For which they count after they were given it: to keep it, and to have that reported."""
+    """Time for which they count after they received it: to keep it, and to report it."""
 
     accept: bool | None = None
-    """Whether chunks that peers offer are kept; ``null``: where peers show a secret or a
+    """Whether chunks that peers offer are kept; ``null``: if peers present a secret or a
     certificate, or are known by a Unix socket. Otherwise every process of this user could."""
 
 
@@ -267,7 +267,7 @@ class PeersSettings(Section):
     """How chunks are read from peers, and served to them."""
 
     channel: str = ""
-    """Which channel adapter; empty: there are no peers."""
+    """The channel adapter; empty: there are no peers."""
 
     serve: Serving = Serving()
 
@@ -283,21 +283,21 @@ class EngineSettings(Section):
     segments: SegmentSettings = SegmentSettings()
 
     hash: Literal["sha256", "blake2b", "blake3"] = "sha256"
-    """By which keys are derived. Hosts that share a cache must agree on it."""
+    """The hash that derives keys. Hosts that share a cache must agree on it."""
 
     checksum: str = "xxh3-128"
-    """By which new frames are guarded; frames name theirs, so it may change."""
+    """The checksum of new frames; frames name theirs, so it may change."""
 
     node: FilePath = ""
     """The socket of a node of this machine (``hexkv node``), which has the pool and the tiers.
-    Then nothing of what the node decides is said here."""
+    Then settings that the node decides cannot be given here."""
 
     pool: Pool = Pool()
     deadlines: Calls = Calls()
     prefetch: Prefetch = Prefetch()
 
     compute_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Tokens that the model computes per second. What a tier brings later is not loaded."""
+    """Tokens that the model computes per second. Chunks that would take longer are not loaded."""
 
     serdes: dict[str, Own] = Field(default_factory=dict, repr=False)
     """Settings of serdes, by name."""
@@ -309,17 +309,17 @@ class EngineSettings(Section):
     peers: PeersSettings = PeersSettings()
 
     tenants: tuple[TenantSettings, ...] = ()
-    """Who has a part of the tiers' budgets for himself."""
+    """Users with their own part of the tiers' budgets."""
 
     admin: Own = Field(default_factory=dict, repr=False)
-    """Where administration is served: settings of the adapter ``socket``. Empty: nowhere."""
+    """The address of administration: settings of the adapter ``socket``. Empty: none."""
 
     observe: Own = Field(default_factory=dict, repr=False)
-    """What is shown from outside: settings of the adapter ``server``. Empty: nothing."""
+    """The exposed metrics and state: settings of the adapter ``server``. Empty: none."""
 
     @property
     def shared(self) -> bool:
-        """True if another process, or a later one, may meet what is stored."""
+        """True if another process, or a later one, may find the stored chunks."""
         return bool(self.node) or any(tier.store not in IN_MEMORY for tier in self.tiers)
 
     @field_validator("tiers")
@@ -356,7 +356,7 @@ _OF_A_NODE = (
     "peers",
     "admin",
 )
-"""Sections of which a node's own configuration has the last word."""
+"""Sections that a node's own configuration decides."""
 
 
 def _refuse_equal(what: str, values: Sequence[str], *, secret: bool = False) -> None:
@@ -371,7 +371,7 @@ def _refuse_equal(what: str, values: Sequence[str], *, secret: bool = False) -> 
 
 
 def known_keys(path: tuple[str | int, ...]) -> list[str]:
-    """The keys of the section at *path*, which must be one of this schema."""
+    """Return the keys of the section at *path*, which must be one of this schema."""
     section: type[Section] = EngineSettings
     for part in path:
         if isinstance(part, str):

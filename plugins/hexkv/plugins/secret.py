@@ -1,4 +1,4 @@
-"""A text that no output shows: the type of every setting that is a secret."""
+"""A text that no output shows: the type of every secret setting."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 HIDDEN = "********"
-"""What is shown in place of a secret."""
+"""Shown in place of a secret."""
 
 
 class Secret:
-    """A text, given back by :meth:`reveal` alone. An empty one is false, and means none.
+    """A text that only :meth:`reveal` returns. An empty one is false, and means none.
 
     It prints, formats and is written to JSON as asterisks, copies as itself, and is not pickled.
-    Two that hold the same are equal, told in the same time wherever they differ.
+    Two with the same text are equal; the comparison takes the same time wherever they differ.
     """
 
     __slots__ = ("_text",)
@@ -25,7 +25,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text, for whoever sends it."""
+        """Return the text, to be sent."""
         return self._text
 
     def __bool__(self) -> bool:
@@ -40,7 +40,7 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
-        from hmac import compare_digest  # brings OpenSSL along, and few compare secrets
+        from hmac import compare_digest  # imports OpenSSL, and few compare secrets
 
         return compare_digest(self._text.encode(), other._text.encode())
 
@@ -57,7 +57,7 @@ class Secret:
     def __get_pydantic_core_schema__(
         cls, source: type, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        from pydantic_core import core_schema  # whoever asks has imported it
+        from pydantic_core import core_schema  # the caller has imported it
 
         del source, handler
         return core_schema.no_info_after_validator_function(

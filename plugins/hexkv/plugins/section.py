@@ -1,4 +1,4 @@
-"""What the sections of the schema are made of."""
+"""The base of the sections of the schema."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ Own = Annotated[dict[str, JsonValue], PlainSerializer(_hidden)]
 
 
 class Section(BaseModel):
-    """What all sections have in common."""
+    """The base of all sections."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)

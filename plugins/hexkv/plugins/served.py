@@ -60,19 +60,19 @@ from hexkv.ports import (
 log = logging.getLogger("hexkv")
 
 _PATIENCE = 60.0
-"""Seconds that opening waits for what a tier holds, and closing for what is under way."""
+"""Seconds that opening waits for a tier's index, and closing for calls under way."""
 
 _LOOK = 5.0
-"""Seconds that a look of an operator's may take."""
+"""Seconds that a query of an operator may take."""
 
 _PIN = 600.0
-"""Seconds that an operator's pin lasts that says nothing else."""
+"""Seconds that an operator's pin lasts by default."""
 
 
 class ServedChunks:
-    """A :class:`~hexkv.ports.ChunkCache` over configured tiers, and what it found there.
+    """A :class:`~hexkv.ports.ChunkCache` over configured tiers, and the chunks it found there.
 
-    A context manager: closing it ends every tier and gives the pool back.
+    A context manager: closing it ends every tier and frees the pool.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class ServedChunks:
         """Open the pool and the tiers.
 
         Args:
-            loaded: says which pool and tiers; nothing else of it is asked.
-            registry: what is installed.
+            loaded: the configuration: its pool, its tiers, and the services beside them.
+            registry: the installed plugins.
             clock: for deadlines.
-            gone: told of chunks that no tier has any more, for whatever reason, after they went.
-                From any thread; must not block or raise. ``None``: nobody is.
+            gone: takes chunks that no tier has now, for whatever reason, after they went. From any
+                thread; must not block or raise. ``None``: they are not reported.
             encodes: whether tiers may name serdes.
-            region: the pool's memory, where it is there already; closed with this.
-            stores: what tiers of these names had in memory of their own in the process that has
-                *region*; its descriptors stay the caller's.
+            region: the pool's memory, if it exists already; closed with this.
+            stores: by tier name, the memory of stores in the process that has *region*; its
+                descriptors stay the caller's.
 
         Raises:
             ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as for an engine.
@@ -139,7 +139,7 @@ class ServedChunks:
         if leaving is not None:
             leaving.stack = self._stack
         self.announced = Announced(clock, self._stack.runtime.executor)
-        """What clients have announced to each other."""
+        """Announcements of clients to each other."""
 
         self._half = TieredHalf(self._stack, PrefetchRules(share=0.0))
         self._calls = Calls(self._half, _PATIENCE)
@@ -157,10 +157,10 @@ class ServedChunks:
 
         let_attach(self.admin, self._stack, loaded, registry, clock, None)
         self.peers: Peers | None = peers
-        """Other processes that are served, and asked, if the configuration says how."""
+        """Other processes that are served and queried, if the configuration defines how."""
 
         self.pushing: Pushing | None = None
-        """What goes to peers that wait for it, and comes from them."""
+        """Chunks that are pushed to peers that wait for them, and those from peers."""
 
         self.admin.at_close(addresses.close)
         if peers is not None:
@@ -172,10 +172,10 @@ class ServedChunks:
         self._calls.at_close(self._observation.close)
         sink = self._observation.prompts
         self.prompts = None if sink is None else CheckedPrompts(sink)
-        """Takes the tokens of prompts, where what the tiers hold is published."""
+        """Takes the tokens of prompts, if the content of the tiers is published."""
 
     def serve_admin(self) -> None:
-        """Serve administration where the configuration says, if it does, until :meth:`close`.
+        """Serve administration at the configured address, if any, until :meth:`close`.
 
         Raises:
             ConfigError: it cannot be served there.
@@ -183,7 +183,7 @@ class ServedChunks:
         serve_admin(self.admin, *self._opening)
 
     def observe(self) -> None:
-        """Serve numbers and state where the configuration says, if it does, until :meth:`close`.
+        """Serve numbers and state at the configured address, if any, until :meth:`close`.
 
         Raises:
             ConfigError: they cannot be served there.
@@ -191,10 +191,10 @@ class ServedChunks:
         self._observation.serve(self)
 
     def take_back(self, expire: Callable[[], bool], first_end: Callable[[], float]) -> None:
-        """Have the pool take back first what holders have let pass its time.
+        """Let the pool first reclaim leases whose holders exceeded their time.
 
         Args:
-            expire: takes back what is past its time; true if anything was.
+            expire: reclaims those that exceeded it; True if there were any.
             first_end: when the first of the rest will be, by the clock; infinity for never.
         """
         pool = self._stack.pool
@@ -203,10 +203,10 @@ class ServedChunks:
         pool.first_end = first_end
 
     def headers(self) -> Iterator[FrameHeader]:
-        """What lies on tiers that outlive a process, chunk by chunk. For the start.
+        """Yield the headers of chunks on tiers that outlive a process. Called at start-up.
 
         Raises:
-            StoreError: a tier does not say in time what it holds.
+            StoreError: a tier does not list its chunks in time.
         """
         until = Deadline.after(self._clock, _PATIENCE)
         self._stack.flush(until)
@@ -217,14 +217,14 @@ class ServedChunks:
                 yield from self._headers(tier, tier.index.keys(), until)
 
     def published(self, keys: Sequence[ChunkKey]) -> None:
-        """A client has published chunks: nobody waits for them any more, here or at peers."""
+        """Release calls that wait for chunks that a client has published, here and at peers."""
         self.announced.published(keys)
         if self.pushing is not None:
             self.pushing.published(keys)
 
     @property
     def stack(self) -> TierStack:
-        """The tiers, for what works on whole frames."""
+        """The tiers, for work on whole frames."""
         return self._stack
 
     @property
@@ -242,27 +242,27 @@ class ServedChunks:
         return self._stack.pool.fits(payload_bytes)
 
     def place(self, lease: Lease) -> int | None:
-        """Where in the pool's memory a block begins; ``None``: it is memory of a store's own."""
+        """Return a block's offset in the pool's memory; ``None`` in a store's own memory."""
         return self.places([lease])[0]
 
     def places(self, leases: Sequence[Lease | None]) -> list[int | None]:
-        """The :meth:`place` of each of *leases*; ``None`` where there is none."""
+        """Return the :meth:`place` of each of *leases*; ``None`` for each that has none."""
         own = self._stack.pool.own
         return [None if block is None else block.offset for block in map(own, leases)]
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
-        """As ``chunks.hold`` does, of chunks that fit the pool.
+        """Hold chunks as ``chunks.hold`` does, if they fit the pool.
 
-        For threads in which no signal handler or finalizer comes back to this cache: the steps
-        of what it gives do not come in by the door.
+        For threads in which no signal handler or finalizer calls this cache again: the steps of the
+        returned hold are not counted as calls.
         """
         with self._calls.call():
             return self._half.hold(wanted, owner, deadline)
 
     def meet(self, identity: str, prefix: bytes) -> None:
-        """Have the tiers know whose the chunks of a namespace are.
+        """Assign the chunks of a namespace to its tenant on the tiers.
 
-        What does not name its keys by the rules of this core is nobody's in particular.
+        A namespace whose keys do not follow the rules of this core belongs to no tenant.
         """
         if not self._tenants:
             return
@@ -276,9 +276,9 @@ class ServedChunks:
         self._stack.assign(prefix, tenant)
 
     def in_memory(self, after: ChunkKey | None, most: int) -> list[ChunkSpec]:
-        """Some of the chunks of tiers in memory behind *after*, in the order of their keys.
+        """Return some chunks of tiers in memory behind *after*, in the order of their keys.
 
-        At most *most*, of a layout each; none only if there are no more.
+        At most *most*, of a layout each; none only after the last.
         """
         with self._calls.call():
             return in_memory(self._stack, after, most)
@@ -295,13 +295,13 @@ class ServedChunks:
             return self._half.clear(prefixes, tiers, deadline)
 
     def health(self) -> Health:
-        """The state of the cache and of its tiers."""
+        """Return the state of the cache and of its tiers."""
         return self._calls.health(0.0)
 
     def close(self) -> None:
-        """Write what is queued and end every tier. Calls that come now raise ``EngineClosed``.
+        """Write the queue and end every tier. Later calls raise ``EngineClosed``.
 
-        Of what another process has inherited nothing is touched.
+        Memory that another process has inherited is not touched.
         """
         if self.inheritance.given:
             self._calls.abandon()
@@ -341,7 +341,7 @@ class ServedChunks:
 
 
 class _Meeting:
-    """What a peer source tells of namespaces. It does not keep the cache from being dropped."""
+    """Receives the namespaces of a peer source. It does not keep the cache from being dropped."""
 
     def __init__(self, served: ServedChunks) -> None:
         self._served = ref(served)
@@ -353,7 +353,7 @@ class _Meeting:
 
 
 class _Leaving:
-    """An event sink. Knows nothing of the cache, which the tiers, that know it, may outlive."""
+    """An event sink. Holds no reference to the cache, which the tiers may outlive."""
 
     def __init__(self, gone: Callable[[Sequence[ChunkKey]], None]) -> None:
         self._gone = gone

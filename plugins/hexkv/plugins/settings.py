@@ -23,10 +23,10 @@ from hexkv.ports import ConfigError
 def parse_settings(
     spec: AdapterSpec, settings: Mapping[str, object], locate: Locate | None = None
 ) -> object:
-    """An instance of ``spec.settings``.
+    """Return an instance of ``spec.settings``.
 
-    Strict as JSON is: no string passes for a number, but a list is a tuple and a string a
-    path or the value of an enum, because YAML has no other way to write them.
+    Strict as JSON is: no string passes for a number, but a list is a tuple and a string a path or
+    the value of an enum, because YAML has no other way to write them.
 
     Raises:
         ConfigError: an unknown name (and the nearest known one), or a bad value.
@@ -52,7 +52,7 @@ def parse_settings(
 
 
 def read_texts(spec: AdapterSpec, settings: Mapping[str, object]) -> dict[str, object]:
-    """Return *settings* with values of the environment and of options read as their types want.
+    """Return *settings*; values of the environment and of options are parsed for their types.
 
     Raises:
         ConfigError: one is no YAML, and its type is not text.
@@ -73,7 +73,7 @@ def read_texts(spec: AdapterSpec, settings: Mapping[str, object]) -> dict[str, o
 
 class _Quiet(GenerateJsonSchema):
     def emit_warning(self, kind: object, detail: str) -> None:
-        """Pass over what a default may be: types are of interest alone."""
+        """Ignore warnings about defaults: only the types are used."""
 
 
 @lru_cache(maxsize=128)
@@ -87,5 +87,5 @@ def json_schema(settings: type) -> Schema:
 
 @lru_cache(maxsize=128)
 def _reader(settings: type) -> TypeAdapter[object]:
-    """Pydantic's reader of a dataclass, which takes half a millisecond to make."""
+    """Return pydantic's reader of a dataclass, which takes half a millisecond to make."""
     return TypeAdapter(settings)

@@ -13,9 +13,10 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGTP]?i?B)?", re.ASCII)
 
 
 def parse_size(value: object) -> object:
-    """Bytes in *value*: a whole number, or a text such as ``8GiB`` or ``1.5 MB``.
+    """Return the bytes in *value*: a whole number, or a text such as ``8GiB`` or ``1.5 MB``.
 
-    KB is 1000 bytes and KiB 1024. What is no text is given back for others to judge.
+    KB is 1000 bytes and KiB 1024. A value that is no text is returned unchanged, to be checked
+    later.
 
     Raises:
         ValueError: a text that is no size, or not a whole number of bytes.
@@ -33,7 +34,7 @@ def parse_size(value: object) -> object:
 
 
 def human_size(size: int) -> str:
-    """*size* bytes with a binary unit and three figures: ``31.9 MiB``."""
+    """Return *size* bytes with a binary unit and three figures: ``31.9 MiB``."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

@@ -1,7 +1,7 @@
-"""Where a configuration comes from: its layers, and who said what.
+"""The layers of a configuration, and the origin of each value.
 
-Layers are laid over each other, weakest first. Mappings are merged key by key; a list
-replaces a list, except that the environment can address one item of it.
+Layers are laid over each other, weakest first. Mappings are merged key by key; a list replaces a
+list, except that the environment can address one item of it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ FILE_VARIABLE = "HEXKV_CONFIG"
 _SERVICE_LINK = re.compile(
     r"HEXKV_\w+?_(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)"
 )
-"""What Kubernetes tells every container of a service whose name begins with ``hexkv-``."""
+"""Variables that Kubernetes sets in every container for a service named ``hexkv-*``."""
 
 MAX_FILE_BYTES = 256 * 1024
 """A configuration is written by people; anything larger is some other file."""
 
 
 class Unread(str):
-    """A value of a variable or an option, until its schema says if it is text or YAML.
+    """A value of a variable or an option, until its schema decides if it is text or YAML.
 
     Args:
         text: the value as it is.
-        origin: where it came from.
+        origin: of the value.
     """
 
     __slots__ = ("origin",)
@@ -51,11 +51,11 @@ class Unread(str):
     def read(self, schema: Schema, words: Sequence[str]) -> Value:
         """Return the value for the place that *words* lead to in *schema*.
 
-        Text is taken as it is, a key that *schema* does not know, too: the message about the key
-        is the better one. Where *schema* says nothing, the value stays unread.
+        Text is taken as it is, also for a key that *schema* does not know: the message about the
+        key is the better one. If *schema* gives no type, the value stays unread.
 
         Raises:
-            ConfigError: neither text is wanted, nor is it YAML.
+            ConfigError: the type is not text, and the value is not YAML.
         """
         kinds = _kinds(schema, words)
         if kinds <= {"string", "null"}:
@@ -70,17 +70,17 @@ _ANYTHING = "anything"
 
 
 def keys_at(schema: Schema, words: Sequence[str]) -> list[str]:
-    """The keys of the section that *words* lead to in *schema*."""
+    """Return the keys of the section that *words* lead to in *schema*."""
     return [key for option in _at(schema, words) for key in option.get("properties", ())]
 
 
 def _kinds(schema: Schema, words: Sequence[str]) -> set[str]:
-    """The JSON types of what a schema allows at the place that *words* lead to."""
+    """Return the JSON types that a schema allows at the place that *words* lead to."""
     return {str(option.get("type", _ANYTHING)) for option in _at(schema, words)}
 
 
 def _at(schema: Schema, words: Sequence[str]) -> list[Schema]:
-    """What a schema allows at the place that *words* lead to, by alternatives."""
+    """Return the parts of a schema at the place that *words* lead to, by alternatives."""
     options = _options(schema, schema)
     for word in words:
         options = [
@@ -93,7 +93,7 @@ def _at(schema: Schema, words: Sequence[str]) -> list[Schema]:
 
 
 def _options(schema: Schema, part: Schema) -> list[Schema]:
-    """The alternatives of a part of *schema*, its references followed."""
+    """Return the alternatives of a part of *schema*, its references followed."""
     if reference := part.get("$ref"):
         return _options(schema, schema["$defs"][reference.rpartition("/")[2]])
     several = [one for word in ("anyOf", "oneOf", "allOf") for one in part.get(word, ())]
@@ -101,7 +101,7 @@ def _options(schema: Schema, part: Schema) -> list[Schema]:
 
 
 def _inside(part: Schema, word: str) -> Schema | None:
-    """What a part of a schema says of the key or position *word*; ``None``: there is none."""
+    """Return the schema of the key or position *word* in a part; ``None``: there is none."""
     match part.get("type"):
         case None:
             return {}
@@ -116,14 +116,14 @@ def _inside(part: Schema, word: str) -> Schema | None:
 
 
 class Layers:
-    """Values as far as they are laid over each other, and the origin of each."""
+    """Values of the layers merged so far, and the origin of each."""
 
     def __init__(self, defaults: dict[str, Value]) -> None:
         self.values = defaults
         self.origins: dict[Path, str] = {}
 
     def merge(self, values: Mapping[str, Value], origin: Callable[[Path], str]) -> None:
-        """Lay a mapping over what is there."""
+        """Lay a mapping over the present values."""
         self._merge(self.values, values, (), origin)
 
     def assign(self, words: list[str], value: Value, origin: str) -> None:
@@ -148,7 +148,7 @@ class Layers:
             node = node[part]  # type: ignore[index]  # _step has checked it
 
     def _step(self, node: Value, path: Path, word: str, origin: str) -> tuple[str | int, bool]:
-        """The key or index that *word* is in *node*, and whether it is a new one."""
+        """Return the key or index of *word* in *node*, and whether it is a new one."""
         if isinstance(node, dict):
             return word, word not in node
         if not isinstance(node, list):
@@ -178,7 +178,7 @@ class Layers:
                 self._put(into, place, value, origin)
 
     def _put(self, node: Value, path: Path, value: Value, origin: Callable[[Path], str]) -> None:
-        """Set a value in its container, and forget where the old one came from."""
+        """Set a value in its container, and forget the origin of the old one."""
         for stale in [known for known in self.origins if known[: len(path)] == path]:
             del self.origins[stale]
         last = path[-1]
@@ -231,8 +231,8 @@ def merge_environment(
     """Lay the variables ``HEXKV_*`` over *layers*, ``HEXKV_CONFIG`` excepted.
 
     ``HEXKV_TIERS__1__SETTINGS__PATH`` is ``tiers[1].settings.path``. A value is taken as it is
-    where the schema wants text, read as YAML where it wants something else, and :class:`Unread`
-    where it does not say. Variables that Kubernetes adds for services are passed over.
+    where the schema requires text, read as YAML where it requires another type, and :class:`Unread`
+    where it gives none. Variables that Kubernetes adds for services are skipped.
 
     Raises:
         ConfigError: a name that leads nowhere, or a value that is no YAML.
@@ -260,15 +260,15 @@ def _is_service_link(name: str) -> bool:
 
 
 def _position(word: str) -> int | None:
-    """The place in a list that *word* stands for, if it does."""
+    """Return the index in a list that *word* represents, if it does."""
     return int(word) if re.fullmatch(r"[0-9]{1,4}", word) else None
 
 
 def plain(values: Mapping[str, object], source: str) -> dict[str, Value]:
-    """What a program gives, as far as a file could hold it; *source* is what messages call it.
+    """Return a program's values in the form of a file's; *source* names them in messages.
 
     Raises:
-        ConfigError: something in it that a file could not hold.
+        ConfigError: a value in it that a file could not hold.
     """
     given: dict[str, Value] = _plain(values)
     if wrong := [f"{render(path)} (from {source}): {what}" for path, what in faults(given)]:
@@ -277,10 +277,10 @@ def plain(values: Mapping[str, object], source: str) -> dict[str, Value]:
 
 
 def _plain(value: Any, level: int = 0) -> Any:
-    """*value* as a file would have it: paths by their names, and tuples as lists."""
+    """Return *value* in the form of a file's: paths by their names, and tuples as lists."""
     if isinstance(value, PurePath):
         return str(value)
-    if level <= DEEPEST:  # one that holds itself is checked no further, either
+    if level <= DEEPEST:  # one that contains itself is checked no further, either
         if isinstance(value, Mapping):
             return {key: _plain(item, level + 1) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -289,10 +289,10 @@ def _plain(value: Any, level: int = 0) -> Any:
 
 
 def parse_yaml(text: str, source: str) -> tuple[Value, dict[Path, int]]:
-    """The value of one YAML document, and the line of each place in it.
+    """Return the value of one YAML document, and the line of each place in it.
 
-    Plain YAML only: no tags, no aliases (a few lines of them can stand for gigabytes), and
-    no key twice.
+    Plain YAML only: no tags, no aliases (a few lines of them can represent gigabytes), and no key
+    twice.
 
     Raises:
         ConfigError: anything else, with the line.
@@ -311,13 +311,13 @@ def parse_yaml(text: str, source: str) -> tuple[Value, dict[Path, int]]:
         wrong = f": {error}"
     except RecursionError:
         wrong = ": nested too deeply"
-    if wrong:  # after the error, which quotes the line: a secret may stand in it
+    if wrong:  # after the error, which quotes the line: there may be a secret in it
         raise ConfigError(f"{source}{wrong}")
     return value, lines
 
 
 def _explained(error: yaml.MarkedYAMLError) -> str:
-    """What YAML has against a text, without words of it."""
+    """Return YAML's objection to a text, without words of it."""
     said = error.problem or error.context or ""
     for sign, word in (("!", "tag"), ("*", "alias"), ("&", "anchor")):
         if word in said and "'" in said:

@@ -1,6 +1,6 @@
-"""What an adapter tells the framework about itself: the only list of extension points.
+"""The description of an adapter for the framework: the only list of extension points.
 
-pluggy decides what is built, and never runs while the cache is being read or written: a
+pluggy chooses the adapters to build, and never runs while the cache is being read or written: a
 hook call costs some thirty plain calls.
 """
 
@@ -34,18 +34,18 @@ Kind = Literal[
     "observe",
     "channel",
 ]
-"""What an adapter may be. A configuration names all but two: hosts build a ``device``, and
+"""The kinds of adapters. A configuration names all but two: hosts build a ``device``, and
 ``hexkv serve`` speaks every ``wire`` that is installed (:mod:`hexkv.adapters.net.serving`)."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class SettingError(ValueError):
-    """One of an adapter's settings means nothing. Messages name its place in full.
+    """One of an adapter's settings is invalid. Messages name its place in full.
 
     Args:
         setting: the name of its field.
-        problem: what is wrong, without a value that may be a secret.
+        problem: the fault, without a value that may be a secret.
     """
 
     def __init__(self, setting: str, problem: str) -> None:
@@ -55,13 +55,13 @@ class SettingError(ValueError):
 
 @contextmanager
 def about(setting: str) -> Iterator[None]:
-    """A block in which whatever goes wrong is the fault of one setting.
+    """Attribute the errors of a block to one setting.
 
     For ``__post_init__`` and ``open``.
 
     Raises:
         SettingError: in place of a ValueError.
-        HexKVError: as it came, and its ``setting`` says which.
+        HexKVError: unchanged, but with ``setting`` set.
     """
     wrong: SettingError | None = None
     try:
@@ -73,18 +73,18 @@ def about(setting: str) -> Iterator[None]:
         raise
     except ValueError as error:
         wrong = SettingError(setting, str(error))
-    if wrong is not None:  # alone: what it came from may quote a secret
+    if wrong is not None:  # alone: its cause may quote a secret
         raise wrong
 
 
 @dataclass(frozen=True, slots=True)
 class NoSettings:
-    """For adapters that have nothing to set."""
+    """For adapters without settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenContext:
-    """What the framework tells an adapter that it builds, beside its settings."""
+    """The framework's information for an adapter that it builds, beside its settings."""
 
     clock: Clock
 
@@ -95,27 +95,27 @@ class OpenContext:
     """Bytes that the core will let the tier hold. A store may refuse to exceed it, too."""
 
     peers: PeerAccess | None = None
-    """For stores and directories that ask peers; ``None`` where none are configured."""
+    """For stores and directories that query peers; ``None`` if none are configured."""
 
     passes_on: bool = False
-    """True where the pool's memory can be mapped by another process, which may go on with it: what
-    a store has beside the pool had better be such memory, too (``SupportsHandOver``)."""
+    """True if another process can map the pool's memory, and may take it over: a store's
+    memory beside the pool should then be such memory, too (``SupportsHandOver``)."""
 
     inherited: FrameFile | None = None
-    """What a store of this tier's name has handed over in another process."""
+    """The memory that a store of this tier's name has passed on in another process."""
 
 
 Replacing = Literal["folder", "file", "prefix"] | Callable[[Any, str], object]
 """How a setting is replaced to give a store a place of its own.
 
 ``folder``: by a new folder below the one that it names; ``file``: by a file of the same name in a
-new folder beside it. Both are removed afterwards. ``prefix``: a random word is put behind it.
-A function gets the value and a random word, and gives the value to take instead. What is written
-under a prefix, or to what a function names, is deleted chunk by chunk.
+new folder beside it. Both are removed afterwards. ``prefix``: a random word is appended to it. A
+function takes the value and a random word, and returns the value to use instead. Frames under a
+prefix, or at the place that a function names, are deleted chunk by chunk.
 """
 
 Isolation = Mapping[str, Replacing] | Literal["keys"]
-"""What gives a store a place of its own: settings by name, and how each is replaced.
+"""The settings that give a store a place of its own: by name, and how each is replaced.
 
 None at all (``{}``): each opening is a place of its own, as in a process's memory. ``"keys"``: no
 setting does; every key is moved to a random namespace, and deleted from there.
@@ -130,15 +130,15 @@ class RawAccess(Protocol):
     """
 
     def get(self, key: ChunkKey) -> bytes | None:
-        """The bytes that the medium holds as *key*'s frame, or ``None``."""
+        """Return the bytes that the medium holds as *key*'s frame, or ``None``."""
         ...
 
     def put(self, key: ChunkKey, frame: bytes) -> None:
-        """Make the medium hold *frame* under *key*, in place of what was there."""
+        """Make the medium hold *frame* under *key*, in place of any other."""
         ...
 
     def keys(self) -> set[ChunkKey]:
-        """Every key under which the medium holds a frame.
+        """Return every key under which the medium holds a frame.
 
         Raises:
             StoreError: the medium cannot be listed.
@@ -147,16 +147,16 @@ class RawAccess(Protocol):
 
 
 class BackDoor(RawAccess, Protocol):
-    """The same, opened for a check, which closes it."""
+    """A :class:`RawAccess` that a check opens and closes."""
 
     def close(self) -> None:
-        """End it; the medium stays as it is."""
+        """End it; the medium stays unchanged."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterSpec:
-    """One adapter, described without importing what it needs."""
+    """One adapter, described without importing its requirements."""
 
     kind: Kind
 
@@ -172,34 +172,34 @@ class AdapterSpec:
     settings: type = NoSettings
     """A dataclass of plain fields: its names, types and defaults are the settings' schema.
 
-    What its ``__post_init__`` raises as ``ValueError`` is shown to the user, by the name of the
-    setting if it is a :class:`SettingError`. A secret is a
-    :class:`~hexkv.plugins.secret.Secret`; nor is a field shown that has ``repr=False``.
+    A ``ValueError`` of its ``__post_init__`` is shown to the user, by the name of the setting if it
+    is a :class:`SettingError`. A secret is a :class:`~hexkv.plugins.secret.Secret`; a field with
+    ``repr=False`` is not shown either.
     """
 
     requires: tuple[str, ...] = ()
     """Modules that must be importable, for instance ``("redis",)``."""
 
     hint: str = ""
-    """What to tell a user who lacks them, for instance ``pip install hexkv-redis``."""
+    """Advice for a user who lacks them, for instance ``pip install hexkv-redis``."""
 
     schemes: tuple[str, ...] = ()
-    """What a URL of the service begins with, for instance ``("redis", "rediss")``.
+    """The beginnings of a URL of the service, for instance ``("redis", "rediss")``.
 
     The settings then have a field ``url`` or ``address`` that takes such a URL.
     """
 
     contract: int = 1
-    """Version of the contracts it was written for: :data:`hexkv.ports.CONTRACT` as its author knew
-    it, as a number. Whoever says none knew the first."""
+    """Version of the contracts it was written for: the value of :data:`hexkv.ports.CONTRACT`
+    at that time, as a number. By default the first."""
 
     back_door: Callable[[Any], BackDoor | None] | None = None
-    """For ``hexkv check``: what is on the medium, from the settings and past the adapter."""
+    """For ``hexkv check``: opens the medium from the settings, past the adapter."""
 
     isolate: Isolation | None = None
-    """For ``hexkv check``: what gives a store a place where it meets no data of others.
+    """For ``hexkv check``: gives a store a place without data of others.
 
-    ``None``: nobody knows; then it is not checked where settings say, unless data may be lost.
+    ``None``: not known; then the configured place is not checked, unless data may be lost.
     """
 
     black_box: str = ""
@@ -227,7 +227,7 @@ class AdapterSpec:
 
     @property
     def url_setting(self) -> str:
-        """The setting that takes a URL of one of the schemes; empty if there is none."""
+        """Return the setting that takes a URL of one of the schemes; empty if there is none."""
         names = {setting.name for setting in fields(self.settings)}
         return next((name for name in ("url", "address") if name in names), "")
 
@@ -240,7 +240,7 @@ class CommandSpec:
     summary: str
 
     run: Callable[[Sequence[str]], int]
-    """Takes the arguments after the name, gives the exit code. Heavy imports happen in here."""
+    """Takes the arguments after the name, returns the exit code. Heavy imports happen in here."""
 
     requires: tuple[str, ...] = ()
     hint: str = ""

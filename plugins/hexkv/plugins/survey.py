@@ -1,8 +1,7 @@
-"""What lies in a directory of frames.
+"""The content of a directory of frames.
 
-Frames are found by their first bytes, not by their names: they describe themselves, so
-that this works for any directory they are in, whichever store wrote it, and while the
-store goes on writing.
+Frames are found by their first bytes, not by their names: they describe themselves, so this works
+for any directory they are in, whichever store wrote it, and while the store continues to write.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Contents:
-    """What a directory holds."""
+    """The content of a directory."""
 
     frames: list[Found] = field(default_factory=list)
 
     damaged: list[tuple[str, str]] = field(default_factory=list)
-    """Path and reason: torn, flipped, under another chunk's name, or set aside by a store."""
+    """Path and reason: torn, flipped, under another chunk's name, or quarantined by a store."""
 
     unfinished: int = 0
-    """Files that a store is writing, or was."""
+    """Files that a store is or was writing."""
 
     foreign: int = 0
     """Files that are no frames."""
 
 
 def survey(root: Path, codec: FrameCodec, *, verify: bool = False) -> Contents:
-    """Look at every file below *root*. What vanishes meanwhile was evicted, and is left out.
+    """Read every file below *root*. A file that vanishes during it was evicted, and is left out.
 
     Args:
         root: a directory.
@@ -88,7 +87,7 @@ def survey(root: Path, codec: FrameCodec, *, verify: bool = False) -> Contents:
 
 
 def _files(root: Path, unknown: list[tuple[str, str]]) -> Iterator[Path]:
-    """Every file; folders that cannot be listed go to *unknown*, with the reason."""
+    """Yield every file; put folders that cannot be listed into *unknown*, with the reason."""
 
     def refuse(error: OSError) -> None:
         if error.filename == os.fspath(root):
@@ -106,7 +105,7 @@ def _files(root: Path, unknown: list[tuple[str, str]]) -> Iterator[Path]:
 
 
 def _look(path: Path, codec: FrameCodec, verify: bool) -> FrameHeader | None:
-    """The header of the frame in a file; ``None`` if it holds no frame."""
+    """Return the header of the frame in a file; ``None`` if it holds no frame."""
     with path.open("rb", buffering=0) as file:
         page = file.read(PAGE)
         if not page.startswith(MAGIC):
@@ -132,7 +131,7 @@ def _look(path: Path, codec: FrameCodec, verify: bool) -> FrameHeader | None:
 
 
 def _stem_key(path: Path) -> bytes | None:
-    """The key that a file is named by, if it is named as stores name files."""
+    """Return the key in a file's name, if stores name files so."""
     try:
         key = bytes.fromhex(path.stem)
     except ValueError:

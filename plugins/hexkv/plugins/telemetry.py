@@ -1,7 +1,7 @@
-"""Numbers for whoever runs an engine: totals in memory, and as Prometheus reads them.
+"""Metrics of an engine: totals in memory, and in the format of Prometheus.
 
-No client library: the text format is a few lines. Serve what :func:`render` gives under
-``/metrics`` of whatever the host serves already.
+No client library: the text format is a few lines. Serve the result of :func:`render` under
+``/metrics`` of any server that the host has already.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BREAKER = {"closed": 0, "half open": 1, "open": 2}
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What metrics say an engine is."""
+    """The description of an engine in metrics."""
 
     engine: str = ""
     """Its name among several of one process; empty for the only one."""
@@ -50,11 +50,11 @@ class EngineInfo:
     layout: str = ""
     version: str = ""
     compute_rate: float | None = None
-    """Tokens per second that the model computes, where that is known."""
+    """Tokens per second that the model computes, if that is known."""
 
     @classmethod
     def of(cls, namespace: Namespace, compute_rate: float | None) -> EngineInfo:
-        """Of an engine for *namespace*."""
+        """Return that of an engine for *namespace*."""
         layout, parallel = namespace.layout, namespace.parallel
         return cls(
             "",
@@ -68,7 +68,7 @@ class EngineInfo:
 
 
 class Counted(Protocol):
-    """What has metrics: an engine, and whatever else says how it is."""
+    """An object with metrics: an engine, or another that reports its health."""
 
     @property
     def telemetry(self) -> Telemetry: ...
@@ -76,7 +76,7 @@ class Counted(Protocol):
 
 
 class _Durations:
-    """A histogram: how many in each class, and their sum."""
+    """A histogram: the number in each class, and their sum."""
 
     __slots__ = ("bounds", "classes", "total")
 
@@ -87,11 +87,11 @@ class _Durations:
 
 
 class Totals:
-    """Adds up what it is told. Safe from any thread; never holds more than the label sets."""
+    """Adds up all reports. Safe from any thread; never holds more than the label sets."""
 
     def __init__(self) -> None:
         self.info = EngineInfo()
-        """Of which engine these are; set by who built it."""
+        """The engine of these totals; set by its builder."""
 
         self._lock = Lock()
         self._counts: Counter[tuple[CounterName, str, str]] = Counter()
@@ -112,7 +112,7 @@ class Totals:
     def total(
         self, counter: CounterName, *, tier: str | None = None, reason: str | None = None
     ) -> int:
-        """The sum over all labels that are not given."""
+        """Return the sum over all labels that are not given."""
         with self._lock:
             return sum(
                 amount
@@ -121,12 +121,12 @@ class Totals:
             )
 
     def counts(self) -> dict[tuple[CounterName, str, str], int]:
-        """Every total so far, by counter, tier and reason."""
+        """Return every total so far, by counter, tier and reason."""
         with self._lock:
             return dict(self._counts)
 
     def snapshot(self) -> dict[str, list[dict[str, object]]]:
-        """Everything at one moment, as JSON values: ``counters`` and ``histograms``."""
+        """Return everything at one moment, as JSON values: ``counters`` and ``histograms``."""
         counts, durations = self._copy()
         return {
             "counters": [
@@ -148,7 +148,7 @@ class Totals:
         }
 
     def prometheus(self) -> str:
-        """What was counted so far, in the text format of Prometheus."""
+        """Return the counts so far, in the text format of Prometheus."""
         return text_format(_counted([_Row((), *self._copy(), None, None)]))
 
     def _copy(
@@ -158,7 +158,8 @@ class Totals:
     ]:
         # Without the lock: a scrape that waited for it would wait for every thread that counts, and
         # each of these for its turn of the interpreter. A copy of a dictionary or of a list is one
-        # step of it; of a histogram that is being told, the sum may lack what the classes have.
+        # step of it; the sum of a histogram that is being updated may lack a value that the classes
+        # have.
         durations = {}
         for key, told in list(self._durations.items()):
             durations[key] = copied = _Durations(told.bounds)
@@ -167,13 +168,13 @@ class Totals:
 
 
 def render(engine: Counted | Mapping[str, Counted], totals: Totals | None = None) -> str:
-    """All metrics of *engine* as Prometheus reads them: totals, and its state right now.
+    """Return all metrics of *engine* in Prometheus's format: totals, and its present state.
 
-    Several engines of one process are given by name, and told apart by the label ``engine``.
-    Without *totals* those of the telemetry that the engine was built with are taken.
+    Several engines of one process are given by name, and distinguished by the label ``engine``.
+    Without *totals* those of the telemetry that the engine was built with are used.
 
-    Owners of leases and pins are requests, so they are summed up: their names would make a
-    new time series each.
+    Owners of leases and pins are requests, so they are summed up: their names would make a new time
+    series each.
     """
     return text_format(families(engine, totals))
 
@@ -187,7 +188,7 @@ class _Row:
     durations: Mapping[tuple[HistogramName, str], _Durations]
     health: Health | None
     info: EngineInfo | None
-    """``None`` where the telemetry is the host's own: then nothing is known of totals."""
+    """``None`` if the telemetry is the host's own: then totals are not known."""
 
     @property
     def tiers(self) -> Sequence[TierHealth]:
@@ -195,7 +196,7 @@ class _Row:
 
 
 def families(engine: Counted | Mapping[str, Counted], totals: Totals | None = None) -> list[Family]:
-    """All metrics of *engine*, or of several by name, for whatever format is wanted."""
+    """Return all metrics of *engine*, or of several by name, for any format."""
     engines = engine if isinstance(engine, Mapping) else {"": engine}
     rows = []
     for name, each in engines.items():
@@ -210,7 +211,7 @@ def families(engine: Counted | Mapping[str, Counted], totals: Totals | None = No
 
 
 def _counted(rows: Sequence[_Row]) -> list[Family]:
-    """Totals and histograms, those that are nothing yet included where the tiers are known."""
+    """Return totals and histograms, including those that are zero if the tiers are known."""
     made = []
     for counter in CounterName:
         samples = []
@@ -249,7 +250,7 @@ def _histogram(labels: Labels, durations: _Durations) -> list[Sample]:
 
 
 def _states(rows: Sequence[_Row]) -> list[Family]:
-    """What engines and tiers are right now."""
+    """Return the present state of engines and tiers."""
 
     def engines(
         name: str, text: str, get: Callable[[Health], float], kind: str = "gauge"
@@ -314,7 +315,7 @@ def _states(rows: Sequence[_Row]) -> list[Family]:
 
 
 def _saved(rows: Iterable[_Row]) -> Family:
-    """What the tokens that were hit would have taken to compute, where that is known."""
+    """Return the time that computing the hit tokens would have taken, if the rate is known."""
     samples = []
     for row in rows:
         if row.info is not None and row.info.compute_rate:

@@ -1,4 +1,4 @@
-"""The executor of real life: daemon threads, started with the first lane that needs them."""
+"""The executor outside simulations: daemon threads, started when their lane is opened."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _here = _Here()
 
 
 def before_waiting(work: Callable[[], None] | None) -> None:
-    """Have this thread do *work* once, before it next waits, or works for long, in a call of ours.
+    """Set *work* to be done once, before this thread next waits, or works long, in a call of ours.
 
-    For a thread with a task that others could take over meanwhile. It may be done under a lock of
-    whatever is waited for, so it is short. ``None``: there is nothing to do any more.
+    For a thread with a task that others could take over during the wait. It may run under a lock of
+    the object that is waited for, so it is short. ``None``: cancel it.
     """
     _here.work = work
 
 
 def step_aside() -> None:
-    """Do what this thread was to do before it waits."""
+    """Do this thread's work that is due before it waits."""
     work, _here.work = _here.work, None
     if work is not None:
         work()
@@ -77,4 +77,4 @@ def _work(queue: SimpleQueue[Step | None]) -> None:
         completion = step()
         if completion is not None:
             completion()
-        del step, completion  # what they hold, this thread must not hold while it is idle
+        del step, completion  # an idle thread must not keep their objects alive

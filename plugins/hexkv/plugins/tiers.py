@@ -50,10 +50,10 @@ class TierOpener:
     peers: PeerAccess | None = None
     """For stores that read from peers."""
     inherited: Mapping[str, FrameFile] = field(default_factory=dict)
-    """By tier, what its store has handed over in another process."""
+    """By tier, the memory that its store has passed on in another process."""
 
     def open(self, index: int) -> TierPlan:
-        """The tier at *index* of the configuration, which was checked.
+        """Open the tier at *index* of the configuration, which was checked.
 
         Raises:
             ConfigError, AdapterUnavailable, StoreError
@@ -95,11 +95,11 @@ class TierOpener:
     def added(
         self, section: Mapping[str, object], names: Collection[str], serdes: Collection[str]
     ) -> TierPlan:
-        """A tier that *section* describes, as one of a configuration's ``tiers``.
+        """Open a tier that *section* describes, as one of a configuration's ``tiers``.
 
         Args:
             section: of a configuration.
-            names: of the tiers that there are.
+            names: of the existing tiers.
             serdes: that were opened.
 
         Raises:
@@ -133,10 +133,10 @@ class TierOpener:
 
 
 def check_tier(loaded: Loaded, registry: Registry, index: int) -> object:
-    """Compare a tier with what is installed; its adapter's settings. Opens nothing.
+    """Compare a tier with the installed plugins. Return its adapter's settings; opens nothing.
 
     Raises:
-        ConfigError: it names an adapter that is not there, or gives one bad settings.
+        ConfigError: it names an adapter that is not installed, or gives one bad settings.
     """
     tier, at = loaded.settings.tiers[index], ("tiers", index)
     find_adapter(loaded, registry, "store", tier.store, (*at, "store"))
@@ -167,17 +167,17 @@ def parse_adapter(
     values: Mapping[str, object],
     path: Path,
 ) -> object:
-    """An adapter's settings, which are at *path*, as an instance of its dataclass.
+    """Return an adapter's settings, which are at *path*, as an instance of its dataclass.
 
     Raises:
-        ConfigError: they mean nothing.
+        ConfigError: they are invalid.
     """
     return registry.parse(kind, name, values, lambda inner: loaded.locate((*path, *inner)))
 
 
 @contextmanager
 def naming(loaded: Loaded, path: Path) -> Iterator[None]:
-    """Errors of opening an adapter whose settings are at *path* say so, and which one it was."""
+    """Add *path*, the place of an adapter's settings, to errors of opening it."""
     try:
         yield
     except (ConfigError, StoreError) as error:
@@ -194,9 +194,9 @@ def _open_tier(
     most: int,
     context: OpenContext,
 ) -> TierPlan:
-    """A tier; one that keeps blocks of the pool has *most* bytes of it at most."""
+    """Open a tier; one that keeps blocks of the pool has *most* bytes of it at most."""
     store = registry.open("store", wanted.store, wanted.settings, context)
-    # What cannot be listed may hold chunks that no index of ours would know of.
+    # A store that cannot be listed may hold chunks that no index of ours would know of.
     listed = isinstance(store, SupportsScan)
     budget = wanted.budget
     if isinstance(store, SupportsZeroCopy) and not (
@@ -236,7 +236,7 @@ def _open_tier(
 
 
 def in_memory(store: object) -> bool:
-    """True if what *store* holds ends with this process."""
+    """True if the content of *store* ends with this process."""
     return isinstance(store, SupportsZeroCopy) or (
         isinstance(store, SupportsOwnMemory) and store.own_memory
     )
@@ -247,7 +247,7 @@ def _read_only(store: object) -> bool:
 
 
 def _quotas(loaded: Loaded, tier: str, budget: int | None) -> dict[str, int]:
-    """What each tenant has of *tier*."""
+    """Return each tenant's quota of *tier*."""
     tenants = loaded.settings.tenants
     names = [wanted.name for wanted in loaded.settings.tiers]
     for number, tenant in enumerate(tenants):

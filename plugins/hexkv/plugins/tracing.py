@@ -11,10 +11,10 @@ from hexkv.ports import TraceStep
 
 
 def chrome_trace(steps: Sequence[TraceStep], name: str = "hexkv") -> dict[str, object]:
-    """*steps* of the process *name* as JSON values: a row for each lane and each calling thread.
+    """Return *steps* of the process *name* as JSON: a row for each lane and each calling thread.
 
-    Times are in microseconds since the first step began. The parts of a call lie within it, which
-    says what took longest of them.
+    Times are in microseconds since the first step began. The parts of a call lie within it, and it
+    names the longest of them.
     """
     rows = {row: number for number, row in enumerate(sorted({step.row for step in steps}), 1)}
     start = min((step.begun - step.waited for step in steps), default=0.0)

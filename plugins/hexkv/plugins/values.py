@@ -1,4 +1,4 @@
-"""What a configuration can hold: checked in one place, whichever source a value came from."""
+"""The values that a configuration can hold: checked in one place, from any source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 Value: TypeAlias = "dict[str, Value] | list[Value] | str | int | float | bool | None"
-"""What a configuration is made of: what JSON can say."""
+"""The values of a configuration: those of JSON."""
 
 DEEPEST = 32
 """Levels of a configuration; the schema has six, and an adapter's own settings few."""
@@ -23,7 +23,7 @@ _LARGEST = 2**64
 
 
 def faults(value: object, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Places within *value* that no configuration holds, and what is wrong with each.
+    """Yield the places within *value* that no configuration can hold, and the fault of each.
 
     No value is repeated: it may be a secret.
     """
@@ -52,7 +52,7 @@ def faults(value: object, path: Path = ()) -> Iterator[tuple[Path, str]]:
 
 
 def _wrong_text(text: str) -> str:
-    """What is wrong with a text that file systems, servers and JSON would not take as it is."""
+    """Return the fault of a text that file systems, servers and JSON would not take unchanged."""
     if "\0" in text:
         return "has a NUL character"
     return "" if _encodable(text) else "has a character that UTF-8 does not (a lone surrogate)"
@@ -67,7 +67,7 @@ def _encodable(text: str) -> bool:
 
 
 def at_home(path: str) -> str:
-    """Return *path* with the home directory that a ``~`` at its beginning stands for.
+    """Return *path* with the home directory in place of a ``~`` at its beginning.
 
     Raises:
         ValueError: there is no such home directory.
@@ -81,7 +81,7 @@ def at_home(path: str) -> str:
 
 
 class _AtHome:
-    """Has pydantic pass a text through :func:`at_home`."""
+    """Makes pydantic pass a text through :func:`at_home`."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler

@@ -1,8 +1,8 @@
-"""Which weights a checkpoint holds: one digest that every host of it can compute.
+"""The weights of a checkpoint: one digest that every host of it can compute.
 
-The digest is of the tensors, not of the files that they lie in: of the name, dtype, shape and
-bytes of each. One file or many, in whatever order, with whatever in their metadata: the digest is
-the same. Files of other formats are digested as files.
+The digest is of the tensors, not of the files that they lie in: of the name, dtype, shape and bytes
+of each. One file or many, in any order, with any metadata: the digest is the same. Files of other
+formats are digested as files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _UNRELATED = {
     "trainer_state.json",
     "vocab.json",
 }
-"""Configurations that decide which tokens are asked for, not what their KV is."""
+"""Configurations that decide the tokens of requests, not their KV."""
 
 _INDEX = ".safetensors.index.json"
 
@@ -54,7 +54,7 @@ _RESAVED = {
 }
 """Fields of a configuration that a copy changes, and KV does not depend on.
 
-The dtype that a host computes in is the layout's affair, that of the weights each tensor's.
+The dtype that a host computes in is part of the layout, that of the weights part of each tensor.
 """
 
 
@@ -70,7 +70,7 @@ class _Stretch:
     start: int
 
     def digest(self, stride: int) -> str:
-        """A digest of one piece in every *stride*, and of the last one."""
+        """Return a digest of one piece in every *stride*, and of the last one."""
         digest = sha256(f"{self.name} {self.size}\n".encode())
         with self.file.open("rb", buffering=0) as file:
             for at in _places(self.size, stride):
@@ -87,7 +87,7 @@ _BLOCK = 1 << 20
 
 
 def _places(size: int, stride: int) -> Iterator[int]:
-    """Where pieces begin."""
+    """Yield where pieces begin."""
     if stride == 1:
         yield from range(0, size, _BLOCK)
         return
@@ -98,18 +98,18 @@ def _places(size: int, stride: int) -> Iterator[int]:
 
 
 def digest_of(path: Path) -> str:
-    """A digest of a checkpoint's tensors and configurations.
+    """Return a digest of a checkpoint's tensors and configurations.
 
     Up to :data:`WHOLE` bytes of weights are read whole: one changed bit is another digest. Of a
     larger checkpoint, each tensor's first piece of :data:`PIECE` bytes is read, every *n*-th from
-    there, and the last; *n* is the size of the checkpoint divided by :data:`WHOLE`, rounded
-    up. A change between two pieces, of at most ``(n - 1) * PIECE`` bytes, is not seen.
+    there, and the last; *n* is the size of the checkpoint divided by :data:`WHOLE`, rounded up. A
+    change between two pieces, of at most ``(n - 1) * PIECE`` bytes, is not seen.
 
     Args:
         path: a checkpoint's folder, or its only file.
 
     Raises:
-        OSError: a file cannot be read, or an index names one that is not there.
+        OSError: a file cannot be read, or an index names one that does not exist.
     """
     digest = sha256(b"hexkv weights 1\n")
     if not path.is_dir():
@@ -131,17 +131,17 @@ def digest_of(path: Path) -> str:
 
 
 def stamp_of(path: Path) -> str:
-    """A digest of where a checkpoint's files lie and of when they changed; no tensor is read.
+    """Return a digest of the places of a checkpoint's files and of their times; reads no tensor.
 
-    It stays the same for as long as :func:`digest_of` gives the same, and changes when a file that
-    is read there is written, replaced, added or removed: inode, size and both times count, the time
-    of the inode's last change included, which no copy sets back.
+    It stays the same for as long as :func:`digest_of` does, and changes when a file that is read
+    there is written, replaced, added or removed: inode, size and both times count, including the
+    time of the inode's last change, which no copy sets back.
 
     Args:
         path: a checkpoint's folder, or its only file.
 
     Raises:
-        OSError: a file cannot be looked at, or an index names one that is not there.
+        OSError: a file cannot be looked at, or an index names one that does not exist.
     """
     digest = sha256()
     for file in _read_files(path):
@@ -152,7 +152,7 @@ def stamp_of(path: Path) -> str:
 
 
 def _read_files(path: Path) -> list[Path]:
-    """All files that decide about the digest of *path*."""
+    """Return all files that affect the digest of *path*."""
     if not path.is_dir():
         return [path]
     settings = [file for file in sorted(path.glob("*.json")) if file.name not in _UNRELATED]
@@ -160,7 +160,7 @@ def _read_files(path: Path) -> list[Path]:
 
 
 def tensor_files(directory: Path) -> list[Path]:
-    """The safetensors files of a checkpoint: those in its folder, and those that an index names.
+    """Return a checkpoint's safetensors files: those in its folder, and those that an index names.
 
     Raises:
         OSError: the index cannot be read.
@@ -175,10 +175,10 @@ def tensor_files(directory: Path) -> list[Path]:
 
 
 def folder_of(name: str, revision: str | None = None, cache: str | None = None) -> Path | None:
-    """The folder that a host loads *name* from, if it is on this machine.
+    """Return the folder that a host loads *name* from, if it is on this machine.
 
     Args:
-        name: a folder, or a model's name on the Hugging Face hub, whose local copy is meant.
+        name: a folder, or a model's name on the Hugging Face hub, for its local copy.
         revision: branch, tag or commit there.
         cache: where the host keeps copies, if not at the usual place.
     """
@@ -202,7 +202,7 @@ def _weights(directory: Path) -> Iterator[Path]:
 
 
 def _stretches(file: Path) -> Iterator[_Stretch]:
-    """The tensors of a file, or the file, where its format does not tell."""
+    """Yield the tensors of a file, or the file, if its format does not list them."""
     size = file.stat().st_size
     tensors = _tensors(file, size) if file.suffix == ".safetensors" else None
     if tensors is None:
@@ -212,7 +212,7 @@ def _stretches(file: Path) -> Iterator[_Stretch]:
 
 
 def _tensors(file: Path, size: int) -> list[_Stretch] | None:
-    """The tensors of a safetensors file; ``None`` if it is none."""
+    """Return the tensors of a safetensors file; ``None`` if it is none."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         if not 0 < length <= min(_LONGEST_HEADER, size - 8):
@@ -238,7 +238,7 @@ def _tensor(name: str, said: dict[str, Any], file: Path, base: int, size: int) -
 
 
 def _configuration(file: Path) -> str:
-    """What a configuration says, without what a copy of it changes."""
+    """Return the content of a configuration, without fields that a copy of it changes."""
     read = _json(file)
     if not isinstance(read, dict):
         return sha256(file.read_bytes()).hexdigest()

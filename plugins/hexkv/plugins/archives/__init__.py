@@ -1,1 +1,1 @@
-"""Archives of frames: what ``hexkv export`` writes and ``hexkv import`` reads."""
+"""Archives of frames, written by ``hexkv export`` and read by ``hexkv import``."""

@@ -1,7 +1,7 @@
 """Export and import: frames from tiers into an archive, and from an archive to tiers.
 
-Both go on where they were cut. An export appends to what the file has; an import passes over what
-the tiers have.
+Both continue where they were interrupted. An export appends to the file's frames; an import skips
+the frames that the tiers have.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _UNDER_WAY = 4
 """Frames that may be on their way to the tiers at a time."""
 
 _HOPELESS = 6
-"""Frames in a row that no tier took, after which the rest is not tried."""
+"""Frames in a row that every tier refused, after which the rest is not tried."""
 
 _LISTED = 20
-"""Refused frames that a report tells of one by one."""
+"""Refused frames that a report lists one by one."""
 
 Progress = Callable[[int, int | None], None]
-"""Told how much is done, and of how much where that is known."""
+"""Receives the amount done, and the total if that is known."""
 
 
 class Taking(Protocol):
-    """A frame on its way to where it is to be kept."""
+    """A frame on its way to the place that will keep it."""
 
     def settle(self) -> Mapping[str, str | None]:
-        """By tier, why it is not there; ``None`` where it is. Waits."""
+        """Return, by tier, the reason it is not there; ``None`` if it is. Waits."""
         ...
 
 
@@ -56,12 +56,12 @@ class Place(Protocol):
 
     @property
     def listed(self) -> bool:
-        """True if all that is there can be listed."""
+        """True if everything stored there can be listed."""
         ...
 
     @property
     def evicted(self) -> int:
-        """Chunks that gave way to others."""
+        """The number of chunks evicted for others."""
         ...
 
     @property
@@ -70,40 +70,40 @@ class Place(Protocol):
         ...
 
     def namespaces(self) -> Mapping[bytes, str]:
-        """What there are chunks of: by prefix, the identity; empty where none can be read."""
+        """Return the namespaces of its chunks: by prefix, the identity; empty if unreadable."""
         ...
 
     def keys(self, prefixes: Sequence[bytes]) -> list[ChunkKey]:
-        """Every chunk of some namespaces."""
+        """Return every chunk of some namespaces."""
         ...
 
     def frames(self, keys: Sequence[ChunkKey]) -> Iterator[tuple[ChunkKey, memoryview | Reason]]:
-        """Each frame, verified, valid until the next one; or why there is none."""
+        """Yield each frame, verified, valid until the next one; or why there is none."""
         ...
 
     def take(
         self, header: FrameHeader, page: bytes, fill: Callable[[memoryview], bool]
     ) -> Taking | Reason | None:
-        """Keep a frame, of which *page* was read and *fill* reads the rest; ``None``: it is kept.
+        """Keep a frame: *page* was read, and *fill* reads the rest. ``None``: it is stored already.
 
-        Why it is refused, where it is not what it says, or there is no memory for it.
+        Return the reason of a refusal if the frame does not verify, or there is no memory for it.
         """
         ...
 
 
 @dataclass(slots=True)
 class Exported:
-    """What became of an export."""
+    """The result of an export."""
 
     frames: int = 0
-    """That were written now."""
+    """Frames written now."""
 
     bytes: int = 0
     before: int = 0
     """Frames that the archive had already."""
 
     lost: int = 0
-    """Chunks that were said to be there, and could not be read whole."""
+    """Chunks that were listed, and could not be read whole."""
 
     namespaces: dict[str, int] = field(default_factory=dict)
     """Frames written now, by namespace."""
@@ -111,20 +111,20 @@ class Exported:
 
 @dataclass(slots=True)
 class Imported:
-    """What became of an import."""
+    """The result of an import."""
 
     frames: int = 0
-    """That are on every tier now, and were not before."""
+    """Frames that are on every tier now, and were not before."""
 
     bytes: int = 0
     present: int = 0
-    """That were on every tier already."""
+    """Frames that were on every tier already."""
 
     passed: int = 0
-    """That were not asked for."""
+    """Frames that are not of the selection."""
 
     refused: dict[str, int] = field(default_factory=dict)
-    """Frames that are not what they say, or for which there is no memory, by reason."""
+    """Frames that do not verify, or for which there is no memory, by reason."""
 
     first_refused: list[tuple[str, str]] = field(default_factory=list)
     """Key and reason of the first of them."""
@@ -135,20 +135,20 @@ class Imported:
     damage: list[tuple[int, str]] = field(default_factory=list)
     cut: bool = False
     stopped: bool = False
-    """True if the rest was not tried, for no tier took anything any more."""
+    """True if the rest was not tried, because every tier refused."""
 
     evicted: int = 0
-    """Chunks of the tiers that gave way."""
+    """Chunks that the tiers evicted."""
 
     @property
     def well(self) -> bool:
-        """True if the archive was whole, and all of it is there."""
+        """True if the archive was whole, and all of it is stored."""
         return not (self.refused or self.failed or self.damage or self.cut or self.stopped)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """The file of an archive, new or begun, for this process alone.
+    """Open the file of an archive, new or begun, for this process alone.
 
     Raises:
         InvalidRequest: it cannot be written, or another process writes to it.
@@ -175,21 +175,21 @@ def export(
     *,
     pipe: bool = False,
 ) -> Exported:
-    """Write the frames of *selection* to an archive, behind those that it has.
+    """Write the frames of *selection* to an archive, after those that it has.
 
     Args:
         place: has them.
         selection: which ones.
         file: the archive, empty or of the same selection.
         codec: for the headers of frames in the archive.
-        progress: is told of chunks.
-        identity: of the only namespace, for places that cannot list what they have.
+        progress: receives counts of chunks.
+        identity: of the only namespace, for places that cannot list their chunks.
         pipe: True if *file* can only be written to.
 
     Raises:
-        InvalidRequest: the file is another archive, or a damaged one; nothing that is there was
-            selected; what is there cannot be listed.
-        OSError: the file cannot be read or written; what is whole of it stays.
+        InvalidRequest: the file is another archive, or a damaged one; the selection matches nothing
+            there; the place's chunks cannot be listed.
+        OSError: the file cannot be read or written; its whole frames stay.
     """
     wanted = _wanted(place, selection, identity)
     report = Exported()
@@ -222,7 +222,7 @@ def bring_in(
     archive: ArchiveReader,
     progress: Progress,
 ) -> Imported:
-    """Put the frames of an archive where they belong, those of *selection* that are not there.
+    """Store the frames of *selection* in an archive that are not stored yet.
 
     Raises:
         OSError: the archive cannot be read.
@@ -270,7 +270,7 @@ def bring_in(
 
 
 class _Wanted:
-    """Whether a frame is of a selection; asked once for each namespace what it is."""
+    """Matches frames with a selection; each namespace is looked up once."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -287,7 +287,7 @@ class _Wanted:
         return found if isinstance(found, bool) else header.key in found
 
     def _named(self, identity: str) -> frozenset[ChunkKey]:
-        """The prompt's chunks in a namespace; none where they cannot be named."""
+        """Return the prompt's chunks in a namespace; none if they cannot be named."""
         try:
             return frozenset(self._selection.keys(identity))
         except (ConfigError, AdapterUnavailable):
@@ -295,7 +295,7 @@ class _Wanted:
 
 
 def _wanted(place: Place, selection: Selection, identity: str) -> list[ChunkKey]:
-    """The chunks of a selection, each named once."""
+    """Return the chunks of a selection, each once."""
     if identity:
         spaces: Mapping[bytes, str] = {prefix_of(identity): identity}
     elif place.listed:
@@ -325,7 +325,7 @@ def _wanted(place: Place, selection: Selection, identity: str) -> list[ChunkKey]
 def _begun(
     file: BinaryIO, selection: Selection, codec: FrameCodec, *, pipe: bool
 ) -> tuple[set[ChunkKey], Totals]:
-    """The chunks that an archive has; the file stands behind them, without its end page."""
+    """Return the chunks in an archive; the file is then behind them, without its end page."""
     head = head_page(selection.about)
     if not pipe:
         begun = file.read(PAGE)

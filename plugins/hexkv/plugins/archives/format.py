@@ -1,4 +1,4 @@
-r"""How an archive is written: a head page, frames as they are, an end page.
+r"""The format of an archive: a head page, frames as they are, an end page.
 
 All of it is in pages of 4096 bytes, numbers are little-endian, and a page that is not a frame's
 has the first 16 bytes of its SHA-256, taken with that field zero::
@@ -11,10 +11,10 @@ has the first 16 bytes of its SHA-256, taken with that field zero::
                                                 40  bytes of the frames, u64
                                                 48  SHA-256 of the frames' keys, in order
 
-Frames (:mod:`hexkv.core.frames.codec`) follow each other without anything between them; each says
-how long it is and has its own checksums. So a file that was cut is an archive up to the last whole
-frame, and what stands behind damage is found again at the next page that begins as a frame does.
-The end page says that nothing is missing. A version never changes its meaning.
+Frames (:mod:`hexkv.core.frames.codec`) follow each other without gaps; each has its own length and
+checksums. So a file that was cut is an archive up to the last whole frame, and the frames behind
+damage are found again at the next page that begins as a frame does. The end page proves that
+nothing is missing. A version never changes its meaning.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _PIECE = 1 << 20
 
 @dataclass(slots=True)
 class Totals:
-    """What an archive holds so far."""
+    """The content of an archive so far."""
 
     frames: int = 0
     bytes: int = 0
     keys: _Hash = field(default_factory=sha256)
-    """Of the frames' keys, one after another."""
+    """Hash of the frames' keys, one after another."""
 
     def add(self, header: FrameHeader) -> None:
         """Count a frame."""
@@ -59,7 +59,7 @@ class Totals:
 
 
 def head_page(about: Mapping[str, object]) -> bytes:
-    """The first page of an archive.
+    """Return the first page of an archive.
 
     Raises:
         InvalidRequest: *about* does not fit it.
@@ -71,7 +71,7 @@ def head_page(about: Mapping[str, object]) -> bytes:
 
 
 def end_page(totals: Totals) -> bytes:
-    """The last page of an archive."""
+    """Return the last page of an archive."""
     return _page(END, 0, _TOTALS.pack(totals.frames, totals.bytes, totals.keys.digest()))
 
 
@@ -82,7 +82,7 @@ def _page(magic: bytes, length: int, body: bytes) -> bytes:
 
 
 def _body(page: bytes, magic: bytes) -> tuple[int, bytes]:
-    """The number in a page and what follows it.
+    """Return the number in a page and the bytes that follow it.
 
     Raises:
         InvalidRequest: the page is no such one, of another version, or damaged.
@@ -102,7 +102,7 @@ def _body(page: bytes, magic: bytes) -> tuple[int, bytes]:
 class ArchiveReader:
     """Reads an archive once, from its beginning, from a file or a pipe.
 
-    Takes no size from it at its word: what does not fit into the rest of a file is cut off, and no
+    Trusts no size in it: a frame that does not fit into the rest of a file is cut off, and no
     memory is taken here but for pages.
     """
 
@@ -110,7 +110,7 @@ class ArchiveReader:
         """Read the head.
 
         Raises:
-            InvalidRequest: that is none.
+            InvalidRequest: it is none.
         """
         self._file = file
         self._codec = codec
@@ -121,14 +121,14 @@ class ArchiveReader:
         """Bytes that were read or skipped."""
 
         self.whole = 0
-        """Where the last whole frame ends before which nothing is damaged."""
+        """The end of the last whole frame before any damage."""
 
         self.totals = Totals()
         self.cut = False
         """True once the file has ended without an end page."""
 
         self.damage: list[tuple[int, str]] = []
-        """Where in the middle something is not as it should be, and what; the first thousand."""
+        """Offset and kind of each damage in the middle; the first thousand."""
 
         self._ended = False
         self._left = 0
@@ -151,7 +151,7 @@ class ArchiveReader:
         return self._ended and not self.damage
 
     def __iter__(self) -> Iterator[tuple[FrameHeader, bytes]]:
-        """Each frame's header, and its page; :meth:`fill` reads the rest, or it is passed over."""
+        """Yield each frame's header and page; :meth:`fill` reads the rest, or it is skipped."""
         lost: tuple[int, str] | None = None
         while True:
             if not self._skip(self._left):
@@ -180,7 +180,7 @@ class ArchiveReader:
             yield header, page
 
     def fill(self, frame: memoryview) -> bool:
-        """Read what follows the page of the newest frame into *frame*, behind its page.
+        """Read the payload of the newest frame into *frame*, behind its page.
 
         False if the file ends before.
         """
@@ -196,7 +196,7 @@ class ArchiveReader:
         return not self._left
 
     def _header(self, page: bytes) -> FrameHeader | str:
-        """What a page says, or why it is no frame's."""
+        """Return the header in a page, or the reason that it is no frame's."""
         if not page.startswith(MAGIC):
             return "no frame begins here"
         try:
@@ -233,7 +233,7 @@ class ArchiveReader:
         return data
 
     def _skip(self, size: int) -> bool:
-        """Pass over *size* bytes. False if there are fewer."""
+        """Skip *size* bytes. False if there are fewer."""
         self._left = 0
         if not size:
             return True

@@ -1,8 +1,8 @@
 """A node's cache, to take frames out of its memory or put frames in.
 
 A node holds chunks raw, whatever form they have on its tiers: so they are exported raw, and encoded
-frames are decoded on their way in. What lies on a node's other tiers is exported with the node's
-own configuration.
+frames are decoded on their way in. Chunks on a node's other tiers are exported with the node's own
+configuration.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Published:
             return {"node": Reason.TIMED_OUT}
         tiers = self._publishing.tiers
         if any(all(row) for row in tiers.values()):
-            return {}  # it is there, and what slower tiers take of it is the node's affair
+            return {}  # it is there; the node passes it on to slower tiers
         return dict.fromkeys(tiers, Reason.WRITE_FAILED) or {"node": Reason.NO_ANSWER}
 
 
@@ -66,7 +66,7 @@ class NodePlace:
 
     listed = True
     evicted = 0
-    """What gives way on a node is not told."""
+    """A node does not report its evictions."""
 
     def __init__(self, loaded: Loaded, registry: Registry) -> None:
         """Connect to the node of a configuration.
@@ -91,15 +91,15 @@ class NodePlace:
 
     @property
     def serdes(self) -> Collection[str]:
-        """Names of those that are installed."""
+        """Names of the installed serdes."""
         return self._serdes
 
     def namespaces(self) -> Mapping[bytes, str]:
-        """What the node has in memory, of which namespaces: by prefix, the identity.
+        """Return the namespaces of the chunks in the node's memory: by prefix, the identity.
 
         Raises:
-            InvalidRequest: this process may not know.
-            StoreUnreachable: the node does not answer any more.
+            InvalidRequest: this process is not allowed to know.
+            StoreUnreachable: the node has stopped answering.
         """
         service = self._service
         if not isinstance(service, SupportsListing):
@@ -116,12 +116,12 @@ class NodePlace:
         return {namespace_of(key): spec.identity for key, spec in self._specs.items()}
 
     def keys(self, prefixes: Sequence[bytes]) -> list[ChunkKey]:
-        """Every chunk of some namespaces."""
+        """Return every chunk of some namespaces."""
         wanted = frozenset(prefixes)
         return [key for key in self._specs if namespace_of(key) in wanted]
 
     def frames(self, keys: Sequence[ChunkKey]) -> Iterator[tuple[ChunkKey, memoryview | Reason]]:
-        """Each frame, sealed here, valid until the next one; or why there is none."""
+        """Yield each frame, sealed here, valid until the next one; or why there is none."""
         known = [key for key in keys if key in self._specs]
         yield from ((key, Reason.ABSENT) for key in keys if key not in self._specs)
         for start in range(0, len(known), _STEP):
@@ -180,7 +180,7 @@ class NodePlace:
         self.close()
 
     def _sealed(self, spec: ChunkSpec, lease: Lease) -> memoryview:
-        """A frame of a held chunk, in memory of its own."""
+        """Return a frame of a held chunk, in memory of its own."""
         frame = memoryview(bytearray(frame_bytes(spec.raw_bytes)))
         frame[PAGE : PAGE + spec.raw_bytes] = lease.payload
         header = FrameHeader(
@@ -200,7 +200,7 @@ class NodePlace:
     def _fill(
         self, lease: Lease, spec: ChunkSpec, header: FrameHeader, payload: memoryview
     ) -> Reason | None:
-        """Bring the payload of a verified frame into a lease. Why that cannot be."""
+        """Copy or decode a verified frame's payload into a lease. Return why it failed."""
         if header.serde == RAW:
             lease.payload[:] = payload
             return None

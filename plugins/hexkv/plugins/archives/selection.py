@@ -1,4 +1,4 @@
-"""Which chunks an archive is of: of a namespace, a model, a tenant, or a prompt."""
+"""The chunks of an archive: of a namespace, a model, a tenant, or a prompt."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from hexkv.ports import (
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is taken along. What is empty says nothing."""
+    """The chosen chunks. An empty field restricts nothing."""
 
     namespace: str = ""
-    """How the hexadecimal digits of a namespace begin, as ``hexkv inspect`` shows them."""
+    """The first hexadecimal digits of a namespace, as ``hexkv inspect`` shows them."""
 
     model: str = ""
     tenant: str = ""
     salted: str = ""
-    """The digest that stands for the tenant's salt."""
+    """The digest of the tenant's salt."""
 
     prompt: Sequence[int] | None = None
 
@@ -49,10 +49,10 @@ class Selection:
         tenant: str = "",
         prompt: Sequence[int] | None = None,
     ) -> Selection:
-        """What the words of a command mean.
+        """Return the selection of a command's options.
 
         Raises:
-            InvalidRequest: one of them means nothing; it is named as the option that it is.
+            InvalidRequest: one of them is invalid; the message names its option.
         """
         digits = namespace.lower()
         if not set(digits) <= set("0123456789abcdef") or len(digits) > 2 * NAMESPACE_BYTES:
@@ -66,7 +66,7 @@ class Selection:
 
     @property
     def about(self) -> dict[str, object]:
-        """The selection, for the head of an archive: equal ones say the same."""
+        """Return the selection for the head of an archive: equal selections give equal values."""
         said: dict[str, object] = {
             "namespace": self.namespace,
             "model": self.model,
@@ -87,16 +87,16 @@ class Selection:
         )
 
     def keys(self, identity: str) -> list[ChunkKey]:
-        """The names of the prompt's chunks in a namespace, and of what may be its last one.
+        """Return the prompt's keys in a namespace, and those that its last chunk may have.
 
         Raises:
-            ConfigError, AdapterUnavailable: it takes more than the prompt to name them.
+            ConfigError, AdapterUnavailable: naming them takes more than the prompt.
         """
         packed = pack(self.prompt or [])
         hasher, chunker = hasher_of(identity)
         keys, (starts, ends) = hasher.name(packed), hasher.cut(packed)
         if keys and ends[-1] - starts[-1] < chunker.size:
-            # Where tails may end is the host's affair: each token is tried.
+            # The host decides where tails may end: so try each token.
             after = keys[-2] if len(keys) > 1 else None
             shorter = range(ends[-1] - 1, starts[-1], -1)
             keys += hasher.name_ends(packed, starts[-1], shorter, after)
@@ -104,7 +104,7 @@ class Selection:
 
 
 def prefix_of(identity: str) -> bytes:
-    """How the keys of a namespace begin.
+    """Return the prefix of the keys of a namespace.
 
     Raises:
         ConfigError: its keys are made in a way that is not known.
@@ -118,7 +118,7 @@ def unfit(header: FrameHeader, serdes: Collection[str]) -> str:
     """Return why a frame is no chunk of its identity, by its header alone; empty if it may be.
 
     Args:
-        header: what it says.
+        header: of the frame.
         serdes: names of those that are installed.
     """
     try:
@@ -135,9 +135,9 @@ def unfit(header: FrameHeader, serdes: Collection[str]) -> str:
 
 
 def _most_tokens(header: FrameHeader) -> int:
-    """Tokens of a whole chunk of a frame's namespace."""
+    """Return the tokens of a whole chunk of a frame's namespace."""
     try:
         return hasher_of(header.identity)[1].size
     except (ConfigError, AdapterUnavailable):  # cut in another way
-        # A raw frame brings all bytes that it says; of an encoded one they are to be made.
+        # A raw frame contains all its bytes; those of an encoded one have to be allocated.
         return header.tokens if header.serde == RAW else LONGEST_CHUNK

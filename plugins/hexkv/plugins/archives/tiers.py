@@ -31,10 +31,10 @@ from hexkv.ports import (
 
 _OWNER = "archive"
 _PATIENCE = 600.0
-"""Seconds that a tier may take to list what it holds."""
+"""Seconds that a tier may take to list its chunks."""
 
 _TRIES = 16
-"""Chunks of a namespace that are looked at to learn what it is."""
+"""Chunks of a namespace that are read to learn its identity."""
 
 
 class Taken:
@@ -49,7 +49,7 @@ class Taken:
         self._written = written
         self._deadline = deadline
         self._why = why
-        """Of a tier that did not take it."""
+        """Returns the reason of a tier that refused it."""
 
     def settle(self) -> Mapping[str, str | None]:
         """See :class:`~hexkv.plugins.archives.carrying.Taking`."""
@@ -67,7 +67,7 @@ class Taken:
 class TieredPlace:
     """A :class:`~hexkv.plugins.archives.carrying.Place`: tiers that outlive a process.
 
-    A context manager: its end writes what is queued and closes the tiers.
+    A context manager: its end writes the queue and closes the tiers.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class TieredPlace:
 
         Args:
             loaded: the configuration; its pool is not taken.
-            registry: what is installed.
-            names: of the tiers that are meant; all of them, if it is empty.
+            registry: the installed plugins.
+            names: of the chosen tiers; all of them, if it is empty.
             pool_bytes: of the memory that frames pass through.
 
         Raises:
-            InvalidRequest: there is no such tier, or what it has ends with this process.
+            InvalidRequest: there is no such tier, or its content ends with this process.
             ConfigError, AdapterUnavailable, PoolExhausted, StoreError: it cannot be opened.
         """
         settings = _alone(loaded.settings)
@@ -114,21 +114,21 @@ class TieredPlace:
 
     @property
     def listed(self) -> bool:
-        """True if all that the tiers hold is known."""
+        """True if the indexes know all chunks of the tiers."""
         return all(tier.index.decides for tier in self._tiers)
 
     @property
     def evicted(self) -> int:
-        """Chunks that gave way to others."""
+        """The number of chunks evicted for others."""
         return int(self._served.telemetry.total(CounterName.EVICTED))
 
     @property
     def serdes(self) -> Collection[str]:
-        """Names of those that are installed."""
+        """Names of the installed serdes."""
         return self._served.stack.runtime.serdes
 
     def namespaces(self) -> Mapping[bytes, str]:
-        """What the tiers hold chunks of: by prefix, the identity; empty where none can be read."""
+        """Return the namespaces of all chunks: by prefix, the identity; empty if unreadable."""
         by_prefix: dict[bytes, list[ChunkKey]] = {}
         for key in self._carrier.keys(self._tiers):
             some = by_prefix.setdefault(namespace_of(key), [])
@@ -137,15 +137,15 @@ class TieredPlace:
         return {prefix: self._identity(keys) for prefix, keys in by_prefix.items()}
 
     def keys(self, prefixes: Sequence[bytes]) -> list[ChunkKey]:
-        """Every chunk of some namespaces."""
+        """Return every chunk of some namespaces."""
         wanted = frozenset(prefixes)
         there = dict.fromkeys([*self._carrier.keys(self._tiers), *self._broken])
         return [key for key in there if namespace_of(key) in wanted]
 
     def frames(self, keys: Sequence[ChunkKey]) -> Iterator[tuple[ChunkKey, memoryview | Reason]]:
-        """Each frame, verified, valid until the next one; or why there is none."""
+        """Yield each frame, verified, valid until the next one; or why there is none."""
         for key, frame in self._carrier.read(keys, self._tiers):
-            # What was found to be damaged by another look is not there any more.
+            # A chunk that another read found damaged has been removed since.
             yield key, Reason.READ_FAILED if key in self._broken else frame
 
     def take(
@@ -154,12 +154,12 @@ class TieredPlace:
         """Put a frame on the tiers that lack it; unless they were named, on those that are written.
 
         Args:
-            header: what its page says.
-            page: that.
-            fill: puts what follows the page into a frame; False if it ends before.
+            header: from its page.
+            page: the page.
+            fill: reads the rest of the frame behind the page; False if the file ends before.
 
         Returns:
-            What becomes of it, or why it is refused; ``None``: all of them have it.
+            The frame on its way, or the reason of its refusal; ``None``: all of them have it.
         """
         lacking = self._carrier.lacking(header.key, self._targets)
         if not lacking:
@@ -188,7 +188,7 @@ class TieredPlace:
         return Taken(written, Deadline.after(self._clock, self._seconds), why)
 
     def _identity(self, keys: Sequence[ChunkKey]) -> str:
-        """What the first of some chunks says that can be read; empty if none can."""
+        """Return the identity of the first of some chunks that can be read; empty if none can."""
         for wanted in keys:
             for key, frame in self._carrier.read([wanted], self._tiers):
                 if not isinstance(frame, Reason):
@@ -198,10 +198,10 @@ class TieredPlace:
         return ""
 
     def _await_index(self) -> None:
-        """Wait until it is known what the tiers hold.
+        """Wait until the indexes know the chunks of the tiers.
 
         Raises:
-            StoreError: one does not say so in time.
+            StoreError: one does not list them in time.
         """
         self._served.stack.flush(Deadline.after(self._clock, _PATIENCE))
         for tier in self._tiers:
@@ -209,7 +209,7 @@ class TieredPlace:
                 raise StoreError(f"tier {tier.name} does not say what it holds")
 
     def close(self) -> None:
-        """Write what is queued and close the tiers."""
+        """Write the queue and close the tiers."""
         self._served.close()
 
     def __enter__(self) -> Self:
@@ -227,7 +227,7 @@ class TieredPlace:
 def _alone(settings: EngineSettings) -> EngineSettings:
     """Return *settings* without peers.
 
-    Under the name of an engine that runs by them, its membership in the directory would end.
+    With the name of an engine that runs with them, its membership in the directory would end.
     """
     tiers = tuple(tier for tier in settings.tiers if tier.store != OF_PEERS)
     none = {"directory": DirectorySettings(), "peers": PeersSettings()}
@@ -235,6 +235,6 @@ def _alone(settings: EngineSettings) -> EngineSettings:
 
 
 def _pool(registry: Registry, size: int) -> Pool:
-    """Plain memory where there is any: not what engines pin or share."""
+    """Return plain memory if there is any: not memory that engines pin or share."""
     known = [name for kind, name in registry.adapters if kind == "memory"]
     return Pool(provider="mmap" if "mmap" in known else known[0], bytes=size)

@@ -1,4 +1,4 @@
-"""``hexkv adapters``: what is installed, and whether it can be used here."""
+"""``hexkv adapters``: the installed plugins, and whether they can be used here."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def adapters(as_json: Json = False) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, as a plugin does."""
     app = new_app("List what is installed.")
     app.command()(adapters)
     return run_app(app, "hexkv adapters", arguments)

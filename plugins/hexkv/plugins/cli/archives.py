@@ -1,4 +1,4 @@
-"""``hexkv export`` and ``hexkv import``: chunks taken along in a file."""
+"""``hexkv export`` and ``hexkv import``: chunks copied to and from a file."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def import_(  # noqa: PLR0913
 
 @contextmanager
 def _called_well() -> Iterator[None]:
-    """A request that means nothing is one line, and exit code 2."""
+    """Turn an invalid request into one line, and exit code 2."""
     try:
         yield
     except InvalidRequest as error:
@@ -145,7 +145,7 @@ def _called_well() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("stopped: the same command goes on from here", err=True)
         raise typer.Exit(1) from None
-    except OSError as error:  # of the archive: a place that fails says so in another way
+    except OSError as error:  # of the archive: a place that fails raises another error
         typer.echo(f"error: the archive: {error.strerror or error}", err=True)
         raise typer.Exit(1) from error
 
@@ -157,7 +157,7 @@ def _selection(loaded: Loaded, namespace: str, model: str, tenant: str, prompt: 
 
 
 def _identity(source: str) -> str:
-    """The identity in a file, as frames carry it."""
+    """Return the identity in a file, in the form that frames have."""
     if not source:
         return ""
     try:
@@ -202,7 +202,7 @@ def _reading(archive: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _bar(what: str, unit: str) -> Iterator[Progress]:
-    """A bar for people on the standard error stream."""
+    """Yield the progress of a bar for people on the standard error stream."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -241,14 +241,14 @@ def _imported(report: Imported) -> str:
 
 
 def run_export(arguments: Sequence[str]) -> int:
-    """``hexkv export``, from a plugin's point of view."""
+    """Run ``hexkv export``, as a plugin does."""
     app = new_app("Write chunks of tiers into an archive.")
     app.command()(export_)
     return run_app(app, "hexkv export", arguments)
 
 
 def run_import(arguments: Sequence[str]) -> int:
-    """``hexkv import``, from a plugin's point of view."""
+    """Run ``hexkv import``, as a plugin does."""
     app = new_app("Put the chunks of an archive on tiers.")
     app.command()(import_)
     return run_app(app, "hexkv import", arguments)

@@ -1,7 +1,7 @@
-"""``hexkv completion``: what a shell needs to complete the words of ``hexkv``.
+"""``hexkv completion``: a shell's completion of the words of ``hexkv``.
 
-Which words there are is asked of the commands themselves, by their ``--help``: so those of any
-plugin are completed, and the verbs of a command as well.
+The words come from the ``--help`` of the commands: so those of any plugin are completed, and the
+verbs of a command as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typer
 from hexkv.plugins.cli.output import new_app, run_app
 
 Main = Callable[[Sequence[str]], int]
-"""``hexkv`` itself: runs a command, and says how that went."""
+"""``hexkv`` itself: runs a command, and returns its exit code."""
 
 _SCRIPTS = {
     "bash": """\
@@ -48,7 +48,7 @@ _COMMAND = re.compile(r"^  ([a-z][a-z-]*)", re.MULTILINE)
 
 
 def following(words: Sequence[str], main: Main) -> list[str]:
-    """The commands and options that may come behind *words* of *main*, ``hexkv`` itself."""
+    """Return the commands and options that may follow *words* of *main*, ``hexkv`` itself."""
     said = StringIO()
     with redirect_stdout(said), redirect_stderr(StringIO()):
         main([*words, "--help"])
@@ -58,7 +58,7 @@ def following(words: Sequence[str], main: Main) -> list[str]:
 
 
 def run(arguments: Sequence[str], main: Main) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, as a plugin does."""
 
     def completion(
         words: Annotated[

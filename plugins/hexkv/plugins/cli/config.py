@@ -29,10 +29,10 @@ from hexkv.plugins.secret import HIDDEN
 
 
 def effective(loaded: Loaded, registry: Registry) -> dict[str, object]:
-    """All values, those that adapters fill in included, secrets excluded.
+    """Return all values, including the defaults of adapters, without secrets.
 
     Raises:
-        ConfigError: an adapter is not installed, or does not like its settings.
+        ConfigError: an adapter is not installed, or rejects its settings.
     """
     parsed = check(loaded, registry)
     tree: dict[str, object] = loaded.settings.model_dump(mode="json")
@@ -98,7 +98,7 @@ def _group() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, as a plugin does."""
     app = new_app("Show the configuration, and where it comes from.")
     app.callback()(_group)  # with it, the only command keeps its name
     app.command()(show)

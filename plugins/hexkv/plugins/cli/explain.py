@@ -1,4 +1,4 @@
-"""``hexkv explain``: how much of a prompt lies in a directory, for whom, and where it ends."""
+"""``hexkv explain``: how much of a prompt a directory holds, by identity, and where it ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ANY_LAYOUT = KVLayout.attention(DType.UINT8, layers=1, heads=1, key_width=1)
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """How much of the prompt lies in the directory under one identity."""
+    """How much of the prompt the directory holds under one identity."""
 
     identity: str
     described: Mapping[str, object]
@@ -55,14 +55,14 @@ class _Answer:
     hit_tokens: int = 0
 
     first_miss: tuple[int, int, int] | None = None
-    """Index, start and end of the first chunk that is not there or damaged."""
+    """Index, start and end of the first chunk that is missing or damaged."""
 
     why: str = ""
     damaged: int = 0
     """Of the prompt's chunks, those that are damaged."""
 
     differs: tuple[Difference, ...] = ()
-    """From what the configuration says."""
+    """From the configuration."""
 
     @property
     def full(self) -> bool:
@@ -70,7 +70,7 @@ class _Answer:
 
 
 class _Directory:
-    """What lies in a directory, by key."""
+    """The content of a directory, by key."""
 
     def __init__(self, root: Path, codec: FrameCodec, verify: bool) -> None:
         contents: Contents = survey(root, codec)
@@ -81,7 +81,7 @@ class _Directory:
         self.identities = sorted({header.identity for _, header in contents.frames})
 
     def lacks(self, key: ChunkKey) -> str:
-        """Why a chunk cannot be had; empty if it can."""
+        """Return why a chunk cannot be read; empty if it can."""
         path = self._frames.get(key)
         if path is None:
             reason = self._damaged.get(key.hex())
@@ -134,9 +134,9 @@ def explain(
 
 
 def _expected(config: Path) -> Mapping[str, object]:
-    """The fields of the identity that a configuration decides.
+    """Return the fields of the identity that a configuration decides.
 
-    What it leaves empty is its host's affair, as are the layout and the rank.
+    The host decides those that it leaves empty, as well as the layout and the rank.
     """
     with named("--config"):
         loaded = load(config)
@@ -168,7 +168,7 @@ def _answer(
     hit = next((i for i, reason in enumerate(lacks) if reason), len(lacks))
     missed = hit < len(lacks)
     hit_tokens = ends[hit - 1] if hit else 0
-    if hit < len(keys):  # what other prompts may have left of the chunk that is not there
+    if hit < len(keys):  # other prompts may have left a part of the missing chunk
         places = range(ends[hit], starts[hit], -1)
         after = keys[hit - 1] if hit else None
         tails = keyer.name_ends(packed, starts[hit], places, after)
@@ -230,7 +230,7 @@ def _print(answers: Sequence[_Answer], tokens: int) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, as a plugin does."""
     app = new_app("Say how much of a prompt a directory holds.")
     app.command()(explain)
     return run_app(app, "hexkv explain", arguments)

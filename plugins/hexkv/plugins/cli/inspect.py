@@ -1,4 +1,4 @@
-"""``hexkv inspect``: what the frames in a directory say about themselves."""
+"""``hexkv inspect``: the headers of the frames in a directory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Describe the frames in a directory. Exit code 1 if some are damaged."""
-    codec = frame_codec(installed(), "crc32")  # seals nothing here
+    codec = frame_codec(installed(), "crc32")  # no frame is sealed here
     with named("DIRECTORY"):
         contents = survey(directory, codec, verify=verify)
     now = SystemClock().wall()
@@ -140,7 +140,7 @@ def _print(contents: Contents, now: float, most: int | None) -> None:
 
 
 def _identity(header: FrameHeader) -> object:
-    """The namespace as JSON values; as text, if another version wrote something else."""
+    """Return the namespace as JSON values; as text, if another version wrote another format."""
     try:
         return json.loads(header.identity)
     except (ValueError, RecursionError):
@@ -148,7 +148,7 @@ def _identity(header: FrameHeader) -> object:
 
 
 def model_and_layout(identity: object) -> tuple[str, str]:
-    """Model (with its revision and rank) and layout, in words."""
+    """Return model (with its revision and rank) and layout, in words."""
     if not isinstance(identity, dict):
         return str(identity), "?"
     model = str(identity.get("model", "?"))
@@ -170,7 +170,7 @@ def model_and_layout(identity: object) -> tuple[str, str]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, as a plugin does."""
     app = new_app("Describe the frames in a directory.")
     app.command()(inspect)
     return run_app(app, "hexkv inspect", arguments)

@@ -1,4 +1,4 @@
-"""What all commands share: running one, and printing tables and JSON."""
+"""The base of all commands: running one, and printing tables and JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def new_app(summary: str) -> typer.Typer:
-    """An application whose errors are ours to print."""
+    """Return an application whose errors hexkv prints."""
     return typer.Typer(
         help=summary,
         add_completion=False,
@@ -34,10 +34,10 @@ def new_app(summary: str) -> typer.Typer:
 
 
 def run_app(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
-    """Run *app* with *arguments*; gives the exit code.
+    """Run *app* with *arguments*. Return the exit code.
 
-    0: all is well; 1: something is wrong; 2: it was called wrongly. What the screen cannot show of
-    the output is replaced.
+    0: success; 1: a problem; 2: wrong usage. Characters that the screen cannot show are replaced in
+    the output.
     """
     try:
         words = list(map(_at_home, arguments))
@@ -58,14 +58,14 @@ def run_app(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
 
 
 def _at_home(word: str) -> str:
-    """An argument; shells leave the ``~`` of ``--option=~/file`` to the command."""
+    """Expand ``~`` in an argument; shells leave that of ``--option=~/file`` to the command."""
     option, equals, path = word.partition("=") if word.startswith("--") else ("", "", word)
     return f"{option}{equals}{at_home(path)}" if path.startswith("~/") else word
 
 
 @contextmanager
 def _any_sign() -> Iterator[None]:
-    """Have the standard output replace signs that its encoding lacks: not all screens are UTF-8."""
+    """Replace characters that the encoding of stdout lacks: not all screens are UTF-8."""
     out = sys.stdout
     if not isinstance(out, TextIOWrapper):
         yield
@@ -79,15 +79,15 @@ def _any_sign() -> Iterator[None]:
 
 
 class CalledWrongly(ConfigError):
-    """What an option was given means nothing: exit code 2."""
+    """The value of an option is invalid: exit code 2."""
 
 
 @contextmanager
 def named(flag: str, given: object = True) -> Iterator[None]:
-    """What is wrong meanwhile is wrong with *flag*, if that was *given*.
+    """Attribute errors of the block to *flag*, if that was *given*.
 
     Raises:
-        CalledWrongly: in place of what began with the flag's value.
+        CalledWrongly: in place of an error that the flag's value caused.
     """
     try:
         yield
@@ -98,20 +98,20 @@ def named(flag: str, given: object = True) -> Iterator[None]:
 
 
 def refuse(flag: str, problem: str) -> NoReturn:
-    """End the command: it was called wrongly."""
+    """End the command with the exit code of wrong usage."""
     typer.echo(f"error: {flag}: {' '.join(problem.split())}", err=True)
     raise typer.Exit(2)
 
 
 def installed() -> Registry:
-    """What the installed plugins offer; what they print is not mixed with a command's answer."""
+    """Return the installed plugins; their prints are not mixed with a command's output."""
     with aside():
         return discover()
 
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Whatever Python prints meanwhile goes to the standard error stream.
+    """Redirect Python's standard output to the standard error stream during the block.
 
     For commands alone: other threads of a host would find their output there, too.
     """
@@ -120,7 +120,7 @@ def aside() -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """Print *value* for programs; what JSON cannot say is printed as text."""
+    """Print *value* for programs; values that JSON lacks are printed as text."""
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
@@ -148,7 +148,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
 
 
 def human_age(seconds: float) -> str:
-    """A duration in its largest unit: ``3 h``."""
+    """Return a duration in its largest unit: ``3 h``."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
@@ -156,5 +156,5 @@ def human_age(seconds: float) -> str:
 
 
 def plain(cell: str) -> str:
-    """*cell* without control characters: file names and models are not ours."""
+    """Return *cell* without control characters: file names and models come from outside."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cell)

@@ -1,4 +1,4 @@
-"""``hexkv plan``: what tiers of several sizes would have found of a recorded trace."""
+"""``hexkv plan``: the hits that tiers of several sizes would have had in a recorded trace."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Html = Annotated[Path | None, typer.Option(help="Also write a page of its own.")
 
 
 def parse_chunks(text: str, chunk_bytes: int | None) -> int:
-    """Chunks in *text*: ``3k``, or bytes such as ``64GiB`` where a chunk's bytes are known.
+    """Return the chunks in *text*: ``3k``, or bytes such as ``64GiB`` if *chunk_bytes* is known.
 
     Raises:
         ValueError: it is neither.
@@ -119,7 +119,7 @@ def _opened(trace: Path, block_tokens: int | None, block_bytes: str) -> tuple[Pl
 
 
 def chunks_of(sizes: str, chunk_bytes: int | None) -> list[int]:
-    """The sizes that an option lists, in chunks."""
+    """Return the sizes that an option lists, in chunks."""
     try:
         return sorted({parse_chunks(text.strip(), chunk_bytes) for text in sizes.split(",")})
     except ValueError as error:
@@ -127,7 +127,7 @@ def chunks_of(sizes: str, chunk_bytes: int | None) -> list[int]:
 
 
 def policy_names(policies: str) -> list[str]:
-    """The policies that an option lists, or all.
+    """Return the policies that an option lists, or all.
 
     Raises:
         ConfigError: one of them is not installed.
@@ -150,7 +150,7 @@ def compare(
     quiet: bool,
     ratio: float = 0.0,
 ) -> Compared:
-    """Replay *requests* by every policy at every size, and show how far that is unless *quiet*.
+    """Replay *requests* by every policy at every size, and show the progress unless *quiet*.
 
     With a *ratio* also with a half of the memory compressed.
     """
@@ -169,7 +169,7 @@ def compare(
 
 
 def save(path: Path, text: str, flag: str) -> None:
-    """Write what *flag* asked for."""
+    """Write the file of option *flag*."""
     try:
         write(path, text)
     except OSError as error:
@@ -199,7 +199,7 @@ def _print(found: Compared) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, as a plugin does."""
     app = new_app("Replay a trace through policies and sizes.")
     app.command()(plan)
     return run_app(app, "hexkv plan", arguments)

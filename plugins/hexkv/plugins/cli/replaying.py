@@ -34,7 +34,7 @@ class Job(NamedTuple):
     policy: str | None
     chunks: int
     ratio: float = 0.0
-    """At which a half of the memory is compressed; 0: none of it is."""
+    """Compression of a half of the memory; 0: none of it is compressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class Plan:
     recorded: bool = False
 
     def requests(self) -> list[Request]:
-        """The whole trace.
+        """Return the whole trace.
 
         Raises:
-            BadTrace: it cannot be read, or holds nothing or something else.
+            BadTrace: it cannot be read, is empty, or is of another format.
         """
         if self.recorded:
             return requests_of(read_records(self.paths).calls, self.chunk_tokens)
@@ -78,7 +78,7 @@ class Replayer:
         self._registry = registry
 
     def run(self, job: Job) -> Replay:
-        """What came of one job."""
+        """Return the result of one job."""
         tokens = self._plan.chunk_tokens
         if job.policy is None:
             return optimal(self._requests, job.chunks, chunk_tokens=tokens)
@@ -102,13 +102,13 @@ class Replayer:
 def replays(
     plan: Plan, requests: Sequence[Request], jobs: Sequence[Job], processes: int = 1
 ) -> Iterator[tuple[Job, Replay]]:
-    """What came of each of *jobs*, in any order."""
+    """Yield the result of each of *jobs*, in any order."""
     if processes == 1:
         replayer = Replayer(plan, requests, installed())
         for job in jobs:
             yield job, replayer.run(job)
         return
-    # Dealt out like cards: neighbours take about as long, so the shares end together.
+    # Dealt out in turn: neighbours take about as long, so the shares end together.
     shares = [jobs[start::processes] for start in range(processes)]
     with ProcessPoolExecutor(processes) as pool:
         for share in as_completed(pool.submit(_run_apart, plan, share) for share in shares):
@@ -116,27 +116,27 @@ def replays(
 
 
 def _run_apart(plan: Plan, jobs: Sequence[Job]) -> list[tuple[Job, Replay]]:
-    """In a process of its own, which reads the trace itself: that is faster than sending it."""
+    """Run jobs in a process of its own, which reads the trace: that is faster than sending it."""
     replayer = Replayer(plan, plan.requests(), installed())
     return [(job, replayer.run(job)) for job in jobs]
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Policies at sizes, beside what is possible at all."""
+    """Policies at sizes, beside the best that is possible."""
 
     names: Sequence[str]
     chunks: Sequence[int]
     done: Mapping[Job, Replay]
     most: Replay
-    """Of a tier without limits."""
+    """The replay of a tier without limits."""
 
     ratio: float = 0.0
-    """At which a half of the memory was compressed in further replays; 0: there are none."""
+    """Compression of a half of the memory in further replays; 0: there are none."""
 
     @property
     def rows(self) -> Mapping[str, tuple[str, float]]:
-        """By what people call it, each policy and the ratio of compressed memory."""
+        """By its heading, each policy and the ratio of compressed memory."""
         plain = {name: (name, 0.0) for name in self.names}
         if not self.ratio:
             return plain
@@ -144,18 +144,18 @@ class Compared:
         return plain | {f"{name}, {told}": (name, self.ratio) for name in self.names}
 
     def found(self, row: str, size: int) -> Replay:
-        """What one of the rows found at one size."""
+        """Return the replay of one row at one size."""
         name, ratio = self.rows[row]
         return self.done[Job(name, size, ratio)]
 
     def rates(self, row: str | None) -> list[float]:
-        """The hit rate of a row at each size; of ``None``, knowing the future."""
+        """Return the hit rate of a row at each size; of ``None``, that with the future known."""
         if row is None:
             return [self.done[Job(None, size)].hit_rate for size in self.chunks]
         return [self.found(row, size).hit_rate for size in self.chunks]
 
     def as_json(self, trace: str, block_tokens: int, block_bytes: int | None) -> dict[str, object]:
-        """All of it as JSON values."""
+        """Return all of it as JSON values."""
         return {
             "trace": trace,
             "requests": self.most.requests,
@@ -182,7 +182,7 @@ class Compared:
 
 
 def jobs_of(names: Sequence[str], chunks: Sequence[int], ratio: float = 0.0) -> list[Job]:
-    """Every policy at every size, and what knows the future; with a *ratio* compressed, too."""
+    """Return jobs: every policy and the optimum at every size; with a *ratio* compressed, too."""
     jobs = [Job(name, size) for size in chunks for name in (None, *names)]
     return jobs + [Job(name, size, ratio) for size in chunks for name in names if ratio]
 
@@ -195,5 +195,5 @@ def compared(
     chunk_tokens: int,
     ratio: float = 0.0,
 ) -> Compared:
-    """What *done* says of *requests*."""
+    """Return the results in *done* of *requests*."""
     return Compared(names, chunks, done, unlimited(requests, chunk_tokens=chunk_tokens), ratio)

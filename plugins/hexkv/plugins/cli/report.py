@@ -1,4 +1,4 @@
-"""``hexkv report``: what a record says of a cache, as a page, in the terminal and as JSON."""
+"""``hexkv report``: the record of a cache, as a page, in the terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _room(tier: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, as a plugin does."""
     app = new_app("Report what a recorded cache did.")
     app.command()(report)
     return run_app(app, "hexkv report", arguments)

@@ -1,4 +1,4 @@
-"""``hexkv serdes``: how fast each serde is here, and what to load over which link."""
+"""``hexkv serdes``: how fast each serde is here, and the best one for each link."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def serdes(
 
 
 def _size(text: str) -> int:
-    """*text* in bytes.
+    """Return *text* in bytes.
 
     Raises:
-        ValueError: it is no size, or that of nothing.
+        ValueError: it is no size, or less than one byte.
     """
     size = parse_size(text)
     if not isinstance(size, int) or size < 1:
@@ -96,7 +96,7 @@ def _size(text: str) -> int:
 
 
 def measured(patience: float, threads: int) -> list[Encoding]:
-    """Raw KV and every serde that can be opened here: lossless first, then the larger first."""
+    """Return raw KV and every serde that opens here: lossless first, then the larger first."""
     registry, context = installed(), OpenContext(SystemClock())
     found: list[tuple[bool, Encoding]] = []
     for name, serde in registry.open_all("serde", context):
@@ -106,7 +106,7 @@ def measured(patience: float, threads: int) -> list[Encoding]:
 
 
 def _measure(name: str, serde: Serde, patience: float, threads: int) -> Encoding:
-    """The best of many runs, without the first, in which a serde's code may be compiled."""
+    """Return the best of many runs, without the first, in which a serde may be compiled."""
     chunk = _made_up()
     into = memoryview(bytearray(serde.bound(len(chunk))))
     back = memoryview(bytearray(len(chunk)))
@@ -121,7 +121,7 @@ def _measure(name: str, serde: Serde, patience: float, threads: int) -> Encoding
 
 
 def _made_up() -> memoryview:
-    """A chunk whose elements have the magnitudes of Gaussian ones: KV of no model."""
+    """Return a chunk whose elements have the magnitudes of Gaussian ones: KV of no model."""
     size = _LAYOUT.chunk_bytes(_TOKENS)
     normal = NormalDist()
     high = bytes(pack("<f", normal.inv_cdf((i + 0.5) / 256))[3] for i in range(256))
@@ -132,7 +132,7 @@ def _made_up() -> memoryview:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, as a plugin does."""
     app = new_app("Measure the serdes, and say what to load over which link.")
     app.command()(serdes)
     return run_app(app, "hexkv serdes", arguments)

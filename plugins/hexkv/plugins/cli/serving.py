@@ -1,4 +1,4 @@
-"""What commands that serve others have in common: options, and how they end."""
+"""The common parts of commands that serve: options, and their end by signals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _ToStderr(logging.Handler):
 
 @contextmanager
 def shown_listeners() -> Iterator[None]:
-    """Have stderr say at which places the process listens, and how it knows its clients."""
+    """Show on stderr where the process listens, and how clients authenticate."""
     log, handler = logging.getLogger("hexkv.listening"), _ToStderr()
     before = log.level
     log.addHandler(handler)
@@ -43,10 +43,10 @@ def shown_listeners() -> Iterator[None]:
 
 
 def size_in(text: str) -> int:
-    """The bytes that an option gives.
+    """Return the bytes that an option gives.
 
     Raises:
-        ConfigError: it is no size, or that of nothing.
+        ConfigError: it is no size, or less than one byte.
     """
     from hexkv.plugins.schema import parse_size  # which imports pydantic
 
@@ -60,7 +60,7 @@ def size_in(text: str) -> int:
 
 
 def check_tls(certificate: str, client_ca: str) -> None:
-    """End the command if it is to ask for certificates, and has none itself."""
+    """End the command if it requires certificates, and has none itself."""
     if client_ca and not certificate:
         raise typer.BadParameter("--tls-client-ca needs --tls-certificate")
 
@@ -69,7 +69,7 @@ class EndedBySignals:
     """Ends a server by SIGTERM or SIGINT, also one that does not serve yet.
 
     A command makes this before it opens anything: a signal that comes while it opens is kept for
-    the server, and nobody who has heard from the command can end it the hard way.
+    the server, so once the command has printed anything, a signal cannot kill it abruptly.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""``hexkv size``: what a model and its traffic ask of pool, disk and network."""
+"""``hexkv size``: the pool, disk and network that a model and its traffic need."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def size(  # noqa: PLR0913
 
 
 def recorded_traffic(paths: Sequence[Path]) -> Traffic:
-    """What a record says was asked for; shared is what a tier without limits would have found."""
+    """Return the traffic of a record; its shared part is the hits of a tier without limits."""
     record = read_records(paths)
     tokens = record.heads[0].chunk_tokens
     asked = [one for one in requests_of(record.calls, tokens) if one.asked]
     seconds = max(1e-3, record.calls[-1].began - record.calls[0].began)
     most = unlimited(asked, chunk_tokens=tokens)
     mean = most.tokens / max(1, most.requests)
-    # What is shared is among the tokens that were new once, which counts it already.
+    # Shared tokens are among those that were new once, which counts them already.
     return Traffic(most.requests / seconds, mean, most.hit_rate, 0)
 
 
@@ -110,7 +110,7 @@ def _shown(one: Sized) -> str:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, as a plugin does."""
     app = new_app("Compute what a cache takes.")
     app.command()(size)
     return run_app(app, "hexkv size", arguments)

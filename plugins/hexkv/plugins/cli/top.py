@@ -1,4 +1,4 @@
-"""``hexkv top``: what running caches do, live, from the pages of metrics that they serve."""
+"""``hexkv top``: running caches, live, from the pages of metrics that they serve."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _AT_ONCE = 16
 _COLUMNS = ("where", "tier", "hits ", "read/s ", "write/s ", "queue ", "used ", "fill ", "breaker")
 
 Views = Mapping[str, View | str]
-"""By address, what a page says, or why there is none."""
+"""By address, the view of a page, or the reason that there is none."""
 
 
 class Watched:
     """Pages that are read again and again."""
 
     def __init__(self, places: Mapping[str, Place]) -> None:
-        """Read what is at *places*, by how they are called."""
+        """Read the pages at *places*, by their names."""
         self._places = places
         self._before: dict[Place, tuple[float, Page]] = {}
 
     def look(self) -> Views:
-        """What happened since the last look; the first time, hit rates since the start of each."""
+        """Return the changes since the last look; the first time, hit rates since each start."""
         with ThreadPoolExecutor(min(_AT_ONCE, len(self._places))) as threads:
             found = threads.map(self._one, self._places.values())
             return dict(zip(self._places, found, strict=True))
@@ -110,7 +110,7 @@ def _show(watched: Watched, views: Views, seconds: float, count: int | None) -> 
     from rich.live import Live
 
     console = Console(highlight=False, markup=False)
-    # Nothing is drawn between two readings: over a slow line a frame is all that goes.
+    # Nothing is drawn between two readings: over a slow line only a frame is sent.
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         shown = 1
         live.update(frame(views, console.width, console.height), refresh=True)
@@ -123,7 +123,7 @@ def _show(watched: Watched, views: Views, seconds: float, count: int | None) -> 
 
 
 def frame(views: Views, width: int, height: int) -> Table:
-    """*views* as one picture of at most so many columns and lines."""
+    """Return *views* as one picture of at most *width* columns and *height* lines."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=width)
@@ -172,7 +172,7 @@ def _cells(tier: TierView) -> list[str]:
 
 
 def _notes(views: Views) -> list[str]:
-    """Lines below the table: all pages together, why chunks are missed, and who has what."""
+    """Return the lines below the table: all pages together, reasons of misses, and tenants."""
     known = [found for found in views.values() if isinstance(found, View)]
     tokens = sum(found.tokens_per_second for found in known)
     hit = sum((found.hit_rate or 0.0) * found.tokens_per_second for found in known)
@@ -203,7 +203,7 @@ def _size(size: float) -> str:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, as a plugin does."""
     app = new_app("Show what running caches do, live.")
     app.command()(top)
     return run_app(app, "hexkv top", arguments)

@@ -1,1 +1,1 @@
-"""Every node of a fleet, looked into and acted on from one place."""
+"""Administration of every node of a fleet from one place."""

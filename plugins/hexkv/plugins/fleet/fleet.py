@@ -1,4 +1,4 @@
-"""One hand on all nodes: who has what, and what is done with it everywhere."""
+"""Administration of all nodes: their chunks, and work on them everywhere."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from hexkv.ports import (
 )
 
 _STEP_BYTES = 256 << 20
-"""Bytes of the chunks that are moved between two looks at whether to go on, about."""
+"""Bytes of the chunks that are moved between two checks of the watch, roughly."""
 
 _NOTHING = Selection(keys=(ChunkKey(bytes(KEY_BYTES)),))
-"""A choice of no chunk that there is: with it a verb says whether it could be done."""
+"""A selection of no existing chunk: a verb with it tests whether it could be done."""
 
 _UNKNOWN_SIZE = 32 << 20
 
@@ -59,17 +59,17 @@ T = TypeVar("T")
 class Fleet:
     """Every node that a directory or a list names. Not safe from several threads at a time.
 
-    Verbs that change something ask all nodes first. They raise before anything changes:
-    ``StoreUnreachable`` where a node cannot be asked, unless it may be left out, and
-    ``InvalidRequest`` where something cannot be done. A watch stops them before the next chunks;
-    what was done stays done, and the same again goes on from there.
+    Verbs that change something contact all nodes first. They raise before anything changes:
+    ``StoreUnreachable`` if a node cannot be reached, unless it may be left out, and
+    ``InvalidRequest`` if something cannot be done. A watch stops them before the next chunks;
+    finished work stays, and the same call again continues from there.
 
     Args:
         connect: reaches a node's administration.
         clock: for deadlines.
         directory: names nodes; closed with this.
-        addresses: of administrations, of nodes besides.
-        partial: whether nodes that cannot be asked may be left out.
+        addresses: of the administration of further nodes.
+        partial: whether nodes that cannot be reached may be left out.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Fleet:
             self._closing.callback(directory.close)
 
     def nodes(self) -> Sequence[NodeState]:
-        """How each node is, or why it cannot be asked."""
+        """Return the state of each node, or the reason that it cannot be reached."""
         self._found = None
         return in_parallel(lambda node: state_of(node, self._clock), self._all())
 
     def namespaces(self) -> Sequence[NamespaceState]:
-        """Whose chunks there are; ``chunks`` says how many by node, the largest tier's."""
+        """Return the namespaces of chunks; ``chunks`` counts by node, on its largest tier."""
         found: dict[bytes, NamespaceState] = {}
         by_name, _ = self._ask(lambda admin: admin.namespaces(), self._all())
         for name, states in by_name.items():
@@ -113,7 +113,7 @@ class Fleet:
         return sorted(found.values(), key=lambda state: -sum(state.chunks.values()))
 
     def holds(self, keys: Sequence[ChunkKey]) -> Mapping[str, Sequence[str | None]]:
-        """By node that answers, the tier of its own that has each chunk."""
+        """Return, by node that answers, the tier of its own that has each chunk."""
         return self._ask(lambda admin: admin.holds(keys), self._all())[0]
 
     def pin(
@@ -146,7 +146,7 @@ class Fleet:
         on: Collection[str] | None = None,
         watch: Watch | None = None,
     ) -> FleetReport:
-        """Encode chunks where they lie, on the tier of that name of each node."""
+        """Encode chunks in place, on the tier of that name of each node."""
         chosen = self._resolved(chosen)
         nodes = self._chosen(on)
         _, problems = self._ask(lambda admin: admin.compress(_NOTHING, tier, serde), nodes)
@@ -165,9 +165,9 @@ class Fleet:
         *,
         evict: bool = False,
     ) -> FleetReport:
-        """Bring chunks of node *origin* to node *goal*, too.
+        """Copy chunks of node *origin* to node *goal*.
 
-        With *evict* also where others have to go for them.
+        With *evict* even if others have to be evicted for them.
         """
         return self._relocate(chosen, origin, goal, watch, delete=False, evict=evict)
 
@@ -180,7 +180,7 @@ class Fleet:
         *,
         evict: bool = False,
     ) -> FleetReport:
-        """Likewise, and delete from *origin* what was read at *goal*."""
+        """Copy chunks, and delete from *origin* those that were read at *goal*."""
         return self._relocate(chosen, origin, goal, watch, delete=True, evict=evict)
 
     def drain(
@@ -192,10 +192,11 @@ class Fleet:
         hold: float = 600.0,
         evict: bool = False,
     ) -> FleetReport:
-        """Freeze a node, and copy what only it has to other nodes, by default to any.
+        """Freeze a node, and copy the chunks that only it has to other nodes, by default to any.
 
-        What is there too is pinned for *hold* seconds: time enough to end the node. It stays
-        frozen, also if this is stopped. ``kept`` says which chunks could not be placed.
+        Chunks that others have too are pinned there for *hold* seconds: time enough to end the
+        node. It stays frozen, also if this is stopped. ``kept`` lists the chunks that could not be
+        placed.
         """
         node = self._named(name)
         rest = [other for other in self._chosen(None) if other.name != name]
@@ -215,7 +216,7 @@ class Fleet:
         return report_of(moved, name)
 
     def close(self) -> None:
-        """Close the directory. Twice is fine."""
+        """Close the directory. Calling it twice is allowed."""
         self._closing.close()
 
     def __enter__(self) -> Self:
@@ -243,7 +244,7 @@ class Fleet:
         if source is target:
             raise InvalidRequest(f"{origin!r} is both: name two nodes")
         peer = _peer(source)
-        target.asked().fetch((), peer)  # says why it could not
+        target.asked().fetch((), peer)  # raises if it is not possible
         going = Going(watch)
         keys = run(list_chunks(origin, self._resolved(chosen)), self._all(), going)
         size = _mean_bytes(source.asked())
@@ -289,11 +290,11 @@ class Fleet:
         return self._found
 
     def _named(self, name: str) -> FleetNode:
-        """The node of that name, which can be asked.
+        """Return the node of that name, after a check that it can be reached.
 
         Raises:
             InvalidRequest: there is none.
-            StoreUnreachable: it cannot be asked.
+            StoreUnreachable: it cannot be reached.
         """
         nodes = self._all()
         for node in nodes:
@@ -304,11 +305,11 @@ class Fleet:
         raise InvalidRequest(f"no node is called {name!r}; there are: {there}")
 
     def _chosen(self, on: Collection[str] | None) -> list[FleetNode]:
-        """The nodes of these names, by default all that can be asked.
+        """Return the nodes of these names, by default all that can be reached.
 
         Raises:
             InvalidRequest: there is no such node, or there is none at all.
-            StoreUnreachable: one of them cannot be asked, and may not be left out.
+            StoreUnreachable: one of them cannot be reached, and may not be left out.
         """
         if on is not None:
             return [self._named(name) for name in dict.fromkeys(on)]
@@ -322,7 +323,7 @@ class Fleet:
         return there
 
     def _resolved(self, chosen: Selection) -> Selection:
-        """*chosen* as nodes understand it that do not know the tenant."""
+        """Return *chosen* in a form for nodes that do not know the tenant."""
         if not chosen.tenant:
             return chosen
         states = self.namespaces()
@@ -350,7 +351,7 @@ class Fleet:
         on: Collection[str] | None,
         watch: Watch | None,
     ) -> FleetReport:
-        """The same on each node at once; the watch is told how far all of them are."""
+        """Do the same on each node in parallel; the watch receives the sum of their progress."""
         lock = Lock()
         far: dict[str, Progress] = {}
 
@@ -368,10 +369,10 @@ class Fleet:
 
 
 def _peer(node: FleetNode) -> Peer:
-    """Where a node serves its chunks.
+    """Return the address at which a node serves its chunks.
 
     Raises:
-        InvalidRequest: nowhere.
+        InvalidRequest: there is none.
     """
     if node.member is None or not node.member.address:
         raise InvalidRequest(f"{node.name!r} serves no chunks to peers: its section peers is off")
@@ -379,7 +380,7 @@ def _peer(node: FleetNode) -> Peer:
 
 
 def _mean_bytes(admin: Administration) -> int:
-    """Bytes of one of the node's chunks, about; never less than they are on any tier."""
+    """Return the mean bytes of the node's chunks, rounded up; the most of any of its tiers."""
     sizes = [
         -(-tier.used_bytes // tier.chunks)
         for tier in admin.status().tiers

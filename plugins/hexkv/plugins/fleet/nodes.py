@@ -1,4 +1,4 @@
-"""The nodes of a fleet: found in a directory or a list, and asked all at once."""
+"""The nodes of a fleet: found in a directory or a list, and contacted in parallel."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from hexkv.ports import (
 )
 
 Connect = Callable[[str], Administration]
-"""Gives the administration at an address, which has answered."""
+"""Returns the administration at an address, which has answered."""
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 _AT_ONCE = 64
-"""Nodes that are asked at a time."""
+"""Nodes that are contacted at a time."""
 
 _LOCATING = 5.0
-"""Seconds for a directory to say who is there."""
+"""Seconds for a directory to list its members."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """A node, or why it cannot be asked."""
+    """A node, or the reason that it cannot be reached."""
 
     name: str
-    """In its directory; its address where it reports to none."""
+    """In its directory; its address if it reports to none."""
 
     address: str
     """Of its administration."""
 
     member: Member | None = None
     admin: Administration | None = None
-    """``None`` where there is a problem."""
+    """``None`` if there is a problem."""
 
     problem: str = ""
 
     def asked(self) -> Administration:
-        """Its administration.
+        """Return its administration.
 
         Raises:
-            StoreUnreachable: it cannot be asked.
+            StoreUnreachable: it cannot be reached.
         """
         if self.admin is None:
             raise StoreUnreachable(f"{self.name}: {self.problem}")
@@ -60,18 +60,18 @@ class FleetNode:
 
 
 class NodeState(NamedTuple):
-    """A node as it was found."""
+    """The state of a node."""
 
     name: str
     address: str
     """Of its administration."""
 
     member: Member | None
-    """What its directory, or it itself, says of this life of it."""
+    """This life of it, from its directory or from the node itself."""
 
     seconds: float | None
-    """How long it took to answer, just now; ``None``: it did not. A directory that named it heard
-    of it within its last three heartbeats all the same."""
+    """Seconds that it took to answer, just now; ``None``: it did not. If a directory named
+    it, that heard of the node within its last three heartbeats all the same."""
 
     health: Health | None
     tiers: Sequence[TierState]
@@ -79,13 +79,13 @@ class NodeState(NamedTuple):
     """Bytes of chunks that it takes without evicting any."""
 
     problem: str
-    """Why it could not be asked; empty if it was."""
+    """The reason that it could not be reached; empty if it was."""
 
 
 def find_nodes(
     addresses: Iterable[str], directory: Directory | None, connect: Connect, clock: Clock
 ) -> list[FleetNode]:
-    """The nodes at *addresses* and those that *directory* names, each once, by name.
+    """Return the nodes at *addresses* and those that *directory* names, each once, by name.
 
     Raises:
         StoreUnreachable: the directory does not answer.
@@ -107,7 +107,7 @@ def find_nodes(
 
 
 def _reach(address: str, member: Member | None, connect: Connect) -> FleetNode:
-    """The node at *address*, if it is the one that is meant."""
+    """Return the node at *address*, if it is the expected one."""
     name = member.name if member is not None else address
     if not address:
         return FleetNode(name, address, member, problem="it serves no administration")
@@ -127,7 +127,7 @@ def _reach(address: str, member: Member | None, connect: Connect) -> FleetNode:
 
 
 def state_of(node: FleetNode, clock: Clock) -> NodeState:
-    """How a node is, asked now."""
+    """Query the state of a node now."""
     nothing = NodeState(node.name, node.address, node.member, None, None, (), 0, node.problem)
     start = clock.now()
     try:
@@ -142,7 +142,7 @@ def state_of(node: FleetNode, clock: Clock) -> NodeState:
 
 
 def in_parallel(work: Callable[[T], U], given: Sequence[T]) -> list[U]:
-    """What *work* makes of each of *given*, in order. Raises what it raises."""
+    """Return *work* of each of *given*, in order. Raises its errors."""
     if not given:
         return []
     with ThreadPoolExecutor(min(len(given), _AT_ONCE), "hexkv fleet") as pool:
@@ -152,7 +152,7 @@ def in_parallel(work: Callable[[T], U], given: Sequence[T]) -> list[U]:
 def by_node(
     work: Callable[[FleetNode], U], nodes: Sequence[FleetNode]
 ) -> tuple[Mapping[str, U], Mapping[str, str]]:
-    """What each node gave by its name, and the errors of the others."""
+    """Return each node's result by its name, and the errors of the others."""
 
     def attempt(node: FleetNode) -> U | HexKVError:
         try:

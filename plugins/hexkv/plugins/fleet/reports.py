@@ -1,4 +1,4 @@
-"""What became of chunks on several nodes."""
+"""The results of work on the chunks of several nodes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hexkv.ports import ChunkKey, WorkReport
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """What became of chunks, on all nodes together."""
+    """The result of work on chunks, on all nodes together."""
 
     chunks: int = 0
     """Chunks that were chosen, on each node that has them."""
 
     done: int = 0
-    """Chunks that are where, and as, they were wanted, those that were so before included."""
+    """Chunks that are in the wanted place and form, including those that were before."""
 
     absent: int = 0
-    """Chunks that were not there any more."""
+    """Chunks that were gone."""
 
     busy: int = 0
     """Chunks that another move has at present."""
@@ -38,7 +38,7 @@ class FleetReport:
     """By node how many chunks were done there."""
 
     problems: Mapping[str, str] = field(default_factory=dict)
-    """By node the last error that it gave, or why more of what was chosen may be there."""
+    """By node its last error, or the reason that it may have more of the selection."""
 
     @property
     def complete(self) -> bool:
@@ -47,7 +47,7 @@ class FleetReport:
 
 
 def report_of(moved: Moved, node: str) -> FleetReport:
-    """What became of chunks that were moved to, or from, one node."""
+    """Return the report of chunks that were moved to, or from, one node."""
     return FleetReport(
         moved.chunks,
         moved.done,
@@ -62,7 +62,7 @@ def report_of(moved: Moved, node: str) -> FleetReport:
 
 
 def summed(reports: Mapping[str, WorkReport], problems: Mapping[str, str]) -> FleetReport:
-    """The reports of all nodes together."""
+    """Return the reports of all nodes together."""
     left = {
         name: "; ".join(f"{tier}: {why}" for tier, why in report.left.items())
         for name, report in reports.items()

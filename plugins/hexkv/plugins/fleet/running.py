@@ -1,4 +1,4 @@
-"""Has nodes answer what a plan asks them, until it has its result."""
+"""Runs a plan: nodes answer its requests until it has its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Going:
-    """A watch that is asked again, amid a few chunks, with what it was told before them."""
+    """A watch that is called again, between a few chunks, with the last progress."""
 
     def __init__(self, watch: Watch | None) -> None:
         self._watch = watch
@@ -24,13 +24,13 @@ class Going:
         return self._watch is None or self._watch(progress)
 
     def again(self, progress: Progress) -> bool:
-        """True to go on."""
+        """Return True to continue."""
         del progress
         return self(self._last)
 
 
 def run(asking: Generator[Ask, Any, T], nodes: Sequence[FleetNode], going: Going) -> T:
-    """Have the nodes answer what *asking* asks, until it has its result."""
+    """Let the nodes answer the requests of *asking*, until it returns its result."""
     by_name = {node.name: node for node in nodes}
     try:
         ask = next(asking)

@@ -1,4 +1,4 @@
-"""What a directory takes for a fleet of some size."""
+"""The requirements of a directory for a fleet of some size."""
 
 from hexkv.core.planning.fleet_size import FleetSize, size_fleet
 

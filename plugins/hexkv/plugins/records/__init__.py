@@ -1,10 +1,10 @@
-"""Records of calls as files: how a line is written, and how files are read.
+"""Records of calls as files: the format of a line, and reading of files.
 
-A record is a set of files that one process wrote. Each file begins with a line that says what it is
-of; then there is a line for each call, in JSON. Every line ends with its own CRC-32, so that damage
-is found and not reported. Chunks are named by the first eight bytes of a digest that is keyed by
-random bytes of that process, which are written nowhere: names of two records cannot be joined, nor
-with keys anywhere else. Tokens are in no record.
+A record is a set of files that one process wrote. Each file begins with a line that describes the
+record; then there is a line for each call, in JSON. Every line ends with its own CRC-32, so that
+damage is found and not reported. Chunks are named by the first eight bytes of a digest that is
+keyed by random bytes of that process, which are written nowhere: names of two records cannot be
+joined with each other, or with keys anywhere else. Tokens are in no record.
 """
 
 from hexkv.plugins.records.format import (

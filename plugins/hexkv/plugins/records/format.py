@@ -2,11 +2,11 @@
 
     {"do":"retrieve","t":1.25,"s":0.004,"n":1000,"at":[0,768],"keys":"...","crc":"00c0ffee"}
 
-``t`` is seconds since the record began, ``s`` how long it took, ``n`` the tokens of the prompt,
+``t`` is seconds since the record began, ``s`` the duration, ``n`` the tokens of the prompt,
 ``at`` the positions that its chunks are between, ``keys`` eight bytes for each of these in base64,
-``id`` likewise of what the host calls the request, ``key`` 1 where the host named the chunks
+``id`` in the same way the host's name of the request, ``key`` 1 if the host named the chunks
 itself, ``tiers`` and ``misses`` tokens by tier and by reason, ``had`` those that a store found
-there, and ``steps`` what took how long. What is nothing is left out.
+there, and ``steps`` the durations of its steps. Empty values are left out.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ NAME_BYTES = 8
 """Of a chunk's name. Of ten million chunks two have the same one with a probability of 3e-6."""
 
 LONGEST_LINE = 16 << 20
-"""Bytes. What is longer is not written, and not read."""
+"""Bytes. A longer line is not written, and not read."""
 
 MOST_TOKENS = 1 << 32
-"""Tokens of a prompt that are believed."""
+"""The most tokens of a prompt that a reader accepts."""
 
 PATTERN = re.compile(r"hexkv-(\d{8}T\d{6})-([0-9a-f]{8})-(\d{6})\.jsonl", re.ASCII)
-"""Names of files: when the record began, which one it is, and the number of the file."""
+"""Names of files: the time at which the record began, its id, and the number of the file."""
 
 _SEALED = re.compile(rb'(\{.+),"crc":"([0-9a-f]{8})"\}\n', re.DOTALL)
 _KINDS = {kind.value: kind for kind in RecordedKind}
 
 
 class Names:
-    """Names for what a record must not tell."""
+    """Names in place of values that a record must not reveal."""
 
     def __init__(self, salt: bytes) -> None:
         self._keyed = blake2b(key=salt, digest_size=NAME_BYTES)
 
     def name(self, what: bytes) -> bytes:
-        """``NAME_BYTES`` bytes that say nothing of *what* to who does not know the salt."""
+        """Return ``NAME_BYTES`` bytes that reveal nothing of *what* without the salt."""
         hashed = self._keyed.copy()
         hashed.update(what)
         return hashed.digest()
 
     def named(self, all_of: Sequence[bytes]) -> str:
-        """The names of *all_of*, one behind the other."""
+        """Return the names of *all_of*, one behind the other."""
         return b64encode(b"".join(map(self.name, all_of))).decode()
 
 
 class Head(NamedTuple):
-    """What the first line of a file says."""
+    """The first line of a file."""
 
     record: str
-    """Which record it is a file of."""
+    """The id of the record."""
 
     number: int
     """Of the file in it, from 0."""
@@ -71,30 +71,30 @@ class Head(NamedTuple):
     model: str
     chunk_tokens: int
     chunk_bytes: int
-    """Bytes of the frame of a full chunk, as it was computed."""
+    """Bytes of the frame of a full chunk, computed from the layout."""
 
     compute_rate: float | None
     version: str
 
 
 class State(NamedTuple):
-    """How full the tiers were at a time: bytes used, budget and chunks, where they are known."""
+    """How full the tiers were at a time: bytes used, budget and chunks, if they are known."""
 
     time: float
     tiers: Mapping[str, tuple[int | None, int | None, int | None]]
 
 
 def seal(line: Mapping[str, object]) -> bytes:
-    """*line* with its checksum, and a line's end."""
+    """Return *line* with its checksum, and a line's end."""
     text = json.dumps(line, separators=(",", ":"), ensure_ascii=True).encode()[:-1]
     return b'%b,"crc":"%08x"}\n' % (text, crc32(text))
 
 
 def unseal(line: bytes) -> dict[str, Any]:
-    """The object of a line.
+    """Return the object of a line.
 
     Raises:
-        ValueError: it is damaged, or nothing that :func:`seal` gave.
+        ValueError: it is damaged, or not from :func:`seal`.
     """
     match = _SEALED.fullmatch(line)
     if match is None:
@@ -107,7 +107,7 @@ def unseal(line: bytes) -> dict[str, Any]:
 
 
 def decode_head(line: Mapping[str, Any]) -> Head:
-    """What the first line of a file says.
+    """Return the first line of a file.
 
     Raises:
         ValueError, KeyError: it is no such line.
@@ -133,7 +133,7 @@ def decode_head(line: Mapping[str, Any]) -> Head:
 
 
 def encode_call(call: RecordedCall, names: Names, began: float) -> bytes:
-    """The line of *call*, in a record that began at *began* by the same clock."""
+    """Return the line of *call*, in a record that began at *began* by the same clock."""
     line: dict[str, object] = {
         "do": call.kind.value,
         "t": round(call.began - began, 6),
@@ -152,7 +152,7 @@ def encode_call(call: RecordedCall, names: Names, began: float) -> bytes:
 
 
 def encode_state(tiers: Sequence[TierHealth], time: float) -> bytes:
-    """A line that says how full *tiers* are, *time* seconds after the record began."""
+    """Return a line with the fill of *tiers*, *time* seconds after the record began."""
     rows = {tier.name: [tier.used_bytes, tier.budget_bytes, tier.chunks] for tier in tiers}
     return seal({"do": "state", "t": round(time, 3), "full": rows})
 
@@ -160,12 +160,12 @@ def encode_state(tiers: Sequence[TierHealth], time: float) -> bytes:
 def decode_call(
     line: Mapping[str, Any], began: float, known: dict[bytes, ChunkKey]
 ) -> RecordedCall:
-    """The call of *line*, with times of the wall clock and names in place of keys.
+    """Return the call of *line*, with times of the wall clock and names in place of keys.
 
     Args:
-        line: as :func:`unseal` gave it.
+        line: from :func:`unseal`.
         began: when the record began, by the wall clock.
-        known: names that were met, so that each is one object.
+        known: names that were read before, so that each is one object.
 
     Raises:
         ValueError: it is no line of a call.
@@ -197,7 +197,7 @@ def decode_call(
 
 
 def decode_state(line: Mapping[str, Any], began: float) -> State:
-    """The state of *line*; arguments and errors as of :func:`decode_call`."""
+    """Return the state of *line*; arguments and errors as of :func:`decode_call`."""
     tiers = {}
     for name, row in line["full"].items():
         used, budget, chunks = (None if value is None else count(value, 1 << 62) for value in row)
@@ -206,19 +206,19 @@ def decode_state(line: Mapping[str, Any], began: float) -> State:
 
 
 def count(value: object, most: int = MOST_TOKENS) -> int:
-    """*value*, a whole number from 0 to *most*; else a ValueError."""
+    """Return *value*, a whole number from 0 to *most*; else raise a ValueError."""
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"{value!r} is no number of something")
     return value
 
 
 def counts(value: Mapping[str, object]) -> dict[str, int]:
-    """Tokens by name."""
+    """Return tokens by name."""
     return {text(name): count(tokens) for name, tokens in value.items()}
 
 
 def seconds(value: object, least: float = 0.0) -> float:
-    """*value*, a duration; else a ValueError."""
+    """Return *value*, a duration; else raise a ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{value!r} is no number of seconds")  # noqa: TRY004
     if not isfinite(value) or not least <= value <= 1e10:
@@ -227,7 +227,7 @@ def seconds(value: object, least: float = 0.0) -> float:
 
 
 def text(value: object) -> str:
-    """*value*, a short text; else a ValueError."""
+    """Return *value*, a short text; else raise a ValueError."""
     if not isinstance(value, str) or len(value) > 1024:
         raise ValueError("a name is no text, or too long")
     return value

@@ -26,7 +26,7 @@ from hexkv.ports import ChunkKey, RecordedCall, RecordedKind
 
 @dataclass(slots=True)
 class Record:
-    """All that some files say."""
+    """The content of some files."""
 
     heads: list[Head] = field(default_factory=list)
     """Of each file, in order."""
@@ -41,7 +41,7 @@ class Record:
 
     @property
     def records(self) -> int:
-        """How many processes, or lives of one, these are."""
+        """The number of processes, or lives of one, in it."""
         return len({head.record for head in self.heads})
 
 
@@ -57,11 +57,11 @@ def is_record(path: Path) -> bool:
 
 
 def read_records(paths: Iterable[Path]) -> Record:
-    """All calls in the files, and in the folders of such files, that are *paths*.
+    """Read all calls in *paths*: files, and folders of files.
 
     Raises:
         BadTrace: a file cannot be read, is none of a record, or is damaged: the message names the
-            line. Or two of them are of models or chunks that cannot be looked at together.
+            line. Or two of them are of models or chunks that cannot be combined.
     """
     files = [file for path in paths for file in _files(path)]
     record = Record()
@@ -74,7 +74,7 @@ def read_records(paths: Iterable[Path]) -> Record:
         _read(
             file, head, record, calls.setdefault(head.record, []), known.setdefault(head.record, {})
         )
-    # A call is written when it ends; what counts is when it began.
+    # A call is written when it ends; sort by when it began.
     began = attrgetter("began")
     record.calls = list(
         heapq.merge(*(sorted(some, key=began) for some in calls.values()), key=began)

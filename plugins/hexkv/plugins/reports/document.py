@@ -1,4 +1,4 @@
-"""A page of its own: headings, words, drawings with legends, and tables."""
+"""A self-contained page: headings, words, drawings with legends, and tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DARK = "body{color:#e6e6e6;background:#16191d}"
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """A whole document of *parts*: HTML that needs nothing else, and may load nothing."""
+    """Return a whole document of *parts*: HTML that needs nothing else, and may load nothing."""
     dark = f"@media(prefers-color-scheme:dark){{{_DARK}{svg.style(dark=True)}}}"
     head = [
         '<meta charset="utf-8"/>',
@@ -42,7 +42,7 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Put *text* into a file that only its owner may read: it tells of the use of a service.
+    """Write *text* into a file that only its owner may read: it describes the use of a service.
 
     Raises:
         OSError: that is not possible.
@@ -52,17 +52,17 @@ def write(path: Path, text: str) -> None:
 
 
 def heading(text: str) -> str:
-    """What follows is about this."""
+    """Return the heading of a section."""
     return f"<h2>{escape(text)}</h2>"
 
 
 def words(text: str) -> str:
-    """A paragraph."""
+    """Return a paragraph."""
     return f"<p>{escape(text)}</p>"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; its first column is words, and the others are numbers."""
+    """Return a table; its first column is words, and the others are numbers."""
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
@@ -72,14 +72,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def folded(title: str, part: str) -> str:
-    """*part* behind its title, to be opened by who wants it."""
+    """Return *part* folded behind its title."""
     return f"<details><summary>{escape(title)}</summary>{part}</details>"
 
 
 def figure(
     drawing: str, names: Sequence[str], limits: Sequence[bool] = (), *, boxes: bool = False
 ) -> str:
-    """A drawing, and the names of its lines, or of the parts of its bars, by their letters."""
+    """Return a drawing with a legend: the names of its lines, or parts of its bars, by letter."""
     entries = []
     for number, name in enumerate(names):
         limit = number < len(limits) and limits[number]

@@ -13,7 +13,7 @@ FUTURE, UNLIMITED = "knowing the future", "without limits"
 
 
 def lines_of(report: Mapping[str, Any]) -> list[svg.Line]:
-    """A line for each policy, and one for each limit, of what ``hexkv plan --json`` prints."""
+    """Return a line for each policy and each limit, from the output of ``hexkv plan --json``."""
     sizes = report["sizes"]
     made = [
         svg.Line(name, [size["policies"][name]["hit_rate"] for size in sizes])
@@ -25,7 +25,7 @@ def lines_of(report: Mapping[str, Any]) -> list[svg.Line]:
 
 
 def drawing(report: Mapping[str, Any]) -> str:
-    """The lines as a drawing."""
+    """Return the lines as a drawing."""
     room = report["block_bytes"]
     return svg.lines(
         lines_of(report),
@@ -39,7 +39,7 @@ def drawing(report: Mapping[str, Any]) -> str:
 
 
 def sections(report: Mapping[str, Any]) -> list[str]:
-    """Heading, drawing and table."""
+    """Return heading, drawing and table."""
     lines = lines_of(report)
     room = report["block_bytes"]
     rows = []
@@ -64,7 +64,7 @@ def sections(report: Mapping[str, Any]) -> list[str]:
 
 
 def plan_page(report: Mapping[str, Any]) -> str:
-    """The whole page, of what ``hexkv plan --json`` prints."""
+    """Return the whole page, from the output of ``hexkv plan --json``."""
     return page(f"Plan for {report['trace']}", sections(report))
 
 

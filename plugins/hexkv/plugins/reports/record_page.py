@@ -25,7 +25,7 @@ _PARTS = {
 
 
 def record_page(report: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     record = report["record"]
     began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(record["began"]))
     parts = [
@@ -47,7 +47,7 @@ def record_page(report: Mapping[str, Any]) -> str:
 
 
 def _doubts(record: Mapping[str, Any]) -> list[str]:
-    """What there is to know before the numbers are believed."""
+    """Return the reservations about the numbers, as a paragraph."""
     said = []
     if record["lost_calls"]:
         said.append(f"{record['lost_calls']:,} calls came too fast and are not in the record.")
@@ -158,7 +158,7 @@ def _over_time(report: Mapping[str, Any]) -> list[str]:
 
 
 def _timed(lines: Sequence[svg.Line], at: Sequence[float], unit: str, beside: str) -> list[str]:
-    """A drawing over time, and its table; of a single moment the table alone."""
+    """Return a drawing over time, and its table; for a single moment the table alone."""
     names = [line.name for line in lines]
     rows = [
         [f"{place:.2f}", *(f"{line.values[number]:,.4g}" for line in lines)]
@@ -180,7 +180,7 @@ def _timed(lines: Sequence[svg.Line], at: Sequence[float], unit: str, beside: st
 
 
 def _unit(seconds: float) -> tuple[str, float]:
-    """In which unit so long a time is shown, and its seconds."""
+    """Return the unit in which *seconds* are shown, and its seconds."""
     if seconds <= 300:
         return "seconds", 1.0
     return ("minutes", 60.0) if seconds <= 4 * 3600 else ("hours", 3600.0)
@@ -238,7 +238,7 @@ def _size(size: int | None) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """A duration with three figures."""
+    """Return a duration with three figures."""
     if seconds >= 120:
         return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
     return f"{seconds:.3g} s" if seconds >= 1 or not seconds else f"{seconds * 1000:.3g} ms"

@@ -1,4 +1,4 @@
-"""What a record says, as JSON values: the numbers that ``hexkv report`` shows."""
+"""A record as JSON values: the numbers that ``hexkv report`` shows."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SPANS = 30
 GIB = 1 << 30
 ADDED = 100 * GIB
 _PARTS = 32
-"""Of all chunks that were asked for: the smallest size that is tried by itself."""
+"""The smallest size tried, beside those of the tiers, is one in this many requested chunks."""
 
 
 def measured(record: Record) -> dict[str, Any]:
-    """Everything but what takes replays."""
+    """Return everything that needs no replays."""
     head, requests = record.heads[0], served(record.calls, record.heads[0].chunk_tokens)
     hits, misses = totals(record.calls, RecordedKind.RETRIEVE)
     stored, _ = totals(record.calls, RecordedKind.STORE)
@@ -91,7 +91,7 @@ def measured(record: Record) -> dict[str, Any]:
 def _by_tier(
     states: Sequence[State], hits: Mapping[str, int], stored: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Every tier with what it brought and took, and how full it was at last."""
+    """Return every tier with its hits and stores, and how full it was at last."""
     last = states[-1].tiers if states else {}
     names = [*last, *(name for name in (*hits, *stored) if name not in last)]
     rows = []
@@ -113,7 +113,7 @@ def _by_tier(
 def _compute_rate(
     configured: float | None, requests: Sequence[Served]
 ) -> tuple[float | None, str | None]:
-    """Tokens that the model computes per second, and who says so."""
+    """Return the tokens that the model computes per second, and the source of that number."""
     if configured is not None:
         return configured, "configured"
     known = [one for one in requests if (COMPUTED, "") in one.parts]
@@ -123,14 +123,14 @@ def _compute_rate(
 
 
 def _thinned(states: Sequence[State]) -> Sequence[State]:
-    """Some of *states*, evenly, the last one included."""
+    """Return some of *states*, evenly, the last one included."""
     if len(states) <= SPANS:
         return states
     return [states[(len(states) - 1) * at // (SPANS - 1)] for at in range(SPANS)]
 
 
 def sizes_of(report: Mapping[str, Any], requests: Sequence[Request]) -> list[int]:
-    """Sizes that are worth a replay, in chunks: parts of all there are, and of tiers that are."""
+    """Return sizes worth a replay, in chunks: parts of all chunks, and the tiers' sizes."""
     there = len({key for request in requests for key in request.keys})
     if not there:
         return []
@@ -140,9 +140,9 @@ def sizes_of(report: Mapping[str, Any], requests: Sequence[Request]) -> list[int
 
 
 def present_sizes(report: Mapping[str, Any]) -> list[tuple[str, int | None]]:
-    """Each tier's name and the chunks that it may hold; ``None``: as many as come.
+    """Return each tier's name and the chunks that it may hold; ``None``: any number.
 
-    By the bytes that a chunk takes there, which a serde makes fewer.
+    By the bytes that a chunk takes there, which a serde reduces.
     """
     sizes: list[tuple[str, int | None]] = []
     for tier in report["tiers"]:
@@ -160,10 +160,10 @@ def _bytes_a_chunk(report: Mapping[str, Any], tier: Mapping[str, Any]) -> float:
 
 
 def changes(report: Mapping[str, Any]) -> list[tuple[str, int | None, int | None]]:
-    """What could be: in words, the bytes of the largest tier, and its chunks.
+    """Return possible changes: in words, the bytes of the largest tier, and its chunks.
 
-    Each tier keeps every chunk unless it is told otherwise, so what is found at all is what the
-    largest one holds.
+    Each tier keeps every chunk unless it is configured otherwise, so the hits of all tiers are
+    those of the largest one.
     """
     sizes = present_sizes(report)
     wanted: list[tuple[str, int | None, int | None]] = []
@@ -190,7 +190,7 @@ def changed(
     wanted: Sequence[tuple[str, int | None, int | None]],
     replayed: Sequence[Replay],
 ) -> list[dict[str, Any]]:
-    """What each of the *wanted* changes would find, as *replayed*, beside what was found."""
+    """Return the hits of each of the *wanted* changes, as *replayed*, beside the recorded ones."""
     hours = max(report["record"]["seconds"], 1e-3) / 3600
     rate = report["compute_rate"]["tokens_per_second"]
 

@@ -1,8 +1,8 @@
 """Two plain drawings as SVG: lines over a scale, and stacked bars.
 
 Each line has a colour, dashes, and a letter at its end; each part of a bar a colour, an edge and a
-letter. So they can be told apart without colours, and a legend beside names the letters. Colours
-are classes, which a page sets for light and for dark; :func:`standalone` brings its own.
+letter. So they can be distinguished without colours, and a legend beside names the letters. Colours
+are classes, which a page sets for light and for dark; :func:`standalone` includes its own.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from html import escape
 from typing import NamedTuple
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#b8860b", "#0e8fb3", "#aa3377", "#777777", "#a65628")
-"""After Paul Tol's bright scheme, which colour-blind readers can tell apart; darker where white
-paper would swallow a line."""
+"""After Paul Tol's bright scheme, which colour-blind readers can tell apart; darker where a line
+would be hard to see on white paper."""
 
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4", "4 2", "1 2", "9 2 2 2 2 2")
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _FOOT = 440, 270, 52, 24, 12, 46
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ROW = 34
 _LINE = 13.0
-"""Distance of two letters at least."""
+"""The least distance of two letters."""
 
 
 class Line(NamedTuple):
@@ -31,7 +31,7 @@ class Line(NamedTuple):
     name: str
     values: Sequence[float]
     limit: bool = False
-    """Nothing can be above it."""
+    """True if no line can be above it."""
 
 
 class Bar(NamedTuple):
@@ -39,11 +39,11 @@ class Bar(NamedTuple):
 
     name: str
     parts: Sequence[float]
-    """As many as the drawing has names of parts; zero for what it lacks."""
+    """As many as the drawing has names of parts; zero for those it lacks."""
 
 
 def style(dark: bool = False) -> str:
-    """The rules for all drawings of a page."""
+    """Return the rules for all drawings of a page."""
     paper, ink, grid = (
         ("#16191d", "#e6e6e6", "#3a3f45") if dark else ("#ffffff", "#1b1b1b", "#dddddd")
     )
@@ -73,16 +73,16 @@ def lines(
     of: Callable[[float], str] = "{:.3g}".format,
     logarithmic: bool = False,
 ) -> str:
-    """A drawing of values by place. Places ascend; values begin at zero.
+    """Return a drawing of values by place. Places ascend; values begin at zero.
 
     Args:
         series: the lines.
         places: of the values of each.
-        title: for who cannot see it.
-        below: what places are.
-        beside: what values are.
-        at: how a place is written.
-        of: how a value is written.
+        title: for readers who cannot see it.
+        below: the name of the places.
+        beside: the name of the values.
+        at: formats a place.
+        of: formats a value.
         logarithmic: whether equal factors of places are equally far apart.
     """
     levels = ticks(max((value for line in series for value in line.values), default=0.0))
@@ -127,13 +127,13 @@ def lines(
 def bars(
     rows: Sequence[Bar], parts: Sequence[str], *, title: str, of: Callable[[float], str]
 ) -> str:
-    """A drawing of stacked bars, one below the other, to one scale from zero.
+    """Return a drawing of stacked bars, one below the other, to one scale from zero.
 
     Args:
         rows: the bars.
         parts: names of their parts.
-        title: for who cannot see it.
-        of: how a value is written.
+        title: for readers who cannot see it.
+        of: formats a value.
     """
     most = max((sum(row.parts) for row in rows), default=0.0) or 1.0
     inner = _WIDTH - 80
@@ -158,7 +158,7 @@ def bars(
 
 
 def ticks(most: float) -> list[float]:
-    """Four to six round numbers from zero to *most*, or a little beyond."""
+    """Return four to six round numbers from zero to *most*, or a little beyond."""
     most = most if most > 1e-300 else 1.0
     power = 10.0 ** math.floor(math.log10(most / 4))
     step = next(step * power for step in (1, 2, 2.5, 5, 10) if most / (step * power) <= 5)
@@ -166,12 +166,12 @@ def ticks(most: float) -> list[float]:
 
 
 def letter(number: int) -> str:
-    """What the line or the part *number* is called in a drawing."""
+    """Return the letter of the line or the part *number* in a drawing."""
     return _LETTERS[number] if number < len(_LETTERS) else str(number)
 
 
 def swatch(number: int, *, limit: bool = False, box: bool = False) -> str:
-    """A piece of line *number*, or of a bar's part, for a legend."""
+    """Return a piece of line *number*, or of a bar's part, for a legend."""
     mark = (
         f'<rect class="b{number % len(COLOURS)}" x="1" y="2" width="26" height="9"/>'
         if box
@@ -181,7 +181,7 @@ def swatch(number: int, *, limit: bool = False, box: bool = False) -> str:
 
 
 def standalone(drawing: str, names: Sequence[tuple[str, bool]]) -> str:
-    """A drawing as a file of its own, on white, with the *names* of its lines below.
+    """Return a drawing as a file of its own, on white, with the *names* of its lines below.
 
     Of each line its name, and whether it is a limit.
     """
@@ -217,7 +217,7 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 
 
 def _most_apart(series: Sequence[Line], places: int) -> int:
-    """Where between the ends the lines are easiest to tell apart; 0 if that is nowhere."""
+    """Return the place between the ends where the lines differ most; 0 if there is none."""
 
     def gap(at: int) -> float:
         values = sorted({line.values[at] for line in series})
@@ -227,7 +227,7 @@ def _most_apart(series: Sequence[Line], places: int) -> int:
 
 
 def _apart(heights: Sequence[float]) -> list[float]:
-    """*heights* moved as little as it takes for no two to be closer than a line of text."""
+    """Return *heights* moved as little as needed for no two to be closer than a line of text."""
     order = sorted(range(len(heights)), key=heights.__getitem__)
     placed = list(heights)
     floor = -math.inf
@@ -242,6 +242,6 @@ def _apart(heights: Sequence[float]) -> list[float]:
 
 
 def _lighter(colour: str) -> str:
-    """*colour*, half way to white."""
+    """Return *colour*, half way to white."""
     parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
     return "#" + "".join(f"{(part + 255) // 2:02x}" for part in parts)
