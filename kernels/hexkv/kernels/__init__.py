@@ -1,12 +1,12 @@
 """Moving KV between a serving engine's memory and the bytes of chunks, and making it smaller.
 
-Engine memory has three shapes today, one module each: ``contiguous`` (Hugging Face: per
-layer and plane one tensor that grows with the sequence), ``paged`` (vLLM, SGLang: pages of
-fixed size, and a slot for every token) and ``blocks`` (pages whose inside only the engine
-understands). All implement :class:`hexkv.ports.DeviceKV`; ``reference`` says token by token
-what they must do. They need torch, which is imported when one of them is asked for.
+Engine memory has three shapes today, one module each: ``contiguous`` (Hugging Face: per layer and
+plane one tensor that grows with the sequence), ``paged`` (vLLM, SGLang: pages of fixed size, and a
+slot for every token) and ``blocks`` (pages with an inner format that only the engine understands).
+All implement :class:`hexkv.ports.DeviceKV`; ``reference`` defines their results token by token.
+They need torch, which is imported when one of them is first used.
 
-``coding`` is what lossy serdes are made of, and needs numpy only.
+``coding`` is the base of lossy serdes, and needs numpy only.
 """
 
 from __future__ import annotations

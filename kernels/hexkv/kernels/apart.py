@@ -1,4 +1,4 @@
-"""Sequences whose layers lie in storages of their own, looked at plane by plane."""
+"""Sequences whose layers lie in separate storages, copied plane by plane."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hexkv.ports import InvalidRequest, KVLayout
 
 
 class _Shape(NamedTuple):
-    """How planes of one shape lie, and how a chunk has them.
+    """The strides of planes of one shape, in memory and in a chunk.
 
-    What is one run of bytes in both is one item: all heads of a token, or one of them.
+    A run of bytes that is contiguous in both is one item: all heads of a token, or one of them.
     """
 
     dtype: npt.DTypeLike
@@ -39,7 +39,7 @@ class _Shape(NamedTuple):
 
     @classmethod
     def of(cls, heads: int, width: int, tokens: int, apart: Sequence[int], element: int) -> _Shape:
-        """Of ``[1, heads, tokens, width]`` whose elements lie so many *apart*."""
+        """Return that of ``[1, heads, tokens, width]`` with strides *apart*, in elements."""
         _, head, token, step = [places * element for places in apart]
         size = width * element
         last = (tokens - 1) * token + (heads - 1) * head + (width - 1) * step + element
@@ -59,19 +59,19 @@ array does not keep, bytes of each token of a chunk before this plane, and its s
 
 
 class Apart:
-    """Planes of ``[1, heads, tokens, width]`` in host memory, each a copy of its own.
+    """Planes of ``[1, heads, tokens, width]`` in host memory, each a separate copy.
 
-    A plane is looked at with its first copy, for a window may be made for one chunk: to find layers
-    that could be copied together (:mod:`hexkv.kernels.stacks`) takes longer than that copy.
+    A plane's array is made at its first copy, for a window may be made for one chunk: to find
+    layers that could be copied together (:mod:`hexkv.kernels.stacks`) takes longer than that copy.
     """
 
     def __init__(self, layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
-        """Look through *layout* at *tensors* in host memory, which were checked."""
+        """Use *tensors* in host memory, which were checked, as *layout*."""
         self._layout = layout
         self._tensors = tensors
         self._looks: dict[int, list[_Look]] = {}
         self._last: tuple[object, _Shape] | None = None
-        """What was asked of the last plane, and its shape: mostly that of the next one, too."""
+        """The properties of the last plane, and its shape: mostly also those of the next one."""
 
     @staticmethod
     def suits(tensors: Sequence[Sequence[torch.Tensor]]) -> bool:
@@ -90,10 +90,10 @@ class Apart:
             move.scatter(chunks, memory)
 
     def _pairs(self, moves: Sequence[Move], layers: range) -> list[tuple[Array, Move, Array]]:
-        """The part of each batch of chunks that each plane has, and its memory.
+        """Return the part of each batch of chunks that each plane has, and its memory.
 
         Raises:
-            InvalidRequest: a tensor has other memory than when it was looked at.
+            InvalidRequest: a tensor's memory has changed since its array was made.
         """
         pairs: list[tuple[Array, Move, Array]] = []
         rows = [(move, move.batch.height, *move.batch) for move in moves]

@@ -1,8 +1,8 @@
 """The chunks of one call as rows of one strided array: made together, not one by one.
 
-Making a view costs one or two microseconds, which is what copying some kilobytes takes. The
-chunks of a call mostly lie in one buffer, the block pool's; where they lie says the port only by
-their addresses. No row is read or written but those of the chunks.
+Making a view costs one or two microseconds, which is also the time to copy some kilobytes. The
+chunks of a call mostly lie in one buffer, the block pool's; the port gives their places in it only
+by their addresses. No row is read or written but those of the chunks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Batch(NamedTuple):
     """Chunks of one length in one buffer: chunk *i* is row ``rows[i]``, or row *i*."""
 
     tokens: int
-    """Of each chunk."""
+    """The number of tokens in each chunk."""
 
     starts: Sequence[int]
     """The position of each chunk's first token."""
@@ -43,9 +43,9 @@ class Batch(NamedTuple):
     def view(
         self, dtype: npt.DTypeLike, at: int, shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> Array:
-        """``[rows, *shape]``, from byte *at* of every chunk on; only rows of chunks may be used.
+        """Return ``[rows, *shape]``, from byte *at* of every chunk on; use only rows of chunks.
 
-        Read-only where the buffer is. NumPy checks that it does not leave the buffer.
+        Read-only if the buffer is. NumPy checks that it does not leave the buffer.
         """
         return np.ndarray(
             (self.height, *shape), dtype, self.buffer, self.offset + at, (self.step, *strides)
@@ -53,16 +53,16 @@ class Batch(NamedTuple):
 
     @property
     def height(self) -> int:
-        """How many rows there are, up to the last chunk's."""
+        """The number of rows, up to the last chunk's."""
         return len(self.starts) if self.rows is None else int(self.rows.max()) + 1
 
     def units(self, tokens: int) -> npt.NDArray[np.int64]:
-        """``[chunks, units]``: the positions of all units of so many *tokens*, in units."""
+        """Return ``[chunks, units]``: the positions of all units of *tokens* tokens, in units."""
         firsts = np.array(self.starts, np.int64)[:, None] // tokens
         return firsts + np.arange(self.tokens // tokens)
 
     def turned(self) -> Batch:
-        """The same, where chunks are all rows, from the last to the first."""
+        """Return the same batch from the last row to the first, if chunks are all rows."""
         last = self.offset + self.step * (len(self.starts) - 1)
         return self._replace(starts=self.starts[::-1], offset=last, step=-self.step)
 
@@ -77,12 +77,12 @@ class Batch(NamedTuple):
         return range(len(self.starts)) if self.rows is None else self.rows.tolist()
 
     def each(self, view: Array) -> Sequence[Array]:
-        """Each chunk's row of a view."""
+        """Return each chunk's row of a view."""
         return [view[row] for row in self.numbers]
 
 
 def batches(spans: Sequence[Span]) -> list[Batch]:
-    """All *spans* but empty ones: those of one length and one buffer together, in order."""
+    """Return all *spans* but empty ones: those of one length and one buffer together, in order."""
     if len(spans) == 1:
         return [_alone(spans[0])] if spans[0].end > spans[0].start else []
     found: dict[tuple[int, int, bool], list[Span]] = {}
@@ -107,18 +107,18 @@ def _alone(span: Span) -> Batch:
 
 
 def _together(spans: Sequence[Span]) -> Batch | None:
-    """*spans* of one length and one exporter, if its memory is theirs."""
+    """Return *spans* of one length and one exporter as a batch, if its memory is theirs."""
     first = spans[0]
     try:
         whole = memoryview(first.data.obj).cast("B")
     except (TypeError, ValueError, BufferError):
-        return None  # it does not show its memory a second time, or not as one run of bytes
-    # Numbers of Python's: of a few hundred, NumPy takes longer to find out as much.
+        return None  # it does not export its memory a second time, or not as one run of bytes
+    # Python integers: for a few hundred, NumPy takes longer.
     home = _address(whole)
     places = [_address(span.data) - home for span in spans]
     low, high = min(places), max(places)
     if not 0 <= low <= high <= whole.nbytes - first.data.nbytes:
-        return None  # it shows other memory than the first time
+        return None  # it exports other memory than the first time
     if first.data.readonly:
         whole = whole.toreadonly()
     tokens, starts = first.end - first.start, [span.start for span in spans]
@@ -133,5 +133,5 @@ def _together(spans: Sequence[Span]) -> Batch | None:
 def _address(data: memoryview) -> int:
     if data.readonly:
         return int(np.frombuffer(data, np.uint8).ctypes.data)
-    # An eighth of what NumPy and torch take to say it.
+    # This takes an eighth of the time of NumPy and torch.
     return addressof(c_char.from_buffer(data))

@@ -15,8 +15,8 @@ from hexkv.kernels.payloads import BitsPlane
 from hexkv.ports import CorruptFrame, DType
 
 FORMS = {DType.BFLOAT16: (0, True, 7), DType.FLOAT16: (1, False, 8), DType.FLOAT32: (2, True, 23)}
-"""By dtype: how many arrays of whole bytes its lower bits are; whether there is one of seven bits;
-how many bits that is."""
+"""By dtype: the number of arrays of whole bytes in its lower bits; whether there is one of seven
+bits; the number of all lower bits."""
 
 _SYMBOLS = 256
 
@@ -31,7 +31,7 @@ class Bits(NamedTuple):
 def lines(
     there: BitsPlane, row: int, first: int, tokens: int, dtype: DType
 ) -> tuple[Bits, tuple[int, ...], tuple[int, ...]]:
-    """The lines of a plane, and where what it has begins in the payload, and ends.
+    """Return a plane's lines, and where its parts begin in the payload, and end.
 
     Args:
         there: its places.
@@ -78,7 +78,7 @@ def lines(
 
 
 def joined(planes: Sequence[Bits]) -> Bits:
-    """The lines of several planes, each of which has its tables behind those of the others."""
+    """Return the lines of several planes; each plane's tables follow those of the one before."""
     starts = accumulate((len(plane.tables) * TOTAL for plane in planes), initial=0)
     groups = [plane.groups.copy() for plane in planes]
     for made, start in zip(groups, starts, strict=False):

@@ -1,7 +1,8 @@
-"""KV in whole blocks whose inside is nobody's business: bytes go in and come out as they are.
+"""KV in opaque blocks: their bytes are gathered and scattered unchanged.
 
-Some engines pack a block in a way of their own (vLLM on a CPU by its instruction set, quantised
-caches with their scales), so that no token can be told apart in it. Such a block is moved whole.
+Some engines pack a block in their own format (vLLM on a CPU by its instruction set, quantised
+caches with their scales), so that single tokens cannot be separated in it. Such a block is moved
+whole.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ NOWHERE = -1
 
 
 def opaque_layout(tokens: int, page_bytes: Sequence[int]) -> KVLayout:
-    """The layout of blocks of *tokens* tokens that take ``page_bytes[layer]`` bytes each.
+    """Return the layout of blocks of *tokens* tokens, ``page_bytes[layer]`` bytes each.
 
-    A token's share is a width, not a meaning: only whole blocks can be cut out of a chunk.
+    A token's share is a width without a meaning: only whole blocks can be cut out of a chunk.
 
     Raises:
         LayoutMismatch: a block cannot be shared out evenly among its tokens.
@@ -54,7 +55,7 @@ def opaque_layout(tokens: int, page_bytes: Sequence[int]) -> KVLayout:
 
 
 class BlockMemory:
-    """``pages[layer]`` of ``[blocks, ...]``, for windows of requests: looked at once."""
+    """``pages[layer]`` of ``[blocks, ...]``, for windows of requests: checked once."""
 
     def __init__(
         self,
@@ -65,10 +66,10 @@ class BlockMemory:
         fused: bool | None = None,
         direct: bool = False,
     ) -> None:
-        """Look at *pages* through *layout*.
+        """Use *pages* as *layout*.
 
         Args:
-            layout: as :func:`opaque_layout` gives it.
+            layout: as :func:`opaque_layout` returns it.
             pages: of any strides and dtype.
             block_tokens: tokens in a block.
             fused: see :meth:`Fused.over`.
@@ -100,7 +101,7 @@ class BlockMemory:
                     f" {end - start} on {self.device}"
                 )
         self.count = min(len(page) for page in pages)
-        # A block's inner dimensions are taken for tokens, heads and width, whatever they are.
+        # A block's inner dimensions are used as tokens, heads and width, whatever they are.
         plain = [_plain(page) for page in pages]
         self.parts = plain[0].shape[1] if plain[0].dim() == _ROWS else 1
         self.fused = None
@@ -113,10 +114,10 @@ class BlockMemory:
             self.stacks = stacked(layout, [[page.detach()] for page in pages], block_tokens)
 
     def window(self, blocks: Sequence[int]) -> BlockKV:
-        """A window on one request; see :class:`BlockKV`.
+        """Return a window on one request; see :class:`BlockKV`.
 
         Raises:
-            InvalidRequest: a block is not there.
+            InvalidRequest: a block does not exist.
         """
         return BlockKV.on(self, blocks)
 
@@ -139,15 +140,14 @@ class BlockKV:
         fused: bool | None = None,
         direct: bool = False,
     ) -> None:
-        """Look at *pages* through *blocks*, the number of each block of the request in order.
+        """Use *pages* through *blocks*, the number of each block of the request in order.
 
-        Who makes many windows on the same pages looks at :class:`BlockMemory` once.
+        To make many windows on the same pages, make one :class:`BlockMemory`.
 
         Args:
-            layout: as :func:`opaque_layout` gives it.
+            layout: as :func:`opaque_layout` returns it.
             pages: of any strides and dtype.
-            blocks: numbers of blocks. ``NOWHERE``: scattering passes it over, gathering it is
-                an error.
+            blocks: numbers of blocks. ``NOWHERE``: scattering skips it, gathering it is an error.
             block_tokens: tokens in a block.
             fused: see :meth:`Fused.over`.
             direct: see there, too.
@@ -155,16 +155,16 @@ class BlockKV:
         Raises:
             LayoutMismatch: the blocks' size is not the layout's, or they are on several devices, or
                 no dense tensors with data.
-            InvalidRequest: a block is not there.
+            InvalidRequest: a block does not exist.
         """
         self._look(BlockMemory(layout, pages, block_tokens, fused=fused, direct=direct), blocks)
 
     @classmethod
     def on(cls, pages: BlockMemory, blocks: Sequence[int]) -> Self:
-        """A window on *pages*, which were checked before.
+        """Return a window on *pages*, which were checked before.
 
         Raises:
-            InvalidRequest: a block is not there.
+            InvalidRequest: a block does not exist.
         """
         window = cls.__new__(cls)
         window._look(pages, blocks)
@@ -186,7 +186,7 @@ class BlockKV:
 
     @property
     def background(self) -> bool:
-        """True on the CPU; on a GPU the caller's stream says what comes first."""
+        """True on the CPU; on a GPU the caller's stream orders the copies."""
         return self._pages.fused is None and self._pages.device.type == "cpu"
 
     @property
@@ -224,7 +224,7 @@ class BlockKV:
         return transfer_on(self._pages.gpus)
 
     def _between(self, spans: Sequence[Span]) -> list[Places]:
-        """The blocks of each span.
+        """Return the blocks of each span.
 
         Raises:
             InvalidRequest: one does not start and end where blocks do.
@@ -242,13 +242,13 @@ class BlockKV:
         return [Scattered(batch, self._blocks[batch.units(size)]) for batch in batches(spans)]
 
     def _slots(self, blocks: Places) -> torch.Tensor:
-        """The parts of *blocks* by number; those of a block that is nowhere are below zero."""
+        """Return the parts of *blocks* by number; those of a ``NOWHERE`` block are below zero."""
         parts = self._pages.parts
         return torch.from_numpy((blocks[:, None] * parts + np.arange(parts)).reshape(-1))
 
 
 def _plain(page: torch.Tensor) -> torch.Tensor:
-    """The same bytes as integers, as wide as possible, in as few dimensions as possible."""
+    """Return the same bytes as integers, as wide as possible, in as few dimensions as possible."""
     size = page.element_size()
     page = page.detach().view(INTEGERS[size])
     if not page[:1].is_contiguous():
@@ -259,4 +259,4 @@ def _plain(page: torch.Tensor) -> torch.Tensor:
 
 
 _ROWS = 4
-"""Dimensions of what is moved by one launch."""
+"""Dimensions of the memory that one launch moves."""

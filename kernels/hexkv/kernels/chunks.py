@@ -1,4 +1,4 @@
-"""What all device windows refuse: tensors that are not the layout's, spans that mean nothing."""
+"""Checks of all device windows: tensors that are not the layout's, and invalid spans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span
 
 
 def check_memory(tensor: torch.Tensor, name: str) -> None:
-    """Refuse what has no bytes that could be moved.
+    """Refuse a tensor without bytes that could be moved.
 
     Raises:
         LayoutMismatch: *tensor* is sparse, nested, or on ``meta``.
@@ -29,11 +29,11 @@ def check_planes(layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) ->
 
     Returns:
         the layers that differ from the one before, in planes or in shape, dtype or device of their
-        tensors: what holds of the tensors of these holds of all.
+            tensors: a property of all their tensors is one of all layers.
 
     Raises:
-        LayoutMismatch: layers, planes, dtype, rank or width differ from the layout's, or these
-            are no dense tensors with data.
+        LayoutMismatch: layers, planes, dtype, rank or width differ from the layout's, or these are
+            no dense tensors with data.
     """
     try:
         whole = [isinstance(tensor, torch.Tensor) for planes in tensors for tensor in planes]
@@ -82,12 +82,11 @@ def check_spans(
     *,
     write: bool = False,
 ) -> range:
-    """The layers to move, once the whole request is known to mean something.
+    """Return the layers to move, after a check of the whole request.
 
     Raises:
-        InvalidRequest: a span leaves ``[0, tokens)``, its data has another size than the
-            chunk or is read-only where *write* wants to write it, or *layers* names a
-            layer that is not there.
+        InvalidRequest: a span leaves ``[0, tokens)``, its data has another size than the chunk or
+            is read-only although *write* is True, or *layers* names a layer that does not exist.
     """
     chosen = range(layout.layers) if layers is None else layers
     if chosen.step != 1 or not 0 <= chosen.start <= chosen.stop <= layout.layers:

@@ -21,9 +21,9 @@ class ContiguousKV:
     """A window on one sequence's KV, ``tensors[layer][plane]`` of ``[1, heads, tokens, width]``.
 
     Any strides will do. Layers at equal distances in one storage are one strided copy for each
-    plane of a span, and short spans side by side are one for all of them. On CUDA all layers
-    of a span are one launch: there, the sequence is one long page. The window moves
-    whatever the tensors hold at the time.
+    plane of a span, and short spans side by side are one for all of them. On CUDA all layers of a
+    span are one launch: there, the sequence is one long page. The window moves the values that the
+    tensors hold at the time.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ContiguousKV:
         fused: bool | None = None,
         direct: bool = False,
     ) -> None:
-        """Look at *tensors* through *layout*.
+        """Use *tensors* as *layout*.
 
         Args:
             layout: of the KV.
@@ -72,7 +72,7 @@ class ContiguousKV:
 
     @property
     def background(self) -> bool:
-        """True on the CPU; on a GPU the caller's stream says what comes first."""
+        """True on the CPU; on a GPU the caller's stream orders the copies."""
         return self._fused is None and self._on_host
 
     @property
@@ -102,7 +102,7 @@ class ContiguousKV:
         return transfer_on(self._gpus)
 
     def _stacks(self) -> Sequence[Apart | Stacks]:
-        """The tensors as ``[tokens, heads, width]``, looked at with the first copy."""
+        """Return the tensors as ``[tokens, heads, width]``, made at the first copy."""
         if not self._looked:
             if self._on_host and Apart.suits(self._tensors):
                 self._looked = [Apart(self._layout, self._tensors)]

@@ -1,4 +1,4 @@
-"""The element types of KV, in torch's words."""
+"""The element types of KV as torch dtypes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _TORCH = {
 _OURS = {theirs: ours for ours, theirs in _TORCH.items()}
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""The integer type of elements of so many bytes."""
+"""The integer type of elements of each size in bytes."""
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
-    """The torch dtype of *dtype*."""
+    """Return the torch dtype of *dtype*."""
     return _TORCH[dtype]
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """What the ports call a torch dtype.
+    """Return the port's dtype of a torch dtype.
 
     Raises:
         LayoutMismatch: KV of that type cannot be cached.
@@ -39,9 +39,9 @@ def dtype_of(dtype: torch.dtype) -> DType:
 
 
 def bits(dtype: DType) -> torch.dtype:
-    """The integer type of the same size.
+    """Return the integer type of the same size.
 
-    KV is moved as integers: torch lacks indexing kernels for fp8 on the CPU, and no
-    conversion may touch the payload of a NaN.
+    KV is moved as integers: torch lacks indexing kernels for fp8 on the CPU, and no conversion may
+    touch the payload of a NaN.
     """
     return INTEGERS[dtype.itemsize]

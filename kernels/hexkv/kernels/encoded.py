@@ -1,6 +1,6 @@
 """Coded chunks on their way into pages: decoded on the device, after the bus.
 
-A payload crosses the bus as it is, which is a third or less of the chunk. There it is decoded into
+A payload crosses the bus encoded, which is a third or less of the chunk. There it is decoded into
 the chunk by one launch for each kind of plane, and scattered by another.
 """
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 Lines = list[npt.NDArray[np.int64]]
 
 Way = tuple[type[ScaledPlane], bool]
-"""How numbers are coded, and whether a group is of a channel: what one launch decodes."""
+"""The coding of numbers, and whether a group is of a channel: one launch decodes one of these."""
 
 
 def decodes(fused: Fused | None, layout: KVLayout, serde: Serde) -> bool:
@@ -68,20 +68,20 @@ class Decoding:
         most: int,
         layers: range,
     ) -> None:
-        """Look at all *spans* before anything moves, of a window of *most* tokens.
+        """Check all *spans* before anything moves, of a window of *most* tokens.
 
         Args:
             fused: the launches.
             layout: of the chunks.
-            serde: what encoded them.
+            serde: the one that encoded them.
             spans: their payloads.
             most: tokens of the window.
-            layers: a run of those to decode; nothing of the others need be there.
+            layers: a run of those to decode; the others may be missing.
 
         Raises:
-            InvalidRequest: a span leaves the window, there are no such layers, or the serde is
-                none for devices.
-            CorruptFrame: a payload is not what *serde* writes.
+            InvalidRequest: a span leaves the window, there are no such layers, or the serde is none
+                for devices.
+            CorruptFrame: a payload is not of the form that *serde* writes.
         """
         if (
             fused is None
@@ -106,7 +106,7 @@ class Decoding:
             self._planes.append((span._replace(payload=span.payload[start:end]), planes))
 
     def scatter(self, slots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Queue everything; *slots* are of each span. Flags, one for each stream, on the host."""
+        """Queue everything; *slots* are of each span. Return each stream's flag, on the host."""
         ended = [
             self._chunk(span, planes, at)
             for (span, planes), at in zip(self._planes, slots, strict=True)
@@ -165,14 +165,14 @@ class Decoding:
 
 
 class Checked:
-    """A transfer whose streams are looked at once it is over."""
+    """A transfer whose streams are checked once it is over."""
 
     def __init__(self, transfer: Transfer, flags: Sequence[torch.Tensor]) -> None:
         self._transfer = transfer
         self._flags = flags
 
     def wait(self, deadline: Deadline) -> bool:
-        """Likewise.
+        """Wait, as a transfer does.
 
         Raises:
             CorruptFrame: a stream did not end as it should.
@@ -185,7 +185,7 @@ class Checked:
 
 
 class _Placed:
-    """One plane of one layer: where it is in the payload, and is to be in the chunk."""
+    """One plane of one layer: its place in the payload, and its place in the chunk."""
 
     __slots__ = ("bits", "coded", "first", "plane", "raw", "scaled", "way")
 
@@ -201,7 +201,7 @@ class _Placed:
 
         self.way: Way | None = None
         self.scaled: Lines = []
-        """Lines of ``in_triton.payloads.from_scaled``, all of that way."""
+        """Lines of ``in_triton.payloads.from_scaled``, all of this plane's way."""
 
         self.raw: int | None = None
 
@@ -209,7 +209,7 @@ class _Placed:
 def _placed(
     found: Sequence[PlaneOfPayload], layout: KVLayout, layers: range, tokens: int, size: int
 ) -> list[_Placed]:
-    """Lines of the kernels' tables, all of whose places are within *size* bytes.
+    """Return lines of the kernels' tables, all of whose places are within *size* bytes.
 
     Raises:
         CorruptFrame: one is not.
@@ -253,7 +253,7 @@ def _placed(
 def _scaled(
     there: ScaledPlane, plane: Plane, first: int, tokens: int, item: int
 ) -> tuple[Way, Lines]:
-    """How a plane with scales is coded, and its lines, as ``in_triton.payloads`` reads them."""
+    """Return how a plane with scales is coded, and its lines for ``in_triton.payloads``."""
     row = plane.heads * plane.width
     if isinstance(there, Int8Plane):
         line = (there.scales, 0, there.levels, first, tokens * plane.heads, plane.width, row)
@@ -287,7 +287,7 @@ def _scaled(
 def _extent(
     there: ScaledPlane, groups: int, numbers: int, item: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where what a plane has of so many groups and numbers begins in the payload, and ends."""
+    """Return where the parts of a plane of *groups* and *numbers* begin in the payload, and end."""
     scales = item * groups
     if isinstance(there, Int4Plane):
         return (there.least, there.largest, there.pairs), (
@@ -300,7 +300,7 @@ def _extent(
 
 
 def _groups(there: CodedPlane, row: int, first: int) -> npt.NDArray[np.int64]:
-    """Lines of a plane's groups of lanes, as ``in_triton.payloads`` reads them."""
+    """Return the lines of a plane's groups of lanes for ``in_triton.payloads``."""
     count = -(-row // GROUP)
     if len(there.lengths) != count or there.half not in HALVES:
         raise CorruptFrame(f"{len(there.lengths)} groups of lanes, where there are {count}")
@@ -319,7 +319,7 @@ def _groups(there: CodedPlane, row: int, first: int) -> npt.NDArray[np.int64]:
 
 @cache
 def _starts() -> dict[int, tuple[int, int]]:
-    """For each alphabet, where its slots and its levels begin among those of all."""
+    """Return, for each alphabet, where its slots and its levels begin among those of all."""
     found: dict[int, tuple[int, int]] = {}
     slots = levels = 0
     for half in HALVES:
@@ -331,16 +331,16 @@ def _starts() -> dict[int, tuple[int, int]]:
 
 @cache
 def _tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Slots and levels of all alphabets in the device's memory, for good: they never change."""
+    """Return slots and levels of all alphabets on the device, kept for ever: they never change."""
     slots = np.concatenate([tables(half).slots for half in HALVES]).view(np.int32)
     each = [np.arange(-half, half + 1, dtype=np.float32) / np.float32(half) for half in HALVES]
     levels = np.concatenate([np.tile(some, 2) for some in each])
-    # Not in the background: other streams use them, too.
+    # Not asynchronously: other streams use them, too.
     return torch.from_numpy(slots).to(device), torch.from_numpy(levels).to(device)
 
 
 def _sent(table: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
-    """*table* on its way to the device.
+    """Return *table* in the device's memory, while its copy may be under way.
 
     It may be longer than the 64 KiB that a driver takes from ordinary memory without waiting for
     the stream; torch keeps the pinned memory until the copy is done.
@@ -350,7 +350,7 @@ def _sent(table: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
 
 
 def _to_host(flags: torch.Tensor) -> torch.Tensor:
-    """*flags* in the host's memory once the stream gets there."""
+    """Return *flags* in the host's memory, filled once the stream gets there."""
     if flags.device.type == "cpu":
         return flags
     host = torch.empty(len(flags), dtype=flags.dtype, pin_memory=True)

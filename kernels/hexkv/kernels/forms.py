@@ -1,6 +1,6 @@
-"""Where tensors lie in their storages, and their memory as NumPy sees it.
+"""The strides of tensors in their storages, and their memory as NumPy arrays.
 
-All that is asked of a tensor is asked here, once: torch takes as long to answer as the copy of a
+All properties of a tensor are read here, once: torch takes as long to return one as the copy of a
 kilobyte takes, and a window is made for each request.
 """
 
@@ -20,7 +20,7 @@ from hexkv.kernels.dtypes import INTEGERS
 
 
 class Lie(NamedTuple):
-    """How a tensor's ``[places, *row]`` lies in its storage, in elements."""
+    """The shape and strides of a tensor's ``[places, *row]`` in its storage, in elements."""
 
     places: tuple[int, ...]
     strides: tuple[int, ...]
@@ -52,9 +52,9 @@ before the tensor. Views would take longer to make."""
 def looked_at(
     planes: Sequence[Sequence[torch.Tensor]], axes: Sequence[int] | None, lead: int
 ) -> tuple[list[list[Lie]], list[list[Form]]]:
-    """How each of ``planes[layer][plane]`` lies, its dimensions in the order of *axes*.
+    """Return how each of ``planes[layer][plane]`` lies, its dimensions in the order of *axes*.
 
-    A place has *lead* dimensions. Tensors that lie alike one after the other have the same object.
+    A place has *lead* dimensions. Consecutive tensors that lie alike share one object.
     """
     lies: list[list[Lie]] = []
     forms: list[list[Form]] = []
@@ -112,7 +112,7 @@ def alike(lies: Sequence[Lie], others: Sequence[Lie]) -> bool:
 
 
 def runs(forms: Sequence[Form]) -> Iterator[tuple[range, int]]:
-    """Runs of layers in one storage at equal distances, and the distance in elements."""
+    """Yield runs of layers in one storage at equal distances, and the distance in elements."""
     first = 0
     while first < len(forms):
         lie, _, _, home, last = forms[first]
@@ -127,9 +127,9 @@ def runs(forms: Sequence[Form]) -> Iterator[tuple[range, int]]:
 
 
 def row_of(lie: Lie, joined: bool) -> tuple[tuple[int, ...], int, npt.DTypeLike]:
-    """Shape of a row in items, their bytes, and their dtype.
+    """Return the shape of a row in items, their bytes, and their dtype.
 
-    Dense rows are bytes. *joined*: what lies along the last dimension is one item.
+    Dense rows are bytes. *joined*: elements along the last dimension are one item.
     """
     row, size = ((lie.row[0] * lie.element,), 1) if lie.dense else (lie.row, lie.element)
     if joined:
@@ -141,7 +141,7 @@ def row_of(lie: Lie, joined: bool) -> tuple[tuple[int, ...], int, npt.DTypeLike]
 def grid(
     lie: Lie, layers: int, step: int, row: tuple[int, ...], size: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides in bytes of ``[places, layers, *row]``, or of one layer without them."""
+    """Return shape and strides in bytes of ``[places, layers, *row]``, or of one layer without."""
     element = lie.element
     shape = (*lie.places, *([layers] if layers > 1 else ()), *row)
     strides = [stride * element for stride in lie.strides]
@@ -159,18 +159,18 @@ def on_host(
     strides: tuple[int, ...],
     offset: int = 0,
 ) -> Array:
-    """Host memory from byte *offset* on of *length* bytes that begin at *home*.
+    """Return host memory from byte *offset* on of *length* bytes that begin at *home*.
 
-    The caller keeps the storage, and sees to it that it is there still. NumPy checks that it is not
-    left. (An array of torch's would do both, in four times as long.)
+    The caller keeps the storage, and ensures that it is still there. NumPy checks that it is not
+    left. (A torch tensor would do both, in four times as long.)
     """
     if 0 in shape:
-        return np.empty(shape, dtype)  # it may begin anywhere, also where its storage is not
+        return np.empty(shape, dtype)  # it may begin anywhere, also outside its storage
     return np.ndarray(shape, dtype, _seen(home, length, _WRITABLE), offset, strides)
 
 
 def on_device(tensor: torch.Tensor, lie: Lie, layers: int, step: int) -> torch.Tensor:
-    """The same of another device's memory. Dense rows are bytes."""
+    """Return memory of another device, ``[places, layers, *row]``. Dense rows are bytes."""
     places, strides, row, steps, dense, *_ = lie
     both, distances = ((layers,), (step,)) if layers > 1 else ((), ())
     memory = tensor.detach().as_strided((*places, *both, *row), (*strides, *distances, *steps))
@@ -179,12 +179,12 @@ def on_device(tensor: torch.Tensor, lie: Lie, layers: int, step: int) -> torch.T
 
 @cache
 def item(size: int) -> np.dtype[np.void]:
-    """Of so many bytes; to make one takes as long as a view."""
+    """Return the dtype of items of *size* bytes; making one takes as long as making a view."""
     return np.dtype((np.void, size))
 
 
 INTS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
-"""NumPy's name for each of the integers."""
+"""NumPy's name for the integer of each size in bytes."""
 
 # An array type of ctypes would be made for each size, which takes ten times as long.
 _seen = PYFUNCTYPE(py_object, c_void_p, c_ssize_t, c_int)(("PyMemoryView_FromMemory", pythonapi))

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Fused:
-    """Planes of ``[blocks, block, heads, width]``, between which and host memory chunks go.
+    """Planes of ``[blocks, block, heads, width]``, between which and host memory chunks are moved.
 
-    A chunk passes through memory of the device: what is scattered there is one launch, and
-    what crosses the bus one copy, at the bus's speed if the host's memory is pinned. Or the launch
-    itself reads or writes the host's memory, which it can if that is pinned.
+    A chunk passes through memory of the device: scattering from there is one launch, and crossing
+    the bus is one copy, at the bus's speed if the host's memory is pinned. Or the launch itself
+    reads or writes the host's memory, which it can if that is pinned.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class Fused:
         *,
         direct: bool = False,
     ) -> Fused | None:
-        """Over ``planes[layer][plane]``; ``None`` where it is not wanted, or cannot be.
+        """Return launches over ``planes[layer][plane]``; ``None`` if not wanted or not possible.
 
         Args:
             layout: of the chunks.
             planes: on one device.
-            wanted: ``None`` says on CUDA, where Triton is installed and the rows of a head are
+            wanted: ``None`` means on CUDA, where Triton is installed and the rows of a head are
                 side by side. ``True`` is for Triton's interpreter on the CPU.
-            direct: launches go to the host's memory where it is pinned and aligned. No memory of
-                the device is taken, but compute units are, for as long as the bus takes.
+            direct: launches use the host's memory if it is pinned and aligned. No memory of the
+                device is taken, but compute units are, for as long as the bus takes.
         """
         device = planes[0][0].device
         if not cls.wanted(device, wanted):
@@ -67,7 +67,7 @@ class Fused:
 
     @staticmethod
     def wanted(device: torch.device, wanted: bool | None) -> bool:
-        """True if launches are asked for, or this device is one for them."""
+        """Return True if launches are requested, or are the default on this device."""
         return device.type == "cuda" if wanted is None else wanted
 
     def gather(self, slots: torch.Tensor, data: memoryview, tokens: int, layers: range) -> None:
@@ -84,7 +84,7 @@ class Fused:
             host.copy_(staged, non_blocking=True)
 
     def scatter(self, slots: torch.Tensor, data: memoryview, tokens: int, layers: range) -> None:
-        """Queue the copy the other way; slots less than zero are passed over."""
+        """Queue the copy the other way; slots less than zero are skipped."""
         if not tokens or not layers:
             return
         if data.readonly:
@@ -105,18 +105,18 @@ class Fused:
 
     @property
     def device(self) -> torch.device:
-        """Where the planes are."""
+        """The device of the planes."""
         return self._device
 
     def current(self) -> AbstractContextManager[object]:
-        """Makes the planes' GPU the current one, whose streams and launches are meant."""
+        """Return a context in which the planes' GPU is current, for its streams and launches."""
         if self._device.type != "cuda":
             return nullcontext()
         here: AbstractContextManager[object] = torch.cuda.device(self._device)
         return here
 
     def _reaches(self, host: torch.Tensor) -> bool:
-        """Whether a launch may go to *host* itself."""
+        """Return True if a launch may access *host* itself."""
         if not self._direct or host.data_ptr() % self._rows.word:
             return False
         return self._device.type == "cpu" or host.is_pinned()

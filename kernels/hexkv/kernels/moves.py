@@ -1,8 +1,8 @@
-"""Batches of chunks and the places that they go with: copied in few calls.
+"""Batches of chunks and their places in memory: copied in few calls.
 
-In host memory NumPy copies, on the thread that asks: torch shares a copy out among threads, which
-wait for each other wherever processors are busy. The exception is where torch is faster: it
-selects into rows that lie apart at once.
+In host memory NumPy copies, on the calling thread: torch splits a copy among threads, which wait
+for each other wherever processors are busy. The exception is where torch is faster: it selects into
+strided rows at once.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Memory: TypeAlias = Array | torch.Tensor
 Places: TypeAlias = npt.NDArray[np.int64]
 
 _SMALL = 8 << 10
-"""Bytes of which a call of its own takes longer than a copy of them through a buffer."""
+"""Bytes below which a separate call takes longer than a copy through a buffer."""
 
 _ITEM = 256
 """Bytes of an item from which an index costs less than reading out of order."""
 
 _INDEXED = 256 << 10
-"""Bytes of a chunk's part from which it is worth a call of its own."""
+"""Bytes of a chunk's part from which a separate call is worth its cost."""
 
 _MOST_ITEMS = 1 << 16
-"""Of which there are indices; half a megabyte for each shape."""
+"""The most items with cached indices; half a megabyte for each shape."""
 
 
 class Run:
@@ -48,7 +48,7 @@ class Run:
         if starts == [*range(starts[0], end, tokens)]:
             self._all = slice(starts[0], end)
         self._alone = self._all if len(starts) == 1 else None
-        """Of a chunk that is alone: what is worked out for several takes as long as its copy."""
+        """The slice of a single chunk: the preparation for several takes as long as its copy."""
 
     def gather(self, chunks: Array, memory: Memory) -> None:
         """Copy from *memory*, ``[tokens, ...]``, to *chunks*, ``[rows, tokens, ...]``."""
@@ -91,14 +91,14 @@ class Run:
     def _order(
         self, chunks: Array, memory: Memory
     ) -> tuple[Array, npt.NDArray[np.intp], int] | None:
-        """How to scatter in the order of chunks, where NumPy would go in that of *memory*.
+        """Return how to scatter in the order of chunks, where NumPy would use that of *memory*.
 
         With a head's tokens one after the other in memory it would leap through the chunk, which
         takes up to a third longer.
 
         Returns:
-            The items of *memory* as they lie, where those of its first chunk are among them, and
-            how many there are from one token to the next.
+            The items of *memory* as they lie, the places of those of its first chunk among them,
+            and how many there are from one token to the next.
         """
         one = chunks[0]
         if isinstance(memory, torch.Tensor) or one.nbytes < _INDEXED:
@@ -110,7 +110,7 @@ class Run:
             return None
         turned = memory.T
         if turned.flags.c_contiguous:
-            items = turned.reshape(-1)  # of whole tensors, at a tenth of what as_strided takes
+            items = turned.reshape(-1)  # of whole tensors, in a tenth of the time of as_strided
         else:
             ends = zip(memory.shape, memory.strides, strict=True)
             last = sum((count - 1) * stride for count, stride in ends) // memory.itemsize
@@ -118,12 +118,12 @@ class Run:
         return items, index, memory.strides[0] // memory.itemsize
 
     def _apart(self, chunks: Array, memory: Memory) -> Iterator[tuple[Array, Memory]]:
-        """Each chunk, and its memory."""
+        """Yield each chunk, and its memory."""
         for row, start in zip(self.batch.each(chunks), self._starts, strict=True):
             yield row, memory[start : start + self.batch.tokens]
 
     def _together(self, chunks: Array, memory: Memory) -> Array | None:
-        """The memory of all chunks, ``[chunks, tokens, ...]``, where they are moved at once."""
+        """Return the memory of all chunks, ``[chunks, tokens, ...]``, if they are moved at once."""
         if self._all is None or isinstance(memory, torch.Tensor):
             return None
         if self.batch.rows is not None and chunks[0].nbytes >= _SMALL:
@@ -133,17 +133,17 @@ class Run:
 
 
 class Scattered:
-    """A batch of chunks whose units lie anywhere in memory, or some nowhere."""
+    """A batch of chunks whose units lie anywhere in memory, or have no place."""
 
     def __init__(self, batch: Batch, places: Places, block: int | None = None) -> None:
-        """Say where units are.
+        """Take the places of units.
 
         Args:
             batch: of chunks.
-            places: ``[chunks, units]``; below zero: nowhere.
-            block: places of a block, where memory is ``[blocks, block, ...]``.
+            places: ``[chunks, units]``; below zero: no place.
+            block: places of a block, if memory is ``[blocks, block, ...]``.
         """
-        if batch.rows is None and batch.step < 0:  # their order is free, and torch knows one only
+        if batch.rows is None and batch.step < 0:  # order is free; torch needs it forward
             batch, places = batch.turned(), np.ascontiguousarray(places[::-1])
         self.batch = batch
         self._places = places
@@ -154,14 +154,14 @@ class Scattered:
     def gather(self, chunks: Array, memory: Memory) -> None:
         """Copy from *memory*, ``[places, ...]``, to *chunks*, ``[rows, units, ...]``.
 
-        Every unit is somewhere.
+        Every unit has a place.
         """
         batch, size = self.batch, chunks[0].nbytes
         if isinstance(memory, torch.Tensor):
             for row, at in zip(batch.each(chunks), self._places, strict=True):
                 torch.from_numpy(row).copy_(memory[self._there(at, memory)], non_blocking=True)
         elif self._single and batch.rows is None and size >= _SMALL // 2 and _torchs(chunks):
-            # NumPy would collect all units before it copies them to where they belong.
+            # NumPy would collect all units in a buffer before it copies them to the chunks.
             torch.index_select(
                 torch.from_numpy(memory),
                 0,
@@ -179,7 +179,7 @@ class Scattered:
                 self._collect(row, memory, at)
 
     def scatter(self, chunks: Array, memory: Memory) -> None:
-        """Copy the other way, but nothing to nowhere."""
+        """Copy the other way, and skip units without a place."""
         batch, places = self.batch, self._places
         if self._whole and not isinstance(memory, torch.Tensor):
             if batch.rows is None or chunks[0].nbytes < _SMALL:
@@ -200,7 +200,7 @@ class Scattered:
                 memory[self._index(at)] = row
 
     def _collect(self, row: Array, memory: Array, places: Places) -> None:
-        """Copy units to one chunk's *row*, without a copy between where there is a way."""
+        """Copy units to one chunk's *row*, without an intermediate copy if possible."""
         if self._block is None and row.flags.c_contiguous and memory.flags.c_contiguous:
             np.take(memory, places, axis=0, out=row, mode="clip")
         elif self._block is None and row[0].nbytes >= _SMALL // 2:
@@ -210,11 +210,11 @@ class Scattered:
             row[...] = memory[self._index(places)]
 
     def _index(self, places: Places) -> Places | tuple[Places, Places]:
-        """*places* as an index of memory."""
+        """Return *places* as an index of memory."""
         return places if self._block is None else np.divmod(places, self._block)
 
     def _there(self, places: Places, memory: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The same for memory of another device."""
+        """Return *places* as an index of another device's memory."""
         index = self._index(places)
         each = index if isinstance(index, tuple) else (index,)
         return tuple(torch.from_numpy(one).to(memory.device) for one in each)
@@ -224,7 +224,7 @@ class Scattered:
 def _places_of(
     shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
 ) -> npt.NDArray[np.intp] | None:
-    """Where the items of an array lie, in items, in the order of its dimensions.
+    """Return the offsets of an array's items, in items, in the order of its dimensions.
 
     ``None`` if NumPy takes them in that order anyway, or they are not at whole items.
     """
@@ -240,7 +240,7 @@ def _places_of(
 
 
 def _torchs(array: Array) -> bool:
-    """True if torch can look at *array*: it knows no strides below zero, or of half elements."""
+    """True if torch can use *array*: it allows no strides below zero, or of half elements."""
     return array.flags.aligned and min(array.strides) >= 0
 
 

@@ -32,7 +32,7 @@ from hexkv.ports import (
 class PagedMemory:
     """``pages[layer][plane]`` of ``[blocks, block_size, heads, width]``, for windows of requests.
 
-    Checked once, and looked at once: an engine keeps its pages for as long as it lives.
+    Checked and examined once: an engine keeps its pages for as long as it lives.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PagedMemory:
         fused: bool | None = None,
         direct: bool = False,
     ) -> None:
-        """Look at *pages* through *layout*.
+        """Use *pages* as *layout*.
 
         Args:
             layout: of the KV.
@@ -52,8 +52,8 @@ class PagedMemory:
             direct: see there, too.
 
         Raises:
-            LayoutMismatch: shape or dtype of the pages is not the layout's, or they differ
-                in blocks or device.
+            LayoutMismatch: shape or dtype of the pages is not the layout's, or they differ in
+                blocks or device.
         """
         check_planes(layout, pages)
         blocks, block = pages[0][0].shape[:2]
@@ -80,7 +80,7 @@ class PagedMemory:
         self._apart: list[Stacks] | None = None
 
     def window(self, slots: torch.Tensor | Sequence[int]) -> PagedKV:
-        """A window on one request; see :class:`PagedKV`.
+        """Return a window on one request; see :class:`PagedKV`.
 
         Raises:
             InvalidRequest: *slots* is not a row of integers, or one points past the pages.
@@ -88,13 +88,13 @@ class PagedMemory:
         return PagedKV.on(self, slots)
 
     def whole(self) -> list[Stacks]:
-        """``[blocks, ...]``: rows of whole blocks."""
+        """Return ``[blocks, ...]``: rows of whole blocks."""
         if self._whole is None:
             self._whole = stacked(self.layout, self._given, self.block)
         return self._whole
 
     def apart(self) -> list[Stacks]:
-        """``[blocks, block_size, ...]``: rows of single tokens."""
+        """Return ``[blocks, block_size, ...]``: rows of single tokens."""
         if self._apart is None:
             self._apart = stacked(self.layout, self._given, 1, lead=2)
         return self._apart
@@ -103,9 +103,9 @@ class PagedMemory:
 class PagedKV:
     """A window on one request, ``pages[layer][plane]`` of ``[blocks, block_size, heads, width]``.
 
-    Token *i* lives at ``slots[i] = block * block_size + offset``; ``-1`` says that it has
-    no place: scattering passes it over, and gathering it is an error, since the chunk
-    would be stored with a hole. Two tokens must not share a slot.
+    Token *i* lives at ``slots[i] = block * block_size + offset``; ``-1`` means that it has no
+    place: scattering skips it, and gathering it is an error, since the chunk would be stored with a
+    hole. Two tokens must not share a slot.
 
     In host memory all spans of a call move together: a span that starts and ends where blocks do as
     whole blocks, any other token by token. On CUDA all layers of a span are one launch.
@@ -120,9 +120,9 @@ class PagedKV:
         fused: bool | None = None,
         direct: bool = False,
     ) -> None:
-        """Look at *pages* through *slots*, one integer for every token of the request.
+        """Use *pages* through *slots*, one integer for every token of the request.
 
-        Who makes many windows on the same pages looks at :class:`PagedMemory` once.
+        To make many windows on the same pages, make one :class:`PagedMemory`.
 
         Args:
             layout: of the KV.
@@ -132,15 +132,15 @@ class PagedKV:
             direct: see there, too.
 
         Raises:
-            LayoutMismatch: shape or dtype of the pages is not the layout's, or they differ
-                in blocks or device.
+            LayoutMismatch: shape or dtype of the pages is not the layout's, or they differ in
+                blocks or device.
             InvalidRequest: *slots* is not a row of integers, or one points past the pages.
         """
         self._look(PagedMemory(layout, pages, fused=fused, direct=direct), slots)
 
     @classmethod
     def on(cls, pages: PagedMemory, slots: torch.Tensor | Sequence[int]) -> Self:
-        """A window on *pages*, which were checked before.
+        """Return a window on *pages*, which were checked before.
 
         Raises:
             InvalidRequest: *slots* is not a row of integers, or one points past the pages.
@@ -162,7 +162,7 @@ class PagedKV:
 
     @property
     def background(self) -> bool:
-        """True on the CPU; on a GPU the caller's stream says what comes first."""
+        """True on the CPU; on a GPU the caller's stream orders the copies."""
         return self._pages.fused is None and self._pages.device.type == "cpu"
 
     @property
@@ -213,7 +213,7 @@ class PagedKV:
         return Checked(transfer_on(pages.gpus), flags)
 
     def device_room(self, size: int, owner: str) -> DeviceRoom | None:
-        """Room on a CUDA device with Triton; ``None`` elsewhere."""
+        """Return a buffer on a CUDA device with Triton; ``None`` elsewhere."""
         rooms = self._pages.rooms
         return None if rooms is None else Room.of(rooms, size, owner, self._at, self.tokens)
 
@@ -221,7 +221,7 @@ class PagedKV:
         return torch.from_numpy(self._slots[start:end])
 
     def _moves(self, spans: Sequence[Span]) -> Iterator[tuple[list[Stacks], list[Scattered]]]:
-        """Spans that fill blocks from end to end, and the others, each with the rows to move."""
+        """Yield spans that fill blocks from end to end, and the others, with the rows to move."""
         block = self._pages.block
         whole: list[Span] = []
         apart: list[Span] = []
@@ -268,12 +268,12 @@ def _checked(slots: torch.Tensor | Sequence[int], places: int) -> Places:
 
 
 def _counts(wrong: npt.NDArray[np.bool_]) -> list[int] | None:
-    """How many come before each of them, and before the end; ``None`` if there are none."""
+    """Return how many come before each of them, and before the end; ``None`` if there are none."""
     return [0, *np.cumsum(wrong).tolist()] if wrong.any() else None
 
 
 def _whole_blocks(slots: Places, block: int) -> Places:
-    """The block that each run of *block* tokens fills from end to end; -1 for other runs."""
+    """Return the block that each run of *block* tokens fills from end to end; -1 for other runs."""
     runs = slots[: len(slots) // block * block].reshape(-1, block)
     firsts = runs[:, 0]
     whole = (runs == firsts[:, None] + np.arange(block)).all(1) & (firsts % block == 0)

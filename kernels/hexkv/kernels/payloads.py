@@ -1,7 +1,7 @@
-"""Where the numbers of a coded chunk lie in its payload, for a device that decodes it.
+"""The places of a coded chunk's numbers in its payload, for a device that decodes it.
 
-What a serde and a device's kernels have to agree on. A payload goes to the device as it is; these
-are places in it, in bytes, at no alignment. Needs numpy, and never imports torch.
+A serde and a device's kernels have to agree on these. A payload goes to the device as it is; these
+are places in it, in bytes, at any alignment. Needs numpy, and never imports torch.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class Int4Plane(NamedTuple):
     """``[groups]`` in the dtype of the layout, finite."""
 
     largest: int
-    """Likewise."""
+    """``[groups]`` in the dtype of the layout, finite."""
 
     pairs: int
     """Two steps in a byte, the first in its low half, group after group."""
 
     together: int
-    """So many tokens of a channel are a group, in parts of ``[channels, together]``, the last of
-    which has what tokens are left; even. Zero: a head of a token is one, ``[tokens, heads]``."""
+    """Tokens of a channel that are a group, in parts of ``[channels, together]``, the last
+    of which has the remaining tokens; even. Zero: a head of a token is one, ``[tokens, heads]``."""
 
 
 class BitsPlane(NamedTuple):
@@ -121,7 +121,7 @@ PlaneOfPayload: TypeAlias = CodedPlane | BitsPlane | ScaledPlane | RawPlane
 
 
 class DevicePart(NamedTuple):
-    """What of a payload a device is to have."""
+    """The part of a payload that a device needs."""
 
     start: int
     end: int
@@ -133,17 +133,17 @@ class DevicePart(NamedTuple):
 
 @runtime_checkable
 class SupportsDevicePlanes(Protocol):
-    """What a serde has besides if a device can decode what it encodes."""
+    """The additional ability of a serde whose payloads a device can decode."""
 
     def device_planes(
         self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
     ) -> DevicePart:
-        """Where a run of *layers* is in *payload*, of which nothing else is looked at.
+        """Return where a run of *layers* is in *payload*; the rest of it is not read.
 
-        All that would lead a reader out of tables or the payload was looked at; that streams end
-        as they should is for the device to see.
+        Everything that could lead a reader out of tables or the payload has been checked; the
+        device checks that streams end as they should.
 
         Raises:
-            CorruptFrame: *payload* is not what the serde writes for this shape.
+            CorruptFrame: *payload* is not of the form that the serde writes for this shape.
         """
         ...

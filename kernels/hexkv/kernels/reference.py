@@ -1,8 +1,7 @@
-"""What gather and scatter mean, one token at a time: slow, and obviously right.
+"""Gather and scatter one token at a time: slow, and obviously right.
 
-The fast ways are tested against this one. *place* says where the KV of a token lives:
-``place(layer, plane, position)`` gives a ``[heads, width]`` tensor, or ``None`` where the
-token has no place.
+The fast ways are tested against this one. *place* gives the memory of a token's KV: ``place(layer,
+plane, position)`` returns a ``[heads, width]`` tensor, or ``None`` if the token has no place.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def _bytes(layout: KVLayout, span: Span, at: int, size: int) -> torch.Tensor:
 def _pieces(
     layout: KVLayout, span: Span, layers: range
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """``(layer, plane, position, first byte, bytes)`` of every token's row in a chunk."""
+    """Yield ``(layer, plane, position, first byte, bytes)`` of every token's row in a chunk."""
     tokens = span.end - span.start
     for layer in layers:
         at = layout.layer_span(layer, tokens)[0]

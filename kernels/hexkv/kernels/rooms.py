@@ -1,4 +1,4 @@
-"""Memory of a device that chunks are read into past the host, verified there, and scattered."""
+"""Device memory into which chunks are read past the host, verified there, and scattered."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CHECKSUM = "xxh3-128"
 """The algorithm that a kernel computes."""
 
 _IDLE = 4
-"""Rooms that are kept for the next who asks: a library has registered them by then."""
+"""Buffers that are kept for the next request: a library has registered them by then."""
 
 
 class Rooms:
-    """The rooms of one device. Safe from any thread."""
+    """The buffers of one device. Safe from any thread."""
 
     def __init__(self, fused: Fused, layout: KVLayout) -> None:
         self.fused = fused
@@ -37,7 +37,7 @@ class Rooms:
         self._lock = Lock()
 
     def take(self, size: int) -> torch.Tensor:
-        """Pages of the device of at least *size* bytes, for whoever calls to :meth:`give_back`.
+        """Return pages of the device of at least *size* bytes, until :meth:`give_back`.
 
         Raises:
             RuntimeError: the device has no such memory.
@@ -50,21 +50,21 @@ class Rooms:
         device = self.fused.device
         memory = torch.empty(size + PAGE, dtype=torch.uint8, device=device)
         if device.type == "cuda":
-            # torch gives memory that what the stream has queued may still use. Who fills this
-            # knows no stream; so once, for memory that is kept.
+            # torch may return memory that queued work of the stream still uses. The reader that
+            # fills this knows no stream; so synchronize once, for memory that is kept.
             torch.cuda.current_stream(device).synchronize()
         start = -memory.data_ptr() % PAGE
         return memory[start : start + size]
 
     def give_back(self, memory: torch.Tensor) -> None:
-        """Nobody uses it any more, and nothing that was queued does."""
+        """Return memory that no caller and no queued work uses now."""
         with self._lock:
             self._idle.append(memory)
             del self._idle[:-_IDLE]
 
 
 class _Held:
-    """Memory, and how many hold it."""
+    """Memory, and its number of holders."""
 
     def __init__(self, rooms: Rooms, size: int) -> None:
         self.memory = rooms.take(size)
@@ -108,7 +108,7 @@ class Room:
         slots: Callable[[int, int], torch.Tensor],
         tokens: int,
     ) -> Self | None:
-        """A room for a window of *tokens* tokens at *slots*; ``None`` without memory for it."""
+        """Return a room for a window of *tokens* tokens at *slots*; ``None`` if memory is short."""
         try:
             held = _Held(rooms, size)
         except RuntimeError:
@@ -139,7 +139,7 @@ class Room:
             sums = xxh3.digests(self._held.memory, parts)
             if sums is None:
                 return None
-            # Waits for the kernel, which only reads, and ends by itself.
+            # Waits for the kernel, which only reads, and ends without further work.
             return xxh3.ends(sums.cpu().numpy(), parts)
 
     def scatter(self, spans: Sequence[RoomSpan]) -> Transfer:

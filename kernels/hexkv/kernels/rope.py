@@ -1,6 +1,6 @@
-"""Keys of other positions: rotary embeddings turned on by an offset (RoFormer, arXiv 2104.09864).
+"""Keys of other positions: rotary embeddings rotated by an offset (RoFormer, arXiv 2104.09864).
 
-A key at position *p* has each pair of its elements turned by ``p * frequency``. Turning it by
+A key at position *p* has each pair of its elements rotated by ``p * frequency``. Rotating it by
 ``offset * frequency`` more makes it the key of position ``p + offset``, so that a segment's KV
 serves elsewhere in a prompt. Angles are made in double precision, products in single.
 """
@@ -18,12 +18,12 @@ from hexkv.ports import InvalidRequest
 def rotate(
     keys: torch.Tensor, frequencies: torch.Tensor, offset: int, *, interleaved: bool = False
 ) -> torch.Tensor:
-    """*keys* as they would be *offset* positions later; before, if it is negative.
+    """Return *keys* as they would be *offset* positions later; before, if it is negative.
 
     Args:
         keys: ``[..., width]`` of any floating-point dtype of 16 or 32 bits.
-        frequencies: ``[pairs]`` radians for each position; elements behind the first
-            ``2 * pairs`` are not rotated.
+        frequencies: ``[pairs]`` radians for each position; elements behind the first ``2 * pairs``
+            are not rotated.
         offset: positions.
         interleaved: pairs are neighbours (GPT-J) instead of halves (GPT-NeoX, Llama).
 
@@ -50,12 +50,12 @@ def rotate(
 def rotate_in_place(
     keys: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, *, interleaved: bool = False
 ) -> None:
-    """The same with *keys* themselves, all ``2 * pairs`` elements of which are rotated.
+    """Rotate *keys* themselves, all ``2 * pairs`` elements of which are rotated.
 
     Args:
         keys: as those of :func:`rotate`, any view.
         cosines: ``[pairs]`` of the angles, one of :func:`turns`; and *sines*.
-        sines: likewise.
+        sines: ``[pairs]`` of the same angles.
         interleaved: see there.
     """
     if _in_triton(keys):
@@ -79,7 +79,7 @@ def check_keys(keys: torch.Tensor) -> None:
 def turns(
     frequencies: torch.Tensor, offsets: Sequence[int], device: torch.device
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """``[pairs]`` cosines and sines of each of *offsets*, in single precision on *device*."""
+    """Return ``[pairs]`` cosines and sines of each of *offsets*, as float32 on *device*."""
     angles = frequencies.double().cpu() * torch.tensor(offsets, dtype=torch.float64)[:, None]
     cosines, sines = angles.cos().float().to(device), angles.sin().float().to(device)
     return list(zip(cosines, sines, strict=True))
@@ -88,7 +88,7 @@ def turns(
 def reference(
     keys: torch.Tensor, frequencies: torch.Tensor, offset: int, *, interleaved: bool = False
 ) -> torch.Tensor:
-    """The same as a product of complex numbers of double precision: slow, obviously right."""
+    """Rotate as :func:`rotate` by a product of complex doubles: slow, but obviously right."""
     pairs = len(frequencies)
     first, second = _halves(keys.double()[..., : 2 * pairs], interleaved=interleaved)
     turn = torch.polar(torch.ones(pairs, dtype=torch.float64), frequencies.double() * offset)
@@ -108,7 +108,7 @@ def _rotate(
     *,
     interleaved: bool,
 ) -> None:
-    """*into*, which may be *keys*, gets them rotated."""
+    """Write the rotated *keys* to *into*, which may be *keys*."""
     x, y = _halves(keys, interleaved=interleaved)
     x, y = x.float(), y.float()
     first, second = x * cosines - y * sines, y * cosines + x * sines
@@ -122,7 +122,7 @@ def _in_triton(keys: torch.Tensor) -> bool:
 
 
 def _halves(keys: torch.Tensor, *, interleaved: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Views of the first and of the second element of each pair."""
+    """Return views of the first and of the second element of each pair."""
     if interleaved:
         return keys[..., ::2], keys[..., 1::2]
     half = keys.shape[-1] // 2

@@ -1,8 +1,8 @@
 """Where a model rotates its keys, and by what: for KV that moves to other positions of a prompt.
 
-A rotation that a model did by frequencies that never change can be gone on with, whatever these
-are: scaled ones (linear, Llama 3, YaRN), of a part of the elements, in halves or in pairs. A factor
-that the model puts on its cosines and sines, as YaRN does, is in the stored keys and stays there.
+A model's rotation by frequencies that never change can be continued, whatever these are: scaled
+ones (linear, Llama 3, YaRN), of a part of the elements, in halves or in pairs. A factor that the
+model puts on its cosines and sines, as YaRN does, is in the stored keys and stays there.
 Frequencies that follow the length of the prompt cannot: keys of a short one were rotated by others.
 """
 
@@ -42,17 +42,17 @@ class Rotation:
     """How one kind of layer rotates its keys.
 
     Raises:
-        InvalidRequest: no frequencies, or a place that there is not.
+        InvalidRequest: no frequencies, or a place that does not exist.
     """
 
     frequencies: torch.Tensor
     """``[pairs]`` radians for each position, as the model uses them."""
 
     interleaved: bool = False
-    """Pairs are neighbours (GPT-J) instead of halves of what is rotated (Llama)."""
+    """Pairs are neighbours (GPT-J) instead of halves of the rotated elements (Llama)."""
 
     plane: int = 0
-    """Which plane of the layer it is: ``k`` of attention, ``rope`` of latent attention."""
+    """The plane of the layer: ``k`` of attention, ``rope`` of latent attention."""
 
     start: int = 0
     """The first element of each head that is rotated; ``2 * pairs`` are."""
@@ -75,16 +75,16 @@ class RotaryMap:
     """The rotation of each layer of a model; a layer may have none (NoPE)."""
 
     def __init__(self, layers: Sequence[Rotation | None]) -> None:
-        """One for each layer. Layers that rotate alike best share one object."""
+        """Take one for each layer. Layers that rotate alike should share one object."""
         self.layers = tuple(layers)
 
     @classmethod
     def uniform(cls, layers: int, rotation: Rotation) -> RotaryMap:
-        """The map of a model all of whose layers rotate alike."""
+        """Return the map of a model all of whose layers rotate alike."""
         return cls([rotation] * layers)
 
     def check(self, layout: KVLayout) -> None:
-        """Check that KV of *layout* has what is to be rotated.
+        """Check that KV of *layout* has the elements to rotate.
 
         Raises:
             LayoutMismatch: it has other layers, no such plane, or one that is narrower.
@@ -103,10 +103,10 @@ class RotaryMap:
     def rotate(
         self, layer: int, planes: Sequence[torch.Tensor], runs: Iterable[SegmentRun]
     ) -> None:
-        """Rotate the keys of *runs* in one layer to where they stand, in place.
+        """Rotate the keys of *runs* in one layer to their positions, in place.
 
         Args:
-            layer: whose KV it is.
+            layer: the number of the layer.
             planes: ``[..., tokens, width]`` of each plane, of any strides: the whole prompt's.
             runs: those of a :class:`~hexkv.ports.PromptParts`, each once.
 
@@ -130,7 +130,7 @@ class RotaryMap:
     def rotate_all(
         self, tensors: Sequence[Sequence[torch.Tensor]], runs: Iterable[SegmentRun]
     ) -> None:
-        """Likewise in every layer: ``tensors[layer][plane]``, as windows have them."""
+        """Rotate the keys of *runs* in every layer: ``tensors[layer][plane]``, as in windows."""
         chosen = tuple(runs)
         for layer, planes in enumerate(tensors):
             self.rotate(layer, planes, chosen)

@@ -35,7 +35,7 @@ class Stacks:
         lead: int,
         items: bool,
     ) -> None:
-        """Look at tensors.
+        """Make the stacks of the tensors.
 
         Args:
             layers: of the group.
@@ -43,7 +43,7 @@ class Stacks:
             unit: tokens of a row.
             before: bytes of each token of a chunk before this plane of the first layer.
             layer_bytes: bytes of each token of a chunk from one layer to the next.
-            lead: dimensions that say where a row is.
+            lead: dimensions that give the place of a row.
             items: have the last dimension of a row as one item, in host memory. NumPy copies it
                 with one move of memory then, whatever lies beside it.
         """
@@ -90,12 +90,12 @@ class Stacks:
             for chunks, move, memory in pairs:
                 move.scatter(chunks, memory)
             return
-        with torch.inference_mode():  # or what was made there could not be written
+        with torch.inference_mode():  # else memory made in that mode could not be written
             for chunks, move, memory in pairs:
                 move.scatter(chunks, memory)
 
     def _pairs(self, moves: Sequence[Move], layers: range) -> list[tuple[Array, Move, Memory]]:
-        """Each stack's part of each batch of chunks, and its memory.
+        """Return each stack's part of each batch of chunks, and its memory.
 
         One layer's chunks of all batches come before the next layer's: memory is written in order.
 
@@ -123,7 +123,7 @@ class Stacks:
         return pairs
 
     def _view(self, batch: Batch, start: int, stop: int) -> Array:
-        """``[chunks, units, layers, *row]`` of layers ``[start, stop)`` of the group."""
+        """Return ``[chunks, units, layers, *row]`` of layers ``[start, stop)`` of the group."""
         tokens = batch.tokens
         return batch.view(
             self._dtype,
@@ -142,10 +142,10 @@ def stacked(
     axes: Sequence[int] | None = None,
     items: bool = False,
 ) -> list[Stacks]:
-    """All ``planes[layer][plane]`` of ``[places, *row]``, rows of *unit* tokens.
+    """Return all ``planes[layer][plane]`` of ``[places, *row]``, rows of *unit* tokens.
 
-    A place has *lead* dimensions. *axes* are those of the tensors that are looked at, in this
-    order; of any other, the first place is. *items*: see :class:`Stacks`.
+    A place has *lead* dimensions. *axes* are those of the tensors that are used, in this order; of
+    any other, the first place is. *items*: see :class:`Stacks`.
     """
     lies, forms = looked_at(planes, axes, lead)
     kinds = layout.planes

@@ -1,4 +1,4 @@
-"""Waiting for copies that a GPU does behind the caller's back."""
+"""Waiting for asynchronous copies of a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from hexkv.ports import Deadline, Finished, Transfer
 
 _POLL = 50e-6
-"""Seconds between two looks at an event: well under the time one chunk takes."""
+"""Seconds between two checks of an event: well under the time one chunk takes."""
 
 
 class _Queued:
@@ -20,7 +20,7 @@ class _Queued:
         self._events = [torch.cuda.current_stream(device).record_event() for device in devices]
 
     def wait(self, deadline: Deadline) -> bool:
-        # An event can be waited for only without a limit; so look, and sleep in between.
+        # An event can only be waited for without a limit; so check, and sleep in between.
         while not all(event.query() for event in self._events):
             if deadline.expired:
                 return False
@@ -29,10 +29,10 @@ class _Queued:
 
 
 def gpus(devices: Iterable[torch.device]) -> set[torch.device]:
-    """Those of *devices* that copy behind the caller's back."""
+    """Return those of *devices* that copy asynchronously."""
     return {device for device in devices if device.type == "cuda"}
 
 
 def transfer_on(devices: set[torch.device]) -> Transfer:
-    """The transfer of the copies just queued on *devices*, of :func:`gpus`; finished without."""
+    """Return the transfer of the copies just queued on *devices*; a finished one if none."""
     return _Queued(devices) if devices else Finished()

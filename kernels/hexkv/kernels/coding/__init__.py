@@ -1,6 +1,6 @@
 """Quantised KV and its entropy coder, in numpy and compiled by numba; no torch.
 
-``plain`` says what is computed, with numpy. ``compiled`` computes the same bytes many times
-as fast; ``choosing`` uses it as soon as it is there. ``tables`` has the probabilities that
-both ends know without sending them, ``floats`` the numbers of KV as single precision.
+``plain`` defines the results, with numpy. ``compiled`` computes the same bytes many times as fast;
+``choosing`` uses it as soon as it is compiled. ``tables`` has the probabilities that both ends know
+without sending them, ``floats`` the numbers of KV as single precision.
 """

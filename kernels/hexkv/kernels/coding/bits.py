@@ -1,7 +1,7 @@
 """The upper bits of numbers as symbols for an entropy coder, and the lower ones as they are.
 
-Of bfloat16 and float32 the upper bits are sign and exponent. Both have seven bits more than
-whole bytes below them: these stand in a byte each, but for every eighth, whose bits are the
+The upper bits of bfloat16 and float32 are sign and exponent. Both have seven bits more than whole
+bytes below them: these are stored in a byte each, except for every eighth, whose bits are the
 highest of the other seven.
 """
 
@@ -19,7 +19,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Words: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 UPPER = {DType.BFLOAT16: 9, DType.FLOAT32: 9}
-"""How many upper bits a dtype has; those that are not here have eight."""
+"""The number of upper bits of a dtype; those that are not here have eight."""
 
 _SEVEN = 0x7F
 _MOST = 128
@@ -27,18 +27,18 @@ _MOST = 128
 
 
 def words(plane: memoryview, dtype: DType) -> Words:
-    """The elements of *plane* as integers."""
+    """Return the elements of *plane* as integers."""
     if dtype.itemsize == 1:
         return np.frombuffer(plane, np.uint8)
     return np.frombuffer(plane, "<u2" if dtype.itemsize == 2 else "<u4")
 
 
 def symbols(elements: Words, dtype: DType) -> tuple[Bytes, npt.NDArray[np.uint16]] | None:
-    """The upper bits of *elements* as numbers below 256, and what each of these stands for.
+    """Return the upper bits of *elements* as symbols below 256, and each symbol's meaning.
 
     Numbers in their order are those of one sign, then those of the other, by magnitude.
 
-    ``None`` where there are too many of them, as infinities and NaN beside small numbers are.
+    ``None`` if there are too many of them, as infinities and NaN beside small numbers are.
     """
     if dtype not in UPPER:
         return (elements >> 8 * (dtype.itemsize - 1)).astype(np.uint8), np.arange(
@@ -56,7 +56,7 @@ def symbols(elements: Words, dtype: DType) -> tuple[Bytes, npt.NDArray[np.uint16
 
 
 def least_of(exponents: Bytes) -> int | None:
-    """The exponent whose place zero takes; ``None`` where there are too many of them."""
+    """Return the exponent whose place zero takes; ``None`` if there are too many exponents."""
     # Zero is far from all others: it takes the place before them. As bytes, it is behind them.
     least, most = int((exponents - np.uint8(1)).min()), int(exponents.max())
     return None if most - least >= _MOST else min(least, most)
@@ -64,7 +64,7 @@ def least_of(exponents: Bytes) -> int | None:
 
 @lru_cache(maxsize=256)
 def meanings(least: int) -> npt.NDArray[np.uint16]:
-    """What symbols stand for, where *least* is the place of zero."""
+    """Return the meaning of each symbol, where *least* is the place of zero."""
     place = np.arange(256, dtype=np.uint16)
     exponent = np.where(place & 0x7F, least + (place & 0x7F), 0)
     found = ((place & 0x80) << 1 | exponent & 0xFF).astype(np.uint16)
@@ -73,7 +73,7 @@ def meanings(least: int) -> npt.NDArray[np.uint16]:
 
 
 def lower(elements: Words, dtype: DType) -> list[Bytes]:
-    """All other bits: whole bytes, the least significant first, then what is left."""
+    """Return all other bits: whole bytes, the least significant first, then the rest."""
     rest = 8 * dtype.itemsize - UPPER.get(dtype, 8)
     planes = [(elements >> 8 * at).astype(np.uint8) for at in range(rest // 8)]
     return (
@@ -82,7 +82,7 @@ def lower(elements: Words, dtype: DType) -> list[Bytes]:
 
 
 def sizes(elements: int, dtype: DType) -> list[int]:
-    """Bytes of each of the arrays of :func:`lower`."""
+    """Return the bytes of each of the arrays of :func:`lower`."""
     rest = 8 * dtype.itemsize - UPPER.get(dtype, 8)
     return [elements] * (rest // 8) + [7 * -(-elements // 8)] * (rest % 8 > 0)
 
@@ -97,7 +97,7 @@ def join(upper: Words, planes: list[Bytes], dtype: DType) -> None:
 
 
 def _sevens(elements: Bytes) -> Bytes:
-    """The lower seven bits of *elements*, in seven bytes for each eight."""
+    """Return the lower seven bits of *elements*, in seven bytes for each eight."""
     share = -(-len(elements) // 8)
     parts = np.zeros(8 * share, np.uint8)
     np.bitwise_and(elements, _SEVEN, out=parts[: len(elements)])
@@ -108,7 +108,7 @@ def _sevens(elements: Bytes) -> Bytes:
 
 
 def _unpacked(packed: Bytes, count: int) -> Bytes:
-    """The *count* elements of seven bits that :func:`_sevens` was given."""
+    """Return the *count* elements of seven bits that :func:`_sevens` packed."""
     share = len(packed) // 7
     parts = np.empty(8 * share, np.uint8)
     np.bitwise_and(packed, _SEVEN, out=parts[: 7 * share])

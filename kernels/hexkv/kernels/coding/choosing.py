@@ -1,9 +1,9 @@
-"""Compiled code as soon as it is there, numpy until then.
+"""Compiled code as soon as it is ready, numpy until then.
 
-Compiling takes seconds, once per machine and version; a store must not wait for it, and
-neither must a process that never stores. So nothing happens before the first use, which
-starts a thread that compiles, or loads what was compiled before. Both give the same bytes,
-so that nobody can tell when the change happens, but by the clock.
+Compiling takes seconds, once per machine and version; a store must not wait for it, and neither
+must a process that never stores. So nothing happens before the first use, which starts a thread
+that compiles, or loads the code that was compiled before. Both give the same bytes, so the change
+is visible only in the time that a call takes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ C = TypeVar("C")
 
 
 class Coder(Protocol):
-    """What ``plain`` and ``compiled`` have; see :mod:`hexkv.kernels.coding.plain`."""
+    """The functions of ``plain`` and ``compiled``; see :mod:`hexkv.kernels.coding.plain`."""
 
     def symbols(
         self, elements: Bits, dtype: DType
@@ -70,7 +70,7 @@ class Coder(Protocol):
 
 
 class LowBit(Protocol):
-    """What ``lowbit`` and ``compiled_lowbit`` have; see :mod:`hexkv.kernels.coding.lowbit`.
+    """The functions of ``lowbit`` and ``compiled_lowbit``; see :mod:`hexkv.kernels.coding.lowbit`.
 
     Numbers and levels are ``[groups, peers]``, scales ``[groups]``.
     """
@@ -113,7 +113,7 @@ def _compiled_lowbit() -> LowBit:
 
 
 class _Fastest(Generic[C]):
-    """The fastest coder that does not make anybody wait."""
+    """The fastest coder that can be used without waiting for the compiler."""
 
     def __init__(self, load: Callable[[], C], until: C) -> None:
         self._load = load
@@ -123,7 +123,7 @@ class _Fastest(Generic[C]):
 
     @property
     def coder(self) -> C:
-        """To use for one call; the first question starts the compiler."""
+        """The coder for one call; the first access starts the compiler."""
         if self._thread is None:
             with self._starting:
                 if self._thread is None:
@@ -133,7 +133,7 @@ class _Fastest(Generic[C]):
         return self._coder
 
     def wait(self, timeout: float) -> bool:
-        """Start if need be, and wait at most *timeout* seconds. Whether it is compiled then."""
+        """Start if need be, and wait at most *timeout* seconds. True if it is compiled then."""
         _ = self.coder
         if self._thread is not None:
             self._thread.join(timeout)
@@ -147,14 +147,14 @@ class _Fastest(Generic[C]):
 
 
 class Choice(_Fastest[Coder]):
-    """The fastest entropy coder that does not make anybody wait."""
+    """The fastest entropy coder that can be used without waiting for the compiler."""
 
     def __init__(self, load: Callable[[], Coder] = _compiled) -> None:
         super().__init__(load, plain)
 
 
 class LowBitChoice(_Fastest[LowBit]):
-    """The fastest coder of 8 and 4 bits that does not make anybody wait."""
+    """The fastest coder of 8 and 4 bits that can be used without waiting for the compiler."""
 
     def __init__(self, load: Callable[[], LowBit] = _compiled_lowbit) -> None:
         super().__init__(load, lowbit)

@@ -1,14 +1,13 @@
-"""What ``plain`` computes, compiled by numba: the same bytes, many times as fast.
+"""The functions of ``plain``, compiled by numba: the same bytes, many times as fast.
 
-Importing this compiles, or loads what an earlier process compiled; it takes seconds once
-and then a tenth of one. Everything runs without the GIL. All indices come from shapes, from
-checked tables or from counters that are compared before each row, so no input leads
-outside an array.
+Importing this compiles, or loads the code that an earlier process compiled; it takes seconds once
+and then a tenth of one. Everything runs without the GIL. All indices come from shapes, from checked
+tables or from counters that are compared before each row, so no input leads outside an array.
 
 The coder goes through 64 lanes at a time, in short loops without order that LLVM turns into the
-vector code of the processor at hand. What has an order, which lanes move a word and where it
-stands, is a loop over those lanes alone, a tenth to a quarter of them: see :func:`_less`. That
-takes operations of LLVM that each of its targets has, so there is one path for all processors.
+vector code of the processor at hand. The part with an order, which lanes move a word and where it
+is, is a loop over those lanes alone, a tenth to a quarter of them: see :func:`_less`. That takes
+operations of LLVM that each of its targets has, so there is one path for all processors.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _BITMAP = ir.IntType(GROUP)
 
 @inline
 def _less(_: Any, left: Any, right: Any) -> Any:
-    """A bit for each lane of a group, the first the lowest: whether *left* is less than *right*.
+    """Return a bit for each lane of a group, the first the lowest: 1 where *left* is less.
 
     Both are arrays of ``GROUP`` uint32 at least. Bits are in this order on little-endian machines,
     the only ones that numba compiles for.
@@ -70,7 +69,7 @@ def _less(_: Any, left: Any, right: Any) -> Any:
 
 @inline
 def _lowest(_: Any, bits: Any) -> Any:
-    """The place of the lowest bit that is set; one of them has to be."""
+    """Return the place of the lowest bit that is set; one of them has to be."""
 
     def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -142,10 +141,10 @@ def encode(symbols: Bytes, classes: Bytes, turns: Bytes, tables: Tables) -> Stre
 
 @compile_for("void(u4[:, ::1], u4[::1])")
 def _entries(counts: npt.NDArray[np.uint32], table: npt.NDArray[np.uint32]) -> None:
-    """What an encoder looks up: :attr:`~hexkv.kernels.coding.tables.Tables.packed`, by rows.
+    """Fill the table of an encoder: :attr:`~hexkv.kernels.coding.tables.Tables.packed`, by rows.
 
-    Each row twice, so that a symbol and its turn lead to an entry without wrapping. The last is
-    that of a lane that is not there: a symbol that leaves a state as it is.
+    Each row twice, so that a symbol and its turn lead to an entry without wrapping. The last entry
+    is that of a lane that does not exist: a symbol that leaves a state as it is.
     """
     rows, symbols = counts.shape
     for row in range(rows):
@@ -234,7 +233,7 @@ def decode(
     whole: Words = into
     if lanes % GROUP:
         whole = np.empty((tokens, len(lengths) * GROUP), into.dtype)
-    # Gaussians keep what they make of their counts, and all others are asked once.
+    # Gaussians keep the slots of their counts; all others compute them once per call.
     slots = tables.slots if isinstance(tables, Gaussians) else _slots_of(tables.counts)
     ended: bool = _decode(padded, ends, states, classes, turns, slots, values, whole)
     if whole is not into:
@@ -321,6 +320,6 @@ def _decode(
 
 
 def _whole(symbols: Bytes) -> Bytes:
-    """*symbols* of whole groups: with lanes of zeros, if it has to be."""
+    """Return *symbols* of whole groups, padded with lanes of zeros if needed."""
     missing = -symbols.shape[1] % GROUP
     return np.pad(symbols, ((0, 0), (0, missing))) if missing else symbols

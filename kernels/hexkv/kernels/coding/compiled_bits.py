@@ -1,4 +1,4 @@
-"""What ``bits`` takes apart and joins, compiled by numba for bfloat16."""
+"""The functions of ``bits``, compiled by numba for bfloat16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``floats`` rounds, compiled by numba."""
+"""The rounding of ``floats``, compiled by numba."""
 
 from __future__ import annotations
 

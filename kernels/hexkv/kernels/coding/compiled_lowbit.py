@@ -1,6 +1,6 @@
-"""What ``lowbit`` computes, compiled by numba: the same bits, for arrays of two axes.
+"""The functions of ``lowbit``, compiled by numba: the same bits, for arrays of two axes.
 
-All loops go along the axis that lies together in memory and have no order, so LLVM turns them into
+All loops go along the axis that is contiguous in memory and have no order, so LLVM turns them into
 the vector code of the processor at hand. All indices come from shapes.
 """
 
@@ -36,7 +36,7 @@ _INT8, _INT4, _MOST = np.float32(INT8), np.float32(INT4), np.float32(FLOAT8_MOST
 
 @inline
 def _bits(_: Any, __: Any) -> Any:
-    """The bits of a number of single precision."""
+    """Return the bits of a number of single precision."""
 
     def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.IntType(32))
@@ -46,7 +46,7 @@ def _bits(_: Any, __: Any) -> Any:
 
 @inline
 def _number(_: Any, __: Any) -> Any:
-    """The number of single precision that has the bits of an int32."""
+    """Return the number of single precision that has the bits of an int32."""
 
     def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.FloatType())
@@ -162,7 +162,7 @@ def _from_int4(steps: npt.NDArray[np.uint8], low: Floats, high: Floats, values: 
         for peer in range(peers):
             share = np.float32(steps[group, peer]) / _INT4
             value = share * most + (_1 - share) * least
-            # Of two zeros, the one that was computed.
+            # Of two equal zeros, keep the one that was computed.
             value = least if value < least else value  # noqa: FURB136
             values[group, peer] = most if value > most else value  # noqa: FURB136
 

@@ -13,14 +13,14 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 Words: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 FLOATS = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
-"""The dtypes that are numbers to this package. What 8-bit KV says, only its engine knows."""
+"""The dtypes that are numbers to this package. Only the engine knows the meaning of 8-bit KV."""
 
 ROUNDING = {DType.BFLOAT16: 2.0**-8, DType.FLOAT16: 2.0**-11, DType.FLOAT32: 2.0**-24}
-"""How far rounding to a dtype may take a number, as a share of it."""
+"""The largest rounding error of a dtype, as a share of the number."""
 
 
 def empty_bits(shape: tuple[int, int], dtype: DType) -> Words:
-    """Room for the bits of *dtype*'s elements."""
+    """Return uninitialised memory for the bits of *dtype*'s elements."""
     return np.empty(shape, np.uint32) if dtype is DType.FLOAT32 else np.empty(shape, np.uint16)
 
 
@@ -36,7 +36,7 @@ def widened(elements: memoryview, dtype: DType) -> Floats:
 
 
 def narrowed(numbers: Floats, dtype: DType) -> Words:
-    """The bits of finite *numbers* in *dtype*, rounded to nearest, ties to even."""
+    """Return the bits of finite *numbers* in *dtype*, rounded to nearest, ties to even."""
     if dtype is DType.FLOAT32:
         return numbers.view(np.uint32)
     if dtype is DType.FLOAT16:

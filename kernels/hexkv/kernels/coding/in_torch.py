@@ -1,7 +1,7 @@
-"""All of it in plain torch, on any device: what kernels for that device are compared with.
+"""The coders in plain torch, on any device: kernels for that device are compared with these.
 
-It takes and returns what ``in_triton`` does. States are 64-bit integers here, since torch has
-few operations on unsigned ones.
+It takes and returns the same as ``in_triton``. States are 64-bit integers here, since torch has few
+operations on unsigned ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hexkv.kernels.coding.tables import BITS, TOTAL
 
 
 def to_int8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """``[rows, peers]`` numbers in units of their row's largest magnitude over 127.
+    """Return ``[rows, peers]`` numbers in units of their row's largest magnitude over 127.
 
     Returns:
         ``[rows, peers]`` int8, and the largest magnitude of each row in single precision.
@@ -24,7 +24,7 @@ def to_int8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def from_int8(levels: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What :func:`to_int8` was given, to half a unit, as *dtype*."""
+    """Return the values of :func:`to_int8`, exact to half a unit, as *dtype*."""
     return (levels.float() / INT8 * peaks[:, None]).to(dtype)
 
 
@@ -35,28 +35,28 @@ def quantise(values: torch.Tensor, half: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 def to_float8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """``[rows, peers]`` numbers, scaled so that their row's largest magnitude becomes 448.
+    """Return ``[rows, peers]`` numbers, scaled so that their row's largest magnitude becomes 448.
 
     Returns:
-        ``[rows, peers]`` uint8, the bits of float8_e4m3fn as torch rounds to it, and the
-        largest magnitude of each row in single precision.
+        ``[rows, peers]`` uint8, the bits of float8_e4m3fn as torch rounds to it, and the largest
+        magnitude of each row in single precision.
     """
     shares, peaks = _shares(values)
     return (shares * FLOAT8_MOST).to(torch.float8_e4m3fn).view(torch.uint8), peaks
 
 
 def from_float8(codes: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What :func:`to_float8` was given, to a 16th of each number or so, as *dtype*."""
+    """Return the values of :func:`to_float8`, exact to about a 16th of each number, as *dtype*."""
     shares = codes.view(torch.float8_e4m3fn).float() / FLOAT8_MOST
     return (shares * peaks[:, None]).to(dtype)
 
 
 def to_int4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``[rows, peers]`` numbers as one of 16 steps from their row's least to its largest.
+    """Return ``[rows, peers]`` numbers as one of 16 steps from their row's least to its largest.
 
     Returns:
-        Two steps in a byte, the first in its low half, ``[(rows * peers + 1) // 2]`` uint8;
-        the least and the largest of each row in single precision.
+        Two steps in a byte, the first in its low half, ``[(rows * peers + 1) // 2]`` uint8; the
+        least and the largest of each row in single precision.
     """
     low, high = values.float().aminmax(dim=1)
     spread = torch.where(high > low, high - low, 1.0)
@@ -68,7 +68,7 @@ def to_int4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 def from_int4(
     pairs: torch.Tensor, low: torch.Tensor, high: torch.Tensor, peers: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """What :func:`to_int4` was given, ``[rows, peers]``, to half a step, as *dtype*."""
+    """Return the values of :func:`to_int4`, ``[rows, peers]``, to half a step, as *dtype*."""
     steps = torch.stack([pairs & 15, pairs >> 4], 1).flatten()[: len(low) * peers]
     shares = steps.view(-1, peers).float() / INT4
     low, high = low[:, None], high[:, None]
@@ -133,7 +133,7 @@ def decode(
         values: ``[tokens, 2 * symbols]``, of any dtype.
 
     Returns:
-        ``[tokens, lanes]`` values, and a scalar: whether every stream ended as it should.
+        ``[tokens, lanes]`` values, and a scalar: True if every stream ended correctly.
     """
     groups, lanes = len(lengths), len(states)
     padded = torch.cat([words, words.new_zeros(1)])
@@ -155,7 +155,7 @@ def decode(
 
 
 def _shares(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """*values* as parts of their row's largest magnitude, and that."""
+    """Return *values* as parts of their row's largest magnitude, and that magnitude."""
     values = values.float()
     peaks = values.abs().amax(1) if values.numel() else values.new_zeros(len(values))
     # A quotient, not a product: 1 / peak may overflow.

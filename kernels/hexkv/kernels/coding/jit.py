@@ -1,4 +1,4 @@
-"""How numba is asked to compile what this package computes."""
+"""The settings with which numba compiles this package's functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def compile_for(*signatures: str) -> Callable[[F], F]:
-    """numba, for given types only, so that no call ever waits for a compiler."""
+    """Return a decorator that compiles for given types only: so no call waits for a compiler."""
 
     def decorate(function: F) -> F:
         for cache in (True, False):
@@ -24,7 +24,7 @@ def compile_for(*signatures: str) -> Callable[[F], F]:
                     error_model="numpy",
                     boundscheck=False,
                 )(function)
-            except RuntimeError:  # there is no folder that numba can write its cache to
+            except RuntimeError:  # numba finds no folder to write its cache to
                 if not cache:
                     raise
             else:
@@ -35,6 +35,6 @@ def compile_for(*signatures: str) -> Callable[[F], F]:
 
 
 def inline(function: Callable[..., object]) -> Callable[..., Any]:
-    """A function that says to LLVM what calls of it are."""
+    """Return a function that emits the LLVM code of its calls."""
     made: Callable[..., Any] = intrinsic(function)
     return made

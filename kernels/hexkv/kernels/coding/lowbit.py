@@ -1,4 +1,4 @@
-"""Scaled 8-bit and 4-bit numbers, in numpy: what ``compiled_lowbit`` computes, too.
+"""Scaled 8-bit and 4-bit numbers, in numpy; ``compiled_lowbit`` computes the same.
 
 Everything takes ``[..., peers]`` numbers of single precision, the last axis of which shares a
 scale, and is exact about zeros: a constant or empty group has no spread to divide by.
@@ -19,18 +19,18 @@ FLOAT8_MOST = 448.0
 
 _SMALLEST_NORMAL = 2.0**-6
 _SUBNORMAL = 512.0
-"""Subnormal numbers of float8_e4m3fn are multiples of one part in so many."""
+"""Subnormal numbers of float8_e4m3fn are multiples of one part in 512."""
 
 
 def peaks(values: Floats) -> Floats | None:
-    """The largest magnitude of each group, or ``None`` if one is not finite."""
+    """Return the largest magnitude of each group, or ``None`` if one is not finite."""
     with np.errstate(invalid="ignore"):
         found: Floats = np.abs(values).max(axis=-1)
     return found if np.isfinite(found).all() else None
 
 
 def ends(values: Floats) -> tuple[Floats, Floats] | None:
-    """The least and the largest number of each group; ``None`` if a difference is not finite.
+    """Return the least and the largest of each group; ``None`` if a difference is not finite.
 
     Zero with a minus is less than without: so they have the same bits on every machine.
     """
@@ -43,30 +43,30 @@ def ends(values: Floats) -> tuple[Floats, Floats] | None:
 
 
 def _ordered(bits: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Integers in the order of the floats that have these *bits*; and back."""
+    """Return integers in the order of the floats that have these *bits*; and back."""
     return bits ^ (bits >> 31 & 0x7FFFFFFF)
 
 
 def transposed(values: Floats) -> Floats:
-    """``[columns, rows]`` of ``[rows, columns]`` *values*, in memory of their own."""
+    """Return ``[columns, rows]`` of ``[rows, columns]`` *values*, in memory of their own."""
     return np.ascontiguousarray(values.T)
 
 
 def to_int8(values: Floats, peaks: Floats) -> npt.NDArray[np.int8]:
-    """*values* in units of their group's largest magnitude, *peaks*, over 127."""
+    """Return *values* in units of their group's largest magnitude, *peaks*, over 127."""
     levels = np.rint(_shares(values, peaks) * np.float32(INT8))
     return np.asarray(levels, np.int8)
 
 
 def from_int8(levels: npt.NDArray[np.int8], peaks: Floats) -> Floats:
-    """What :func:`to_int8` was given, to half a unit."""
+    """Return the values of :func:`to_int8`, exact to half a unit."""
     shares = levels.astype(np.float32) / np.float32(INT8)
     shares *= peaks[..., None]
     return shares
 
 
 def to_int4(values: Floats, low: Floats, high: Floats) -> npt.NDArray[np.uint8]:
-    """*values* as one of 16 steps from their group's least, *low*, to its largest, *high*."""
+    """Return *values* as one of 16 steps from their group's least, *low*, to its *high*."""
     spread = high - low
     spread[spread == 0] = 1
     steps = values - low[..., None]
@@ -76,21 +76,21 @@ def to_int4(values: Floats, low: Floats, high: Floats) -> npt.NDArray[np.uint8]:
 
 
 def from_int4(steps: npt.NDArray[np.uint8], low: Floats, high: Floats) -> Floats:
-    """What :func:`to_int4` was given, to half a step."""
+    """Return the values of :func:`to_int4`, exact to half a step."""
     shares = steps.astype(np.float32) / np.float32(INT4)
     # Not low + share * spread: that would round above the largest, and out of a dtype.
     values = shares * high[..., None]
     np.subtract(np.float32(1), shares, out=shares)
     shares *= low[..., None]
     values += shares
-    # Not np.clip: which of two zeros it takes is its own business.
+    # Not np.clip: its choice between two equal zeros is not specified.
     np.copyto(values, low[..., None], where=values < low[..., None])
     np.copyto(values, high[..., None], where=values > high[..., None])
     return values
 
 
 def packed(steps: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Two of the 4-bit *steps* in a byte, the first in its low half; an odd last one alone."""
+    """Return two of the 4-bit *steps* in a byte, the first in its low half; an odd last alone."""
     flat = steps.reshape(-1)
     pairs = np.zeros((len(flat) + 1) // 2, np.uint8)
     pairs |= flat[::2]
@@ -99,7 +99,7 @@ def packed(steps: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def unpacked(pairs: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.uint8]:
-    """The *count* steps that :func:`packed` was given."""
+    """Return the *count* steps that :func:`packed` packed."""
     steps = np.empty(2 * len(pairs), np.uint8)
     np.bitwise_and(pairs, 15, out=steps[::2])
     np.right_shift(pairs, 4, out=steps[1::2])
@@ -107,7 +107,7 @@ def unpacked(pairs: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.uint8]:
 
 
 def to_float8(values: Floats, peaks: Floats) -> npt.NDArray[np.uint8]:
-    """The bits of float8_e4m3fn of *values*, scaled so that *peaks* become the largest number."""
+    """Return the float8_e4m3fn bits of *values*, scaled: *peaks* become the largest number."""
     scaled = _shares(values, peaks) * np.float32(FLOAT8_MOST)
     bits = scaled.view(np.uint32)
     sign = (bits >> 24).astype(np.uint8) & 0x80
@@ -120,21 +120,21 @@ def to_float8(values: Floats, peaks: Floats) -> npt.NDArray[np.uint8]:
 
 
 def from_float8(codes: npt.NDArray[np.uint8], peaks: Floats) -> Floats:
-    """What :func:`to_float8` was given, to a 16th of each number or so."""
+    """Return the values of :func:`to_float8`, exact to about a 16th of each number."""
     shares = _FLOAT8[codes]
     shares *= peaks[..., None]
     return shares
 
 
 def _shares(values: Floats, peaks: Floats) -> Floats:
-    """*values* as parts of *peaks*. A quotient, not a product: ``1 / peak`` may overflow."""
+    """Return *values* as parts of *peaks*. No product is used: ``1 / peak`` may overflow."""
     divisors = np.where(peaks > 0, peaks, 1).astype(np.float32)
     with np.errstate(under="ignore"):
         return np.asarray(values / divisors[..., None], np.float32)
 
 
 def _float8() -> Floats:
-    """What each of the 256 codes stands for, as a part of the largest; both NaN as zero."""
+    """Return each of the 256 codes as a part of the largest number; both NaN as zero."""
     codes = np.arange(256)
     exponents, fractions = codes >> 3 & 15, codes & 7
     normal = (8 + fractions) * 2.0 ** (exponents - 10)

@@ -1,4 +1,4 @@
-"""The arrays of which a block is put together, and into which it is taken apart."""
+"""The arrays that are joined to a block, and into which it is split."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Number = TypeVar("Number", np.int8, np.uint8, np.uint16, np.uint32)
 
 
 def raw(piece: Piece) -> memoryview:
-    """The bytes of *piece*, without a copy if it is contiguous."""
+    """Return the bytes of *piece*, without a copy if it is contiguous."""
     if isinstance(piece, bytes | memoryview):
         return memoryview(piece)
     return np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
 
 
 class Cursor:
-    """Takes a block apart, in the order in which it was put together."""
+    """Reads the arrays of a block, in the order in which they were joined."""
 
     def __init__(self, block: memoryview) -> None:
         self._block = block
@@ -30,19 +30,19 @@ class Cursor:
 
     @property
     def at(self) -> int:
-        """Bytes that were taken."""
+        """The number of bytes read."""
         return self._at
 
     @property
     def left(self) -> int:
-        """Bytes that were not taken yet."""
+        """The number of bytes not read yet."""
         return len(self._block) - self._at
 
     def take(self, kind: type[Number], count: int) -> npt.NDArray[Number]:
-        """The next *count* numbers, in memory of their own.
+        """Return the next *count* numbers, in memory of their own.
 
         Raises:
-            CorruptFrame: there are not so many.
+            CorruptFrame: the block has fewer.
         """
         dtype = np.dtype(kind).newbyteorder("<")
         size = count * dtype.itemsize
@@ -53,10 +53,10 @@ class Cursor:
         return found.astype(kind)
 
     def skip(self, size: int) -> int:
-        """Take *size* bytes unseen; where they begin.
+        """Skip *size* bytes. Return the offset at which they begin.
 
         Raises:
-            CorruptFrame: there are not so many.
+            CorruptFrame: the block has fewer.
         """
         if size > self.left:
             raise CorruptFrame(f"a block of {len(self._block)} bytes ends too early")
@@ -64,7 +64,7 @@ class Cursor:
         return self._at - size
 
     def end(self) -> None:
-        """Be sure that all was taken.
+        """Check that the whole block was read.
 
         Raises:
             CorruptFrame: it was not.
@@ -73,7 +73,7 @@ class Cursor:
             raise CorruptFrame(f"a block of {len(self._block)} bytes goes on after its end")
 
     def peaks(self, dtype: DType, count: int) -> Floats:
-        """The next *count* numbers of the layout's *dtype*, which are finite.
+        """Return the next *count* numbers of the layout's *dtype*, which are finite.
 
         Raises:
             CorruptFrame: they are not.

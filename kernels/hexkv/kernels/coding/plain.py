@@ -1,12 +1,12 @@
-"""Quantising and interleaved rANS in numpy: what ``compiled`` computes, for all lanes at once.
+"""Quantising and interleaved rANS in numpy, for all lanes at once; ``compiled`` does the same.
 
-A *lane* is one channel of a plane; its symbols are those of all tokens. 64 neighbouring
-lanes are a *group* with one stream of 16-bit words between them: going through the tokens,
-each decodes a symbol, and those whose state falls below 2**16 take the next words, in the
-order of the lanes. So lanes are decoded in parallel, and no stream has a length of its own.
+A *lane* is one channel of a plane; its symbols are those of all tokens. 64 neighbouring lanes are a
+*group* with one stream of 16-bit words between them: going through the tokens, each decodes a
+symbol, and those whose state falls below 2**16 take the next words, in the order of the lanes. So
+lanes are decoded in parallel, and no stream has a length of its own.
 
-States have 32 bits, and start encoding, so end decoding, at 2**16. See Duda, "Asymmetric
-numeral systems" (arXiv 1311.2540), and Giesen, "Interleaved entropy coders" (1402.3392).
+States have 32 bits, and start encoding, so end decoding, at 2**16. See Duda, "Asymmetric numeral
+systems" (arXiv 1311.2540), and Giesen, "Interleaved entropy coders" (1402.3392).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAST = 1 << 16
 
 
 def quantise(values: Floats, half: int) -> tuple[Bytes, Floats] | None:
-    """The nearest of ``-half .. half`` in units of each row's largest magnitude over *half*.
+    """Return the nearest of ``-half .. half`` in units of each row's largest magnitude over *half*.
 
     Args:
         values: ``[tokens, channels]``.
@@ -54,23 +54,23 @@ def quantise(values: Floats, half: int) -> tuple[Bytes, Floats] | None:
 
 
 def moments(symbols: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The sum of each lane's *symbols*, ``[tokens, lanes]``, and the sum of their squares."""
+    """Return the sum of each lane's *symbols*, ``[tokens, lanes]``, and that of their squares."""
     wide = symbols.astype(np.int64)
     return wide.sum(axis=0), (wide * wide).sum(axis=0)
 
 
 def histograms(symbols: Bytes) -> npt.NDArray[np.uint32]:
-    """How often each lane of ``[tokens, lanes]`` *symbols* has each of 256: ``[lanes, 256]``."""
+    """Count each of 256 symbols in each lane of ``[tokens, lanes]`` *symbols*: ``[lanes, 256]``."""
     lanes = symbols.shape[1]
     places = np.arange(lanes, dtype=np.int64) * 256 + symbols
     return np.bincount(places.reshape(-1), minlength=lanes * 256).astype(np.uint32).reshape(-1, 256)
 
 
 def by_class(seen: npt.NDArray[np.uint32], classes: Bytes, many: int) -> npt.NDArray[np.int64]:
-    """How often lanes of each of *many* classes have each symbol, ``[many, symbols]``.
+    """Count how often lanes of each of *many* classes have each symbol, ``[many, symbols]``.
 
     Args:
-        seen: ``[lanes, symbols]``, how often lanes have them.
+        seen: ``[lanes, symbols]``, how often each lane has them.
         classes: that of each lane.
         many: more than any of *classes*.
     """
@@ -82,9 +82,9 @@ def by_class(seen: npt.NDArray[np.uint32], classes: Bytes, many: int) -> npt.NDA
 def weighed(
     seen: npt.NDArray[np.uint32], weights: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """``[rows, lanes]`` sums of what lanes saw, ``[lanes, symbols]``, by each row of *weights*.
+    """Return ``[rows, lanes]``: sums of *seen*, ``[lanes, symbols]``, by each row of *weights*.
 
-    Symbol by symbol, since floats in another order add up to something else.
+    Symbol by symbol, since floats in another order add up to another sum.
     """
     found = np.zeros((len(weights), len(seen)))
     for symbol in range(seen.shape[1]):
@@ -95,7 +95,7 @@ def weighed(
 def fitting(
     sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], tokens: int, found: Gaussians
 ) -> tuple[Bytes, Bytes]:
-    """The class of width and the turn of each lane, from the moments of its symbols."""
+    """Return the class of width and the turn of each lane, from the moments of its symbols."""
     means = (2 * sums + tokens) // (2 * tokens)
     spreads = squares - 2 * means * sums + tokens * means * means
     classes = np.searchsorted(found.spreads, spreads * SPREAD // tokens)
@@ -109,7 +109,7 @@ def encode(symbols: Bytes, classes: Bytes, turns: Bytes, tables: Tables) -> Stre
     Args:
         symbols: less than ``tables.symbols``.
         classes: the row of the tables that each lane uses.
-        turns: what is taken from each lane's symbols first, modulo their number.
+        turns: subtracted from each lane's symbols first, modulo their number.
         tables: the probabilities.
     """
     tokens, lanes = symbols.shape
@@ -143,17 +143,17 @@ def decode(
     """Fill *into*, ``[tokens, lanes]``, with the values of the symbols in *streams*.
 
     Args:
-        streams: what :func:`encode` gave, or anything of the right lengths.
+        streams: the result of :func:`encode`, or anything of the right lengths.
         classes: less than ``CLASSES``.
         turns: less than ``tables.symbols``.
         tables: the probabilities.
-        values: ``[tokens, 2 * symbols]``: what each symbol of each token stands for, twice,
-            since a symbol and its turn add up to less than twice their number. Or ``[1, symbols]``
-            of all tokens, where there are no turns.
+        values: ``[tokens, 2 * symbols]``: the value of each symbol of each token, twice, since a
+            symbol and its turn add up to less than twice their number. Or ``[1, symbols]`` of all
+            tokens, if there are no turns.
         into: of the type of *values*.
 
     Returns:
-        Whether every stream ended as an encoder begins.
+        True if every stream ended in the state in which an encoder begins.
     """
     words, lengths, states = streams
     lanes = len(states)

@@ -1,9 +1,9 @@
 """Probabilities that encoder and decoder know without sending them: Gaussians of 32 widths.
 
-The quantised values of one channel are nearly Gaussian, so one byte that names a width says
-almost as much as the table of counts that a chunk could carry along, which would take two
-bits an element (measured; see the README). All is computed with decimals and integers, so
-that every machine has the same tables: a difference of one would scramble every chunk.
+The quantised values of one channel are nearly Gaussian, so one byte that names a width carries
+almost as much as the table of counts that a chunk could carry along, which would take two bits an
+element (measured; see the README). All is computed with decimals and integers, so that every
+machine has the same tables: a difference of one would scramble every chunk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 BITS = 12
-"""Probabilities are multiples of 2**-12, and none is zero: whatever comes can be coded."""
+"""Probabilities are multiples of 2**-12, and none is zero: any symbol can be coded."""
 
 TOTAL = 1 << BITS
 
@@ -35,15 +35,15 @@ _NARROWEST = Decimal("0.15")
 _STEP = Decimal(7) / Decimal(6)
 _DIGITS = Context(prec=40, rounding=ROUND_HALF_EVEN)
 _FAR = 7
-"""Beyond so many widths a Gaussian has less left than these tables can say."""
+"""Beyond so many widths a Gaussian has less left than these tables can represent."""
 
 
 @dataclass(frozen=True)
 class Tables:
     """Probabilities of symbols, a row of them for each class of lanes.
 
-    Each row of *counts* adds up to ``TOTAL``, and none of them is all of it. Symbols whose count
-    is zero cannot be coded. There are 256 at most.
+    Each row of *counts* adds up to ``TOTAL``, and none of them is all of it. Symbols whose count is
+    zero cannot be coded. There are 256 at most.
     """
 
     counts: npt.NDArray[np.uint32]
@@ -56,7 +56,7 @@ class Tables:
 
     @cached_property
     def slots(self) -> npt.NDArray[np.uint32]:
-        """``[classes * TOTAL]``: what a decoder finds by the low bits of its state.
+        """``[classes * TOTAL]``: a decoder's entry for the low bits of its state.
 
         That is ``count << 20 | place << 8 | symbol``, where *place* counts the slots of the symbol.
         """
@@ -69,12 +69,12 @@ class Tables:
 
     @cached_property
     def packed(self) -> npt.NDArray[np.uint32]:
-        """``[classes, symbols]``: ``start << 16 | count``, what an encoder looks up."""
+        """``[classes, symbols]``: ``start << 16 | count``, the entries of an encoder."""
         return np.asarray(self.starts << 16 | self.counts, np.uint32)
 
     @property
     def symbols(self) -> int:
-        """How many symbols the alphabet has."""
+        """The number of symbols in the alphabet."""
         return int(self.counts.shape[1])
 
 
@@ -89,11 +89,12 @@ class Gaussians(Tables):
 
 
 def counted(seen: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Counts for :class:`Tables`, as near as may be to how often symbols were *seen*.
+    """Return counts for :class:`Tables`, as close as possible to how often symbols were *seen*.
 
     Args:
-        seen: ``[classes, symbols]``, of two symbols at least. What was never seen has no count,
-            and cannot be coded; of a class that saw nothing, that is all but the first two.
+        seen: ``[classes, symbols]``, of two symbols at least. A symbol that was never seen has no
+            count, and cannot be coded; in a class without any symbols, that is all but the first
+            two.
     """
     there = seen > 0
     sums = np.maximum(seen.sum(axis=1, keepdims=True), 1)
@@ -108,7 +109,7 @@ def counted(seen: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
 
 
 def tables(half: int) -> Gaussians:
-    """The tables for levels ``-half .. half``; *half* is one of ``HALVES``."""
+    """Return the tables for levels ``-half .. half``; *half* is one of ``HALVES``."""
     if half not in HALVES:
         raise ValueError(f"no alphabet has levels from -{half} to {half}")
     return _all()[half]
@@ -116,7 +117,7 @@ def tables(half: int) -> Gaussians:
 
 @cache
 def _all() -> dict[int, Gaussians]:
-    """Made together, in a fifth of a second: no payload can ask for memory by naming another."""
+    """Make all tables, in a fifth of a second: so no payload can take memory by naming another."""
     return {half: _tables(half) for half in HALVES}
 
 
@@ -133,9 +134,9 @@ def _tables(half: int) -> Gaussians:
 
 
 def _shares(half: int, width: Decimal) -> list[Decimal]:
-    """The probabilities of all levels under a Gaussian of *width* levels around zero.
+    """Return the probabilities of all levels under a Gaussian of *width* levels around zero.
 
-    What lies beyond the outermost levels is theirs: that is where it was clipped to.
+    The share beyond the outermost levels is added to them: values there were clipped to them.
     """
     below = [Decimal(0)]
     below += [_normal((Decimal(2 * level - 1) / 2) / width) for level in range(1 - half, half + 1)]
@@ -144,14 +145,14 @@ def _shares(half: int, width: Decimal) -> list[Decimal]:
 
 
 def _counts(shares: list[Decimal]) -> list[int]:
-    """*shares* in whole counts that add up to ``TOTAL``, none of them zero."""
+    """Return *shares* as whole counts that add up to ``TOTAL``, none of them zero."""
     counts = [1 + int(share * (TOTAL - len(shares))) for share in shares]
     counts[len(counts) // 2] += TOTAL - sum(counts)
     return counts
 
 
 def _normal(x: Decimal) -> Decimal:
-    """The normal distribution function, by its series of positive terms (Marsaglia 2004)."""
+    """Return the normal distribution function, by its series of positive terms (Marsaglia 2004)."""
     if abs(x) > _FAR:
         return Decimal(int(x > 0))
     term = total = x

@@ -1,7 +1,7 @@
 """Numbers whose upper bits are coded by tables of the payload's own, decoded from its bytes.
 
-The payload has counts, which are a few bytes; what a decoder looks up has 16 KiB for each table, so
-a first launch makes that in the device's memory, where it never crosses the bus.
+The payload has counts, which are a few bytes; a decoder's table has 16 KiB each, so a first launch
+makes it in the device's memory, and it never crosses the bus.
 """
 
 import torch
@@ -73,14 +73,14 @@ def decode(
 
 @triton.jit
 def _word(coded, at, mask):
-    """Two bytes at *at*, at no alignment."""
+    """Load two bytes at *at*, at any alignment."""
     low = tl.load(coded + at, mask=mask, other=0).to(tl.uint32)
     return low | (tl.load(coded + at + 1, mask=mask, other=0).to(tl.uint32) << 8)
 
 
 @triton.jit
 def _slots(coded, table, slots, FIELDS: tl.constexpr, BITS: tl.constexpr):
-    """What a decoder finds by the low bits of its state: see ``kernels.coding.tables.Tables``."""
+    """Make a decoder's table by the low bits of its state: see ``kernels.coding.tables.Tables``."""
     number = tl.program_id(0)
     line = table + number * FIELDS
     place = tl.load(line)
@@ -97,7 +97,7 @@ def _slots(coded, table, slots, FIELDS: tl.constexpr, BITS: tl.constexpr):
     tl.store(slots + (number.to(tl.int64) << BITS) + slot, entry.to(tl.int32, bitcast=True))
 
 
-# A token count of one would be compiled in, and be no number on the GPU any more.
+# A token count of one would be compiled in, and be a constant instead of a number on the GPU.
 @triton.jit(do_not_specialize=["tokens"])
 def _decode(
     coded,
@@ -163,6 +163,6 @@ def _decode(
         at += 2 * tl.sum(taking, 0)
         element += row
         target += row
-    # All lanes are back where an encoder begins, and no word is left or was missing.
+    # All lanes are back in an encoder's first state, and no word is left or was missing.
     wrong = tl.sum((here & (state != LEAST)).to(tl.int32), 0)
     tl.store(ended + group, ((wrong == 0) & (at == end)).to(tl.int32))

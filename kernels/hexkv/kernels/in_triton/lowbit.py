@@ -1,7 +1,7 @@
-"""Numbers of 8 and 4 bits with scales on a GPU, as ``kernels.coding.lowbit`` has them.
+"""Numbers of 8 and 4 bits with scales on a GPU, as in ``kernels.coding.lowbit``.
 
-Everything takes ``[rows, peers]``, the numbers of a row sharing a scale, which is found on the way.
-Quotients are rounded as IEEE says: an approximate one would sometimes be another level.
+Everything takes ``[rows, peers]``, the numbers of a row sharing a scale, which is computed as well.
+Quotients are rounded as IEEE 754 defines: an approximate one would sometimes be another level.
 """
 
 from typing import Any, TypeAlias
@@ -48,7 +48,7 @@ def quantise(values: torch.Tensor, half: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 def from_int8(levels: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What :func:`to_int8` was given, to half a unit, as *dtype*."""
+    """Return the values of :func:`to_int8`, exact to half a unit, as *dtype*."""
     return _widened(_from_int8, levels, peaks, dtype, MOST=INT8)
 
 
@@ -67,7 +67,7 @@ def to_float8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def from_float8(codes: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What :func:`to_float8` was given, to a 16th of each number or so, as *dtype*."""
+    """Return the values of :func:`to_float8`, exact to about a 16th of each number, as *dtype*."""
     return _widened(_from_float8, codes, peaks, dtype, MOST=FLOAT8_MOST)
 
 
@@ -92,7 +92,7 @@ def to_int4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 def from_int4(
     pairs: torch.Tensor, low: torch.Tensor, high: torch.Tensor, peers: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """What :func:`to_int4` was given, ``[rows, peers]``, to half a step, as *dtype*."""
+    """Return the values of :func:`to_int4`, ``[rows, peers]``, to half a step, as *dtype*."""
     rows = len(low)
     values = torch.empty((rows, peers), dtype=dtype, device=pairs.device)
     _run(_from_int4, (rows + 1) // 2, pairs, low, high, values, rows, peers, MOST=INT4)
@@ -102,7 +102,7 @@ def from_int4(
 def _narrowed(
     kernel: Kernel, values: torch.Tensor, kind: torch.dtype, **constants: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes of *kind*, and the largest magnitude of each row."""
+    """Return codes of *kind*, and the largest magnitude of each row."""
     rows, peers = values.shape
     codes = torch.empty(values.shape, dtype=kind, device=values.device)
     peaks = torch.zeros(rows, dtype=torch.float32, device=values.device)
@@ -126,7 +126,7 @@ def _run(
     *arguments: torch.Tensor | int,
     **constants: float,
 ) -> None:
-    """Launch *kernel*, each program of which has some of *lines* of as many as there are peers."""
+    """Launch *kernel*; each of its programs has some of *lines*, which are as long as the peers."""
     if not source.numel():
         return
     wide = triton.next_power_of_2(arguments[-1])
@@ -144,7 +144,7 @@ def _run(
 
 @triton.jit
 def _tile(rows, peers, ROWS: tl.constexpr, PEERS: tl.constexpr):
-    """Which rows a program has, where their numbers are, and which of them there are."""
+    """Return a program's rows, the places of their numbers, and a mask of those that exist."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     peer = tl.arange(0, PEERS)
     mask = (row < rows)[:, None] & (peer < peers)[None, :]
@@ -153,7 +153,7 @@ def _tile(rows, peers, ROWS: tl.constexpr, PEERS: tl.constexpr):
 
 @triton.jit
 def _shares(values, peaks, at, mask, row, rows, ROWS: tl.constexpr, PEERS: tl.constexpr):
-    """Numbers as parts of the largest magnitude in their row, which goes to *peaks*."""
+    """Return numbers as parts of the largest magnitude in their row, which goes to *peaks*."""
     value = tl.load(values + at, mask=mask, other=0).to(tl.float32)
     peak = tl.max(tl.abs(value), 1)
     tl.store(peaks + row, peak, mask=row < rows)
@@ -216,7 +216,7 @@ def _to_float8(
     sign, size = (bits >> 24) & 0x80, bits & 0x7FFFFFFF
     # Three bits of fraction stay, to nearest, ties to even; exponents count from -7, not -127.
     normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
-    # What is less than 2**-6 is a multiple of 2**-9.
+    # Numbers below 2**-6 are multiples of 2**-9.
     small = ((tl.abs(scaled) * 512 + ROUNDING) - ROUNDING).to(tl.int32)
     code = tl.where(size < (121 << 23), small, normal) | sign
     tl.store(codes + at, code.to(tl.uint8), mask=mask)
@@ -224,7 +224,7 @@ def _to_float8(
 
 @triton.jit
 def float8_share(code, MOST: tl.constexpr, ROWS: tl.constexpr, PEERS: tl.constexpr) -> tl.tensor:
-    """What ``[ROWS, PEERS]`` codes of float8_e4m3fn stand for, as a part of the largest."""
+    """Return ``[ROWS, PEERS]`` codes of float8_e4m3fn as parts of the largest number."""
     size = code & 0x7F
     normal = ((size + (120 << 3)) << 20).to(tl.float32, bitcast=True)
     number = tl.where(size < 8, size.to(tl.float32) * (1.0 / 512), normal)
@@ -303,10 +303,10 @@ def _to_int4(
 def int4_number(
     step, low, high, MOST: tl.constexpr, ROWS: tl.constexpr, PEERS: tl.constexpr
 ) -> tl.tensor:
-    """What ``[ROWS, PEERS]`` steps from *low* to *high* stand for."""
+    """Return the numbers of ``[ROWS, PEERS]`` steps from *low* to *high*."""
     share = tl.div_rn(step.to(tl.float32), tl.full((ROWS, PEERS), MOST, tl.float32))
     value = share * high + (1.0 - share) * low
-    # Of two zeros, the one that was computed: not the least and the largest of two.
+    # Of two equal zeros, keep the one that was computed: so no minimum and maximum.
     value = tl.where(value < low, low, value)
     return tl.where(value > high, high, value)
 

@@ -24,10 +24,10 @@ SCALED_FIELDS = 7
 codes; in elements, where its values begin; groups; numbers of each; elements of a token."""
 
 CODES = {Int8Plane: 0, Float8Plane: 1, Int4Plane: 2}
-"""What the kernel calls a way to code numbers."""
+"""The kernel's number for each coding."""
 
 _MOST = (INT8, FLOAT8_MOST, INT4)
-"""The largest of each."""
+"""The largest number of each coding."""
 
 _KINDS = {
     torch.bfloat16: tl.bfloat16,
@@ -58,7 +58,7 @@ def decode(
         coded: uint8, the payload.
         table: ``[groups, CODED_FIELDS]`` int64.
         slots: ``Tables.slots`` of all alphabets, one after the other, as int32.
-        levels: what each symbol stands for as a share of the largest magnitude, twice, likewise.
+        levels: each symbol's share of the largest magnitude, twice, of all alphabets in that order.
         into: the chunk, as integers of the size of *dtype*.
         tokens: of the chunk.
         dtype: of the layout.
@@ -131,7 +131,7 @@ def from_scaled(
 
 @triton.jit
 def _scale(coded, at, mask, KIND: tl.constexpr):
-    """The numbers of the layout's dtype at bytes *at*, in single precision."""
+    """Load the numbers of the layout's dtype at bytes *at*, in single precision."""
     bits = tl.load(coded + at, mask=mask, other=0).to(tl.uint32)
     bits |= tl.load(coded + at + 1, mask=mask, other=0).to(tl.uint32) << 8
     if tl.float32 == KIND:
@@ -147,9 +147,9 @@ def _scale(coded, at, mask, KIND: tl.constexpr):
 
 @triton.jit
 def _narrowed(number, KIND: tl.constexpr):
-    """The bits of *number* in the layout's dtype, rounded to nearest, ties to even.
+    """Return the bits of *number* in the layout's dtype, rounded to nearest, ties to even.
 
-    In integers for bfloat16: Triton's interpreter cuts off, and this is to be the same everywhere.
+    In integers for bfloat16: Triton's interpreter cuts off, and results must not depend on it.
     """
     if KIND == tl.float32:
         made = number.to(tl.int32, bitcast=True)
@@ -162,7 +162,7 @@ def _narrowed(number, KIND: tl.constexpr):
     return made
 
 
-# A token count of one would be compiled in, and be no number on the GPU any more.
+# A token count of one would be compiled in, and be a constant instead of a number on the GPU.
 @triton.jit(do_not_specialize=["tokens"])
 def _decode(
     coded,
@@ -216,7 +216,7 @@ def _decode(
         at += 2 * tl.sum(taking, 0)
         scale += size
         target += row
-    # All lanes are back where an encoder begins, and no word is left or was missing.
+    # All lanes are back in an encoder's first state, and no word is left or was missing.
     wrong = tl.sum((here & (state != LEAST)).to(tl.int32), 0)
     tl.store(ended + group, ((wrong == 0) & (at == end)).to(tl.int32))
 

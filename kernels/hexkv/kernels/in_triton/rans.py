@@ -1,7 +1,7 @@
 """Interleaved rANS on a GPU: the streams of :mod:`hexkv.kernels.coding.plain`, bit for bit.
 
-A program has a group of 64 lanes, and nothing leads it anywhere else: reading is masked by the
-ends of its own stream, and every index into tables is made of a few bits.
+A program has a group of 64 lanes, and cannot leave it: reads are masked by the ends of its own
+stream, and every index into tables is made of a few bits.
 """
 
 import torch
@@ -23,8 +23,8 @@ def decode(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`hexkv.kernels.coding.plain.decode`; all on one GPU.
 
-    A chunk is one launch: its planes follow each other, each with groups, words and lanes of
-    its own, and all of one alphabet and one number of channels.
+    A chunk is one launch: its planes follow each other, each with its own groups, words and lanes,
+    and all of one alphabet and one number of channels.
 
     Args:
         words: ``[words]`` int16 or uint16: bits, not numbers.
@@ -36,8 +36,8 @@ def decode(
         values: ``[planes, tokens, 2 * symbols]`` of 16 or 32 bits.
 
     Returns:
-        ``[planes, tokens, channels]`` values, as a chunk has them, and a scalar on the GPU:
-        whether every stream ended as it should. Asking for it waits for the GPU.
+        ``[planes, tokens, channels]`` values, as a chunk has them, and a scalar on the GPU: True if
+        every stream ended correctly. Reading it waits for the GPU.
     """
     planes, tokens, choices = values.shape
     channels = len(states) // planes
@@ -68,7 +68,7 @@ def decode(
     return into, ended.all()
 
 
-# A token count of one would be compiled in, and be no number on the GPU any more.
+# A token count of one would be compiled in, and be a constant instead of a number on the GPU.
 @triton.jit(do_not_specialize=["tokens"])
 def _decode(
     words,
@@ -115,7 +115,7 @@ def _decode(
         at += tl.sum(taking, 0)
         row_of_values += choices
         target += channels
-    # All lanes are back where an encoder begins, and no word is left or was missing.
+    # All lanes are back in an encoder's first state, and no word is left or was missing.
     wrong = tl.sum((here & (state != LEAST)).to(tl.int32), 0)
     tl.store(ended + group, ((wrong == 0) & (at == end)).to(tl.int32))
 

@@ -64,7 +64,7 @@ def _rotate(
     kind = made.dtype.element_ty
     tl.store(made + first, (x * cosine - y * sine).to(kind), mask=mask)
     tl.store(made + second, (y * cosine + x * sine).to(kind), mask=mask)
-    # What is behind the pairs stays as it is.
+    # Elements behind the pairs stay as they are.
     behind = 2 * pairs + pair
     left = start + behind[None, :]
     mask = (row < rows)[:, None] & (behind < width)[None, :]

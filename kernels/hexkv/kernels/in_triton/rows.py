@@ -10,7 +10,7 @@ import triton.language as tl
 from hexkv.ports import LayoutMismatch
 
 TOKENS, ELEMENTS = 16, 128
-"""What one step of a program moves. With 64-bit words that is 16 KiB."""
+"""The part that one step of a program moves. With 64-bit words that is 16 KiB."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WORDS = {1: tl.uint8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
@@ -22,7 +22,7 @@ class _Plane(NamedTuple):
 
     address: int
     before: int
-    """Words of a token in the planes before this one: so many times the tokens is its place."""
+    """Words of a token in the planes before this one: times the tokens, that is its place."""
     heads: int
     width: int
     block: int
@@ -38,7 +38,7 @@ class Rows:
     """
 
     def __init__(self, planes: Sequence[torch.Tensor]) -> None:
-        """Look at *planes*, of one device and one number of tokens in a block.
+        """Use *planes*, of one device and one number of tokens in a block.
 
         Raises:
             LayoutMismatch: the elements of a row are not side by side.
@@ -48,7 +48,7 @@ class Rows:
         if not word:
             raise LayoutMismatch("the elements of a head are not side by side in memory")
         self.word = word
-        """Bytes of what is moved at a time; chunks begin at multiples of it."""
+        """Bytes that are moved at a time; chunks begin at multiples of it."""
         self._device = planes[0].device
         self._block = planes[0].shape[1]
         self._before = [0]
@@ -67,15 +67,15 @@ class Rows:
 
         Args:
             slots: ``[tokens]`` int64, on the CPU or the planes' device: block times tokens in a
-                block, plus the place in it. Those below zero are passed over.
-            into: ``[bytes]`` uint8 that the device can reach, its own or pinned: the part of
-                a chunk that these planes fill, aligned as they are.
+                block, plus the place in it. Those below zero are skipped.
+            into: ``[bytes]`` uint8 that the device can reach, its own or pinned: the part of a
+                chunk that these planes fill, aligned as they are.
             planes: a run of them.
         """
         self._move(slots, into, planes, scatter=False)
 
     def scatter(self, slots: torch.Tensor, data: torch.Tensor, planes: range) -> None:
-        """Queue the copy of *data* to *planes* at *slots*; likewise."""
+        """Queue the copy of *data* to *planes* at *slots*; see :meth:`gather`."""
         self._move(slots, data, planes, scatter=True)
 
     def _move(
@@ -87,7 +87,7 @@ class Rows:
         words = flat.view(_INTEGERS[self.word])
         if len(words) != tokens * (self._before[planes.stop] - self._before[planes.start]):
             raise ValueError(f"{flat.numel()} bytes are not {tokens} tokens of {planes}")
-        # What is sent along with each launch is of its stream: nothing else need be waited for,
+        # The table is sent with each launch, in its stream: so no other work need be waited for,
         # and its memory is not used again before the launch is done.
         table = self._table[planes.start : planes.stop].to(self._device, non_blocking=True)
         grid = (len(planes), triton.cdiv(tokens, TOKENS))
@@ -108,7 +108,7 @@ class Rows:
 
 
 def word_of(planes: Sequence[torch.Tensor]) -> int:
-    """Bytes of the widest word that every row of *planes* consists of; 0 if there is none."""
+    """Return the bytes of the widest word of which every row of *planes* consists; 0 if none."""
     if any(plane.dim() != 4 or (plane.shape[3] > 1 and plane.stride(3) != 1) for plane in planes):
         return 0
     counts = [
@@ -137,7 +137,7 @@ def _move(
     ELEMENTS: tl.constexpr,
     SCATTER: tl.constexpr,
 ):
-    """One plane, and ``TOKENS`` tokens of it."""
+    """Move ``TOKENS`` tokens of one plane."""
     line = table + tl.program_id(0) * FIELDS
     plane = tl.load(line).to(tl.pointer_type(WORD))
     before = tl.load(line + 1) - skipped
@@ -149,7 +149,7 @@ def _move(
     row = heads * width
     token = tl.program_id(1).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     slot = tl.load(slots + token, mask=token < tokens, other=-1)
-    # Of a slot that is none, nothing is read or written, whatever its address comes to.
+    # Nothing is read or written at an invalid slot, whatever address it has.
     there = slot // block * of_block + slot % block * of_token
     here = before * tokens + token * row
     for first in range(0, row, ELEMENTS):

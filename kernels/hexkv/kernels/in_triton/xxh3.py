@@ -1,9 +1,9 @@
 """XXH3 with 128 bits (xxHash 0.8, ``doc/xxhash_spec.md``) of ranges in a device's memory.
 
 The hash goes through its input in blocks of 1024 bytes, one after the other; within a block its
-sums come in any order. So one program does one range, a block at a time, and as many ranges as a
-chunk has layers, of as many chunks as there are, run beside each other. Programs end with the eight
-words that the host makes a digest of.
+sums come in any order. So one program does one range, a block at a time, and the ranges of
+all layers of all chunks are hashed beside each other. Programs end with the eight words from which
+the host makes a digest.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 SHORTEST = 241
-"""Bytes from which inputs are hashed this way; shorter ones have ways of their own."""
+"""Bytes from which inputs are hashed this way; shorter ones are hashed in other ways."""
 
 _BLOCK, _STRIPE, _LANES = 1024, 64, 8
 _SECRET = bytes.fromhex(
@@ -51,7 +51,7 @@ def digests(memory: torch.Tensor, parts: Sequence[tuple[int, int]]) -> torch.Ten
         return None
     table = torch.tensor(parts, dtype=torch.int64).to(memory.device, non_blocking=True)
     keys = np.concatenate(
-        # Of the stripes, of the scrambling, of the last stripe, and what sums begin with.
+        # Keys of the stripes, of the scrambling, of the last stripe, and the initial sums.
         [_words(_SECRET[:184]), _words(_SECRET[128:192]), _words(_SECRET[121:185])]
     )
     start = np.array(_START, np.uint64).view(np.int64)
@@ -64,7 +64,7 @@ def digests(memory: torch.Tensor, parts: Sequence[tuple[int, int]]) -> torch.Ten
 
 
 def ends(sums: npt.NDArray[np.int64], parts: Sequence[tuple[int, int]]) -> list[bytes]:
-    """The digests, as ``xxh3_128_digest`` gives them."""
+    """Return the digests, as ``xxh3_128_digest`` returns them."""
     rows = sums.view(np.uint64).tolist()
     found = []
     for row, (start, end) in zip(rows, parts, strict=True):
@@ -87,14 +87,14 @@ def _merged(row: Sequence[int], secret: bytes, result: int) -> int:
 
 @triton.jit
 def _sums(data, swapped, key):
-    """What a stripe adds to the eight sums: ``[stripes, 8]`` int64."""
+    """Return the terms of a stripe in the eight sums: ``[stripes, 8]`` int64."""
     mixed = data ^ key
     return swapped + (mixed & 0xFFFFFFFF) * ((mixed >> 32) & 0xFFFFFFFF)
 
 
 @triton.jit
 def _accumulate(memory, table, known, sums, PRIME: tl.constexpr):
-    """One range. 23 words of *known* are of the stripes, then 8, 8 and 8."""
+    """Hash one range. 23 words of *known* are of the stripes, then 8, 8 and 8."""
     first = tl.load(table + 2 * tl.program_id(0)) // 8
     words = tl.load(table + 2 * tl.program_id(0) + 1) // 8 - first
     stripe = tl.arange(0, 16)[:, None]
