@@ -1,4 +1,4 @@
-"""What an engine may still write, with others writing into the same directory."""
+"""The bytes that an engine may still write, while others write into the same directory."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hexkv.adapters.local._nofollow import regular_size
 from hexkv.ports import ChunkKey, Deadline, StoreBusy, StoreFull
 
 _RECOUNT_SECONDS = 60.0
-"""How long a refusal trusts a count. Files that somebody removed by hand are found then."""
+"""How long a refusal trusts a count. Files that a person removed are noticed after this time."""
 
 _COUNTED_AT_ONCE = 256
-"""Files after which others get a turn: half a millisecond."""
+"""Files after which other threads and engines get a turn: half a millisecond."""
 
 
 class ByteAccount:
     """Reserves room before a frame is written, and counts every change of a chunk's file.
 
-    The folders are counted one by one, each in a moment during which nobody changes a file;
-    changes in folders that are already counted are added. So a count is exact, yet nobody
-    waits for all of it but a writer that needs it.
+    The folders are counted one by one, each under the lock, so that no file changes during it;
+    changes in folders that are already counted are added. So a count is exact, yet only a writer
+    that needs it waits for all of it.
     """
 
     def __init__(self, directory: SharedDirectory, capacity: int | None) -> None:
@@ -38,11 +38,11 @@ class ByteAccount:
         self._counted_at: float | None = None
 
     def used(self) -> int:
-        """Bytes of the frames that are readable, counted to the last.
+        """Return the exact number of bytes of the readable frames.
 
         Raises:
-            StoreBusy: another process has locked the books.
-            OSError: they cannot be counted.
+            StoreBusy: another process has locked the ledger.
+            OSError: the files cannot be counted.
         """
         while True:
             with self._directory.ledger.held() as books:
@@ -51,15 +51,15 @@ class ByteAccount:
                 self._count_on(books)
 
     def reserve(self, key: ChunkKey, size: int, deadline: Deadline) -> bool:
-        """Make sure that *size* bytes may be written under *key*.
+        """Reserve *size* bytes for a frame of *key*. Return True once they are reserved.
 
-        The chunk in whose place they come does not count. Whatever else is being written
-        counts in full, so the total stays within the capacity in whatever order they end.
-        ``False`` if the deadline passed before that was known.
+        The chunk that they replace does not count. Every other frame that is being written counts
+        in full, so the total stays within the capacity in whatever order the writes end. Return
+        False if the deadline passes before the answer is known.
 
         Raises:
             StoreFull: they would exceed the capacity. Nothing is reserved.
-            StoreBusy: another process had locked the books until the deadline.
+            StoreBusy: another process had locked the ledger until the deadline.
             OSError: the files cannot be counted.
         """
         doubted = False
@@ -82,7 +82,7 @@ class ByteAccount:
                         doubted = True
                         self._doubt(books, deadline)
             except OSError:
-                if fits:  # but it could not be written down
+                if fits:  # it fits, but the reservation could not be written
                     self._add(-size)
                 raise
             if fits:
@@ -91,27 +91,27 @@ class ByteAccount:
                 return False
 
     def cancel(self, size: int) -> None:
-        """Give a reservation back."""
+        """Cancel a reservation of *size* bytes."""
         self._add(-size)
-        # If that cannot be written down now, it is with the next change.
+        # If this cannot be written now, the next change writes it.
         with suppress(OSError, StoreBusy), self._directory.ledger.held(MOMENT) as books:
             self._sign(books)
 
     @contextmanager
     def changing(self, key: ChunkKey, deadline: Deadline, settled: int = 0) -> Iterator[int | None]:
-        """Count what the block does to the chunk's file, whether it succeeds or not.
+        """Count the block's change of the chunk's file, whether the block succeeds or fails.
 
-        Gives the file's size, ``None`` if there is none.
+        Yields the file's size, ``None`` if there is none.
 
         Args:
             key: the chunk.
-            deadline: after which the books are waited for no longer than a moment.
+            deadline: after it, wait for the ledger's lock for a moment at most.
             settled: bytes of a reservation that ends with the block, if it succeeds.
 
         Raises:
-            StoreBusy: another process has locked the books. The block was not entered.
-            OSError: the books cannot be written. If it was too late, they are doubted by
-                whoever opens them next.
+            StoreBusy: another process has locked the ledger. The block was not entered.
+            OSError: the ledger cannot be written. If that was after the block, the next process
+                that opens the ledger counts anew.
         """
         path = file_path(self._root, key)
         ledger = self._directory.ledger
@@ -127,7 +127,7 @@ class ByteAccount:
                 books.changing = False
 
     def _room(self, books: Books, key: ChunkKey) -> float:
-        """Bytes that may be written under *key* in addition to all that are being written."""
+        """Return the bytes that may be written under *key* beside all that are being written."""
         if self._capacity is None:
             return math.inf
         there = regular_size(file_path(self._root, key)) or 0
@@ -137,7 +137,7 @@ class ByteAccount:
         return books.writing - self._row(books).writing + self._writing
 
     def _doubt(self, books: Books, deadline: Deadline) -> None:
-        """Before a refusal: do dead engines still count, or files that somebody removed?"""
+        """Drop the reservations of dead engines, and recount the files if due: before a refusal."""
         self._directory.bury(books)
         now = deadline.clock.now()
         if self._counted_at is None or now - self._counted_at >= _RECOUNT_SECONDS:

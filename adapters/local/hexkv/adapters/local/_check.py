@@ -1,4 +1,4 @@
-"""What is wrong with a directory of chunks, and putting it right."""
+"""Find the faults of a directory of chunks, and repair them."""
 
 from __future__ import annotations
 
@@ -45,29 +45,29 @@ class Opens(Protocol):
     """Verifies frames: the core's codec."""
 
     def open(self, frame: memoryview, key: ChunkKey | None = None) -> FrameHeader:
-        """What a whole frame says; ``CorruptFrame`` if a byte of it is not as it was."""
+        """Return the header of a whole frame; ``CorruptFrame`` if any byte of it has changed."""
         ...
 
     def peek(self, page: memoryview) -> FrameHeader:
-        """What a header page says; ``CorruptFrame`` likewise."""
+        """Return the header in a header page; ``CorruptFrame`` if it is damaged."""
         ...
 
 
 class Fault(StrEnum):
-    """What can be wrong with a file."""
+    """A kind of fault that a file can have."""
 
     DAMAGED = "damaged"
     MISPLACED = "misplaced"
-    """A whole frame, where nobody looks for it."""
+    """A whole frame in a place where no lookup finds it."""
     STALE = "stale"
     """Half-written by an engine that died."""
     LEDGER = "ledger"
-    """The count of bytes is not what the files have."""
+    """The ledger's count of bytes differs from the sizes of the files."""
 
 
 @dataclass(slots=True)
 class Problem:
-    """One file, what is wrong with it, and what was done about it."""
+    """A faulty file, its fault, and the repair."""
 
     fault: Fault
     path: str
@@ -80,7 +80,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Findings:
-    """What a check found."""
+    """The results of a check."""
 
     frames: int = 0
     """Whole frames in their places."""
@@ -90,19 +90,19 @@ class Findings:
     """Files that are not the store's: left alone, and no problem."""
     quarantined: int = 0
     engines: int = 0
-    """How many engines use the directory: of a count that changes nothing can be said."""
+    """How many engines use the directory: while they do, the changing count is not checked."""
 
 
 Watch = Callable[[list[str]], Iterable[str]]
 
 
 def check(root: str, codec: Opens, watch: Watch = iter) -> Findings:
-    """Verify every frame in a directory. Changes nothing; engines may go on meanwhile.
+    """Verify every frame in a directory. Changes nothing; engines may use it during the check.
 
     Args:
         root: the directory.
         codec: knows the checksums that frames may have.
-        watch: told the files to verify, and gives them back one by one as they are.
+        watch: takes the files to verify, and yields them one by one as they are verified.
 
     Raises:
         OSError: a folder cannot be listed.
@@ -125,14 +125,14 @@ def check(root: str, codec: Opens, watch: Watch = iter) -> Findings:
 
 
 def repair(root: str, codec: Opens, watch: Watch = iter) -> Findings:
-    """Verify every frame, set damaged ones aside, and put the others where they belong.
+    """Verify every frame, quarantine damaged ones, and move the others to their places.
 
     Raises:
         StoreBusy: an engine uses the directory.
         OSError: something cannot be listed.
     """
     mended = [*_stale(root, set()), *_wrong_ledger(root)]
-    directory = SharedDirectory(root, exclusive=True)  # which mends those
+    directory = SharedDirectory(root, exclusive=True)  # which repairs those
     try:
         findings = check(root, codec, watch)
         findings.engines -= 1
@@ -146,7 +146,7 @@ def repair(root: str, codec: Opens, watch: Watch = iter) -> Findings:
                 if problem.fault is Fault.DAMAGED:
                     _set_aside(root, f"{root}/{problem.path}", problem)
                 elif problem.belongs is not None:
-                    # Out of the way first: two may lie in each other's place.
+                    # Move both aside first: each of two may lie in the other's place.
                     aside = directory.part(next(numbers))
                     move(f"{root}/{problem.path}", aside)
                     moved.append((problem, aside, file_path(root, problem.belongs)))
@@ -155,14 +155,14 @@ def repair(root: str, codec: Opens, watch: Watch = iter) -> Findings:
         for problem, aside, place in moved:
             _put_right(root, problem, aside, place)
         findings.quarantined = _quarantined(root)
-        ByteAccount(directory, None).used()  # a ledger that is right, for the next check
+        ByteAccount(directory, None).used()  # writes a right ledger, for the next check
     finally:
         directory.release()
     return findings
 
 
 def _candidates(root: str, findings: Findings) -> Iterator[str]:
-    """Files that are or should be frames; the others are noted in *findings*."""
+    """Yield the files that are or should be frames; note the others in *findings*."""
     locks = {path for _, path in locks_in(root)}
     parts = {path for _, path in parts_in(root)}
     known = {f"{root}/{name}" for name in (MARKER, LEDGER)} | locks | parts
@@ -211,7 +211,7 @@ def _verify(
 
 
 def _open(path: str, io: FileIO, codec: Opens, memory: _Memory) -> FrameHeader | None:
-    """What the verified frame in a file says; ``None`` if the file was evicted meanwhile."""
+    """Return the header of a file's verified frame; ``None`` if the file has been evicted."""
     size = regular_size(path)
     if size is None:
         return None
@@ -219,7 +219,7 @@ def _open(path: str, io: FileIO, codec: Opens, memory: _Memory) -> FrameHeader |
     if isinstance(io.read_range(path, 0, page), Miss):
         return None
     expected = frame_bytes(codec.peek(page).payload_bytes)
-    if size != expected:  # and no memory is taken for what the file alone says
+    if size != expected:  # so no memory is taken on the word of the file alone
         raise CorruptFrame(f"{size} bytes, but the header says {expected}")
     frame = memory.room(size)
     outcome = io.read_range(path, 0, frame)
@@ -261,7 +261,7 @@ def _stale(root: str, living: set[int]) -> list[Problem]:
 
 
 def _wrong_ledger(root: str) -> list[Problem]:
-    """Whether a whole count is wrong. One that was not finished, or is in doubt, says so."""
+    """Return a problem if a complete count is wrong. Skip one that is unfinished or in doubt."""
     try:
         with open(open_file(f"{root}/{LEDGER}", os.O_RDONLY | os.O_NONBLOCK), "rb") as ledger:
             books = Books.unpack(ledger.read(PAGE + 1))
@@ -291,7 +291,7 @@ class _Memory:
         self._region: MmapRegion | None = None
 
     def room(self, size: int) -> memoryview:
-        """Raises ``PoolExhausted`` where the machine has not that much."""
+        """Return *size* bytes; ``PoolExhausted`` if the machine has too little."""
         if self._region is None or len(self._region.buffer) < size:
             self.close()
             self._region = MmapMemory().allocate(max(size, PAGE))

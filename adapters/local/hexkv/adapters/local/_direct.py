@@ -14,15 +14,15 @@ from hexkv.adapters.local._nofollow import open_file
 from hexkv.ports import PAGE
 
 REFUSALS = {errno.EINVAL, errno.EOPNOTSUPP}
-"""What a file system answers that cannot do it, or not with whole pages."""
+"""Errors of a file system that cannot do direct I/O, or not with whole pages."""
 
 
 def aligned(buffer: memoryview, offset: int) -> bool:
-    """Whether *buffer* can be read or written directly at *offset* of a file.
+    """Return True if *buffer* can be read or written directly at *offset* of a file.
 
-    It must consist of whole pages in memory and in the file: more than most disks want
-    (512 bytes), and what the pool's blocks keep. Of read-only buffers nobody tells where
-    they are, so they do not count as aligned.
+    It must consist of whole pages in memory and in the file: more than most disks require (512
+    bytes), and the pool's blocks do so. The address of a read-only buffer cannot be known, so such
+    buffers do not count as aligned.
     """
     size = buffer.nbytes
     if not size or size % PAGE or offset % PAGE or buffer.readonly:
@@ -45,7 +45,7 @@ def go_direct(file: int) -> None:
 
 
 def go_through_cache(file: int) -> bool:
-    """Let *file* use the page cache. Whether it did not before."""
+    """Let *file* use the page cache. Return True if it bypassed it before."""
     if sys.platform != "linux":
         return False
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
@@ -55,10 +55,7 @@ def go_through_cache(file: int) -> bool:
 
 
 def read_on(file: int) -> None:
-    """Have the page cache read twice as far ahead in *file*, all of which is about to be read.
-
-    A file that is not in the cache yet then costs a quarter less CPU, and comes sooner.
-    """
+    """Let the page cache read twice as far ahead in *file*, which is about to be read whole."""
     if sys.platform == "linux":
         with suppress(OSError):  # a file system that cannot be advised
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)

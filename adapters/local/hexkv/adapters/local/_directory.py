@@ -22,29 +22,28 @@ from hexkv.adapters.local._nofollow import listed, open_file, remove, resolved
 from hexkv.ports import ConfigError, HexKVError, StoreBusy
 
 _LEAVING = 0.5
-"""Seconds that leaving waits for the books. The next engine buries what is not tidied then."""
+"""Seconds that leaving waits for the ledger. The next engine removes the rest."""
 
 
 class SharedDirectory:
-    """Created if need be, of a format that this version knows, and joined by one engine.
+    """A directory that is created if need be, has a format that this version knows, and is joined.
 
-    An engine lives as long as its lock file is locked. The lock is the operating system's
-    (flock), so that a crash gives it back, and it holds across containers, where process
-    ids mean nothing.
+    An engine lives as long as its lock file is locked. The lock is the operating system's (flock),
+    so a crash releases it, and it holds across containers, where process ids mean nothing.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, exclusive: bool = False) -> None:
-        """Join *root*, and clear away what dead engines left half-written.
+        """Join *root*, and remove the half-written files of dead engines.
 
         Args:
             root: the directory.
-            exclusive: let nobody else join until it is released.
+            exclusive: refuse other engines until it is released.
 
         Raises:
-            ConfigError: *root* is empty, not a directory, or of a format of another version;
-                somebody else owns it, or one of its folders is a link.
+            ConfigError: *root* is empty, not a directory, or of a format of another version; or
+                another user owns it, or one of its folders is a link.
             StoreBusy: another engine has it to itself, or *exclusive* and another has it; or a
-                process that does not go on has locked its books.
+                stopped process has locked its ledger.
             StoreFull, StoreUnreachable: it cannot be written to.
         """
         self.path = resolved(root)
@@ -72,26 +71,26 @@ class SharedDirectory:
 
     @property
     def ledger(self) -> Ledger:
-        """The books of this directory."""
+        """The ledger of this directory."""
         if self._ledger is None:
             raise ValueError(f"{self.path} was released")
         return self._ledger
 
     def part(self, number: int) -> str:
-        """Where this engine writes its frame of that number until it is whole."""
+        """Return the path at which this engine writes frame *number* until it is whole."""
         return part_path(self.path, self.engine, number)
 
     def bury(self, books: Books) -> set[int]:
-        """Clear away what dead engines left. Those that live.
+        """Remove the files and rows of dead engines. Return the living engines.
 
-        Called while the books are held: an engine joins and leaves under that lock.
+        Called while the ledger is held: an engine joins and leaves under that lock.
 
         Raises:
             OSError: something cannot be listed or removed.
         """
         living = living_engines(self.path)
         if self._lock is not None:
-            living.add(self.engine)  # even if somebody removed our lock file
+            living.add(self.engine)  # even if our lock file has been removed
         for engine, path in parts_in(self.path):
             if engine not in living:
                 remove(path)
@@ -102,11 +101,11 @@ class SharedDirectory:
         return living
 
     def release(self) -> None:
-        """Leave. Calling it twice is allowed; in a forked child it leaves the parent alone."""
+        """Leave. Calling it twice is allowed; in a forked child the parent stays joined."""
         lock, self._lock = self._lock, None
         ledger, self._ledger = self._ledger, None
         if ledger is not None and lock is not None and self.pid == os.getpid():
-            # What cannot be tidied is buried by the next engine.
+            # The next engine removes the rest.
             with suppress(OSError, StoreBusy), ledger.held(_LEAVING) as books:
                 books.engines.pop(self.engine, None)
                 remove(lock_path(self.path, self.engine))
@@ -125,14 +124,14 @@ class SharedDirectory:
         if len(living) >= ENGINES:
             raise StoreBusy(f"{self.path} is in use by {len(living)} engines")
         if not living:
-            books.forget_count()  # anything may have happened to the files meanwhile
+            books.forget_count()  # the files may have changed while no engine used them
         self._lock = open_file(lock_path(self.path, self.engine), NEW)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         books.engines[self.engine] = EngineRow(self.pid, self.exclusive)
 
 
 def _check_owner(root: str) -> None:
-    """Whoever owns the directory, or a folder that a link stands for, decides what we write to."""
+    """Refuse an owner other than root and us, and links: they decide which files we write."""
     owner = os.stat(root).st_uid
     if owner not in (0, os.geteuid()):
         raise ConfigError(f"{root} belongs to user {owner}, and not to the one that opens it")

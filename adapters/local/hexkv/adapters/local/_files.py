@@ -1,4 +1,4 @@
-"""Reading and writing one file: the only place that knows how I/O is done."""
+"""Reading and writing one file: the only module that knows how I/O is done."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ Direct = Literal["auto", "on", "off"]
 """Whether files bypass the page cache: where they can, without exception, or never."""
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-"""How a file is opened that must not be there yet."""
+"""Flags to create a file that must not exist yet."""
 
 _FILLED = os.O_RDWR | os.O_CREAT | os.O_EXCL
-"""Likewise by a library, which may read what it does not write whole."""
+"""The same flags for a library, which may read parts that it does not write whole."""
 
-# Non-blocking, for opening a pipe that someone left there must not hang.
+# Non-blocking, for opening a pipe that has been put there must not hang.
 _READ = os.O_RDONLY | os.O_NONBLOCK
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -58,16 +58,16 @@ _OWN = {errno.EIO, errno.EACCES, errno.EPERM, errno.EBADMSG, errno.EISDIR, errno
 class FileIO:
     """Reads and writes files, directly where file system and buffer allow it.
 
-    A buffer or a length that is not made of pages goes through the page cache, whatever
-    the setting. Both ways may meet at one file: the system writes cached pages out before
-    it reads a file directly, and drops them when it is written directly.
+    A buffer or a length that is not made of pages goes through the page cache, whatever the
+    setting. Both ways may be used on one file: the system writes cached pages out before it reads a
+    file directly, and drops them when it is written directly.
     """
 
     def __init__(self, mode: Direct, probe: str) -> None:
-        """Find out what the file system can do.
+        """Test direct I/O on the file system.
 
         Args:
-            mode: ``auto`` gives direct I/O up, with one warning, where it is refused.
+            mode: ``auto`` falls back to the page cache, with one warning, if direct I/O is refused.
             probe: a file on that file system, not empty.
 
         Raises:
@@ -79,7 +79,7 @@ class FileIO:
         self._mode = mode
         self._probe = probe
         self.direct = mode != "off"
-        """Whether frames bypass the page cache."""
+        """True if frames bypass the page cache."""
         if self.direct:
             try:
                 try_direct(probe)
@@ -112,7 +112,7 @@ class FileIO:
             os.close(file)
 
     def read(self, path: str, index: int, sink: Sink) -> ReadOutcome:
-        """Read all of a file into the room that *sink* has for the chunk at *index*.
+        """Read all of a file into the buffer that *sink* has for the chunk at *index*.
 
         Raises:
             OSError: other than that there is no such file.
@@ -128,16 +128,17 @@ class FileIO:
         return self._read(path, start, lambda _size: into)
 
     def bypasses(self, buffer: memoryview, offset: int) -> bool:
-        """Whether *buffer* goes past the page cache at *offset* of a file."""
+        """Return True if *buffer* bypasses the page cache at *offset* of a file."""
         return self.direct and aligned(buffer, offset)
 
     def fill(self, file: int, into: memoryview, start: int) -> int:
-        """Read into *into* from *start* of an open file, and say how many bytes there were.
+        """Read into *into* from *start* of an open file. Return the number of bytes read.
 
         Args:
-            file: of which the page cache is bypassed if it is to be, as :meth:`bypasses` says.
-            into: to fill.
-            start: of the file.
+            file: a descriptor that already bypasses the page cache if :meth:`bypasses` returns
+                True.
+            into: the buffer to fill.
+            start: offset in the file.
 
         Raises:
             OSError: it cannot be read.
@@ -145,10 +146,10 @@ class FileIO:
         return self._move(os.preadv, file, into, start, ready=True)
 
     def refused(self, error: OSError) -> None:
-        """Use the page cache from now on, for *error* is a refusal, where the mode allows it.
+        """Use the page cache from now on after the refusal *error*, if the mode allows it.
 
         Raises:
-            OSError: it does not.
+            OSError: the mode does not allow it.
         """
         if not self._give_up(error):
             raise error
@@ -185,11 +186,11 @@ class FileIO:
         *,
         ready: bool = False,
     ) -> int:
-        """Call until all of *buffer* is moved, or nothing moves any more. How much did.
+        """Call until all of *buffer* is moved, or a call moves none. Return the bytes moved.
 
-        With *filled*, what the CPU copies goes in pieces, and it is told after each how far that
-        is. A disk that writes to memory itself leaves nothing in the CPU's cache, and is faster
-        at one large piece. A file that is *ready* bypasses the page cache if it is to.
+        With *filled*, the CPU copies in pieces, and *filled* is called after each with the bytes
+        done so far. A disk that writes to memory itself leaves nothing in the CPU's cache, and is
+        faster at one large piece. A *ready* file already bypasses the page cache if it should.
         """
         done, size = 0, buffer.nbytes
         piece = size if filled is None else PIECE
@@ -216,7 +217,7 @@ class FileIO:
             if filled is not None and done < size:
                 filled(done)
             if done % PAGE and done < size:
-                go_through_cache(file)  # direct I/O cannot go on from within a page
+                go_through_cache(file)  # direct I/O cannot continue from within a page
         return done
 
     def _give_up(self, error: OSError) -> bool:
@@ -234,7 +235,7 @@ class FileIO:
 
 
 def open_frame(path: str) -> int | None:
-    """A descriptor of a regular file; ``None`` if there is none.
+    """Return a descriptor of a regular file; ``None`` if there is none.
 
     Raises:
         OSError: it cannot be opened.
@@ -254,11 +255,11 @@ def open_frame(path: str) -> int | None:
 
 
 def make_file(path: str, size: int, fill: Callable[[int], None], *, reserves: bool = True) -> None:
-    """Make a new file that *fill* fills, which is given its descriptor.
+    """Make a new file; *fill* takes its descriptor and fills it.
 
     Raises:
-        OSError: also if a file is there already, or has not *size* bytes then. A part of it may
-            be left behind.
+        OSError: also if the file exists already, or does not have *size* bytes at the end. A part
+            of it may be left behind.
     """
     file = open_file(path, _FILLED)
     try:
@@ -269,29 +270,29 @@ def make_file(path: str, size: int, fill: Callable[[int], None], *, reserves: bo
     except BaseException:
         os.close(file)
         raise
-    os.close(file)  # over a network this is what says whether it got there
+    os.close(file)  # over a network, closing reports whether the bytes arrived
     if there != size:
         raise OSError(errno.EIO, f"the file has {there} bytes, not {size}", path)
 
 
 def store_error(error: OSError, doing: str) -> StoreError:
-    """*error* as the core knows it; *doing* says during what."""
+    """Return *error* as a store error of the core; *doing* names the operation in its message."""
     kind = StoreFull if error.errno in _FULL else StoreUnreachable
     return kind(f"{doing}: {error.strerror or error}")
 
 
 def chunk_error(error: OSError, doing: str, path: str) -> StoreError:
-    """*error* of a call about one file; *doing* says during what."""
+    """Return *error* of a call about one file; *doing* names the operation in its message."""
     kind = StoreError if error.errno in _OWN else type(store_error(error, doing))
     return kind(f"{doing}: {error.strerror or error}: {path}")
 
 
 def _reserve(file: int, size: int) -> None:
-    """Take the blocks at once.
+    """Allocate the file's blocks at once.
 
-    A full disk is found before anything is written, and ext4 buffers 32 MiB at 8.6 GB/s
-    instead of 5.4, for it need not reserve each block by itself. Direct writes are as fast
-    with it as without.
+    So a full disk is found before anything is written, and ext4 buffers 32 MiB at 8.6 GB/s instead
+    of 5.4, for it need not reserve each block by itself. Direct writes are as fast with it as
+    without.
     """
     if sys.platform != "linux":
         return

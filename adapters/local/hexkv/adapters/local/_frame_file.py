@@ -1,4 +1,4 @@
-"""Frames in a file without a name, which another process can go on with."""
+"""Frames in an unnamed file, which another process can take over."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _PUNCH_HOLE = 0x02 | 0x01
 
 
 class FrameMemory:
-    """A memfd of which each page is used once: what is freed becomes a hole, and stays one.
+    """A memfd of which each page is used once: freed pages become a hole, and stay one.
 
     So nothing is ever written where a late reader or writer, in this process or in the one before,
-    may still be. A file has room for decades of that. Frames are copied by system calls, which
-    need no mapping and no descriptor for each of them, and run beside the interpreter's lock.
+    may still be. A file has room for decades of that. Frames are copied by system calls, which need
+    no mapping and no descriptor for each of them, and run beside the interpreter's lock.
 
     Args:
-        descriptor: of the memory that another process handed over; a copy of it is taken.
-        end: bytes: where frames may lie from. One thread at a time reserves.
+        descriptor: of the memory that another process passed on; it is duplicated.
+        end: bytes: the offset after which frames may lie. One thread at a time reserves.
     """
 
     def __init__(self, descriptor: int | None = None, end: int = 0) -> None:
@@ -35,24 +35,24 @@ class FrameMemory:
         else:
             self.descriptor = os.dup(descriptor)
         self.end = end
-        finalize(self, os.close, self.descriptor).atexit = False  # what runs then may still read
+        finalize(self, os.close, self.descriptor).atexit = False  # readers at exit may need it
         # An extent may be collected, and so freed, wherever this lock is held.
         self._lock = RLock()
         self._frozen: Collection[int] = ()
         self._late: list[tuple[int, int]] = []
 
     def reserve(self, size: int) -> Extent:
-        """Pages of which none has been used. Takes no memory yet."""
+        """Reserve pages that have not been used before. Takes no memory yet."""
         start, self.end = self.end, self.end + _pages(size)
         return Extent(self, start, size)
 
     def freeze(self, offsets: Collection[int]) -> None:
-        """From now on do not free the extents that begin at *offsets*."""
+        """Keep the extents that begin at *offsets* from being freed until :meth:`thaw`."""
         with self._lock:
             self._frozen = offsets
 
     def thaw(self, kept: Iterable[Extent] | None = None) -> None:
-        """Free what was to be freed meanwhile, and all that is not of *kept*, if that is given."""
+        """Free the extents whose freeing was delayed and, if *kept* is given, all that it lacks."""
         with self._lock:
             late, self._late, self._frozen = self._late, [], ()
         if kept is not None:
@@ -61,7 +61,7 @@ class FrameMemory:
             self._punch(start, size)
 
     def free(self, start: int, size: int) -> None:
-        """Give the pages of an extent back, or note that they are to be."""
+        """Free the pages of an extent, or delay that while it is frozen."""
         with self._lock:
             if start in self._frozen:
                 self._late.append((start, size))
@@ -69,7 +69,7 @@ class FrameMemory:
         self._punch(start, size)
 
     def _holes(self, kept: Iterable[Extent]) -> list[tuple[int, int]]:
-        """What lies between extents, in front of where frames may lie from: start and bytes."""
+        """Return the gaps between extents up to the end of the used pages: start and bytes."""
         found, at = [], 0
         for extent in sorted(kept, key=lambda extent: extent.start):
             found.append((at, extent.start - at))
@@ -81,12 +81,12 @@ class FrameMemory:
             return
         try:
             _fallocate(self.descriptor, _PUNCH_HOLE, start, _pages(size))
-        except OSError as error:  # of a file that somebody made read-only, for instance
+        except OSError as error:  # for instance if the file has been made read-only
             log.warning("heap: %d bytes stay taken: %s", _pages(size), error)
 
 
 class Extent:
-    """The pages of one frame, freed with the last reference: who reads it still does so."""
+    """The pages of one frame, freed with the last reference, so that a reader can finish."""
 
     def __init__(self, memory: FrameMemory, start: int, size: int) -> None:
         self.start = start
@@ -108,7 +108,7 @@ class Extent:
         return self
 
     def copy(self, start: int, into: memoryview) -> bool:
-        """Fill *into* from the byte *start* of the frame on. False if that is not there."""
+        """Fill *into* with the frame's bytes from *start* on. False if they do not exist."""
         done = 0
         while done < len(into):
             at = self.start + start + done

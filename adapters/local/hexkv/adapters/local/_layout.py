@@ -1,4 +1,4 @@
-"""Where a chunk's file lies, and which files are chunks.
+"""The path of a chunk's file, and which files are chunks.
 
 ::
 
@@ -9,8 +9,8 @@
     root/3f/<96 hex digits>.hexkv          one frame, named by its key
     root/quarantine/<96 hex digits>.hexkv  a damaged frame, for a person to look at
 
-The folders are named by the first byte of the chunk's digest. Anything else is foreign and
-left alone.
+The folders are named by the first byte of the chunk's digest. Anything else is foreign and left
+alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hexkv.adapters.local._nofollow import listed
 from hexkv.ports import KEY_BYTES, NAMESPACE_BYTES, ChunkKey, Entry, InvalidRequest
 
 FOLDERS = 256
-"""How many folders there are for chunks."""
+"""The number of folders for chunks."""
 
 MARKER = "hexkv-format.json"
 LEDGER = ".hexkv-ledger"
@@ -35,7 +35,7 @@ _PART = re.compile(r"([0-9a-f]{16})-\d+\.tmp")
 
 
 def file_name(key: ChunkKey) -> str:
-    """The name of a chunk's file, in its folder and in quarantine.
+    """Return the name of a chunk's file, in its folder and in quarantine.
 
     Raises:
         InvalidRequest: *key* has not the length of a key.
@@ -46,39 +46,39 @@ def file_name(key: ChunkKey) -> str:
 
 
 def file_path(root: str, key: ChunkKey) -> str:
-    """Where the chunk's file lies."""
+    """Return the path of the chunk's file."""
     name = file_name(key)
     return f"{folder_path(root, folder_of(key))}/{name}"
 
 
 def key_of(name: str) -> ChunkKey | None:
-    """The key that a chunk's file is named by; ``None`` if no chunk's file has that name."""
+    """Return the key in a chunk's file name; ``None`` if it is not a chunk's file name."""
     match = _NAME.fullmatch(name)
     return ChunkKey(bytes.fromhex(match[1])) if match else None
 
 
 def folder_of(key: ChunkKey) -> int:
-    """Which of the ``FOLDERS`` the chunk's file lies in."""
+    """Return the number of the folder, of ``FOLDERS``, that holds the chunk's file."""
     return key[NAMESPACE_BYTES]
 
 
 def folder_path(root: str, folder: int) -> str:
-    """Where that folder is."""
+    """Return the path of that folder."""
     return f"{root}/{folder:02x}"
 
 
 def chunks_in(root: str, folder: int) -> list[Entry]:
-    """Every chunk's file in one folder.
+    """Return an entry for every chunk's file in one folder.
 
     Raises:
-        OSError: the folder cannot be listed. What vanishes meanwhile is passed over.
+        OSError: the folder cannot be listed. Files that vanish during the listing are skipped.
     """
     found = []
     with listed(folder_path(root, folder)) as entries:
         for entry in entries:
             key = key_of(entry.name)
             if key is None or folder_of(key) != folder:
-                continue  # nobody would look for it here
+                continue  # no lookup searches for it here
             with suppress(FileNotFoundError):
                 if entry.is_file(follow_symlinks=False):
                     file = entry.stat(follow_symlinks=False)
@@ -87,22 +87,22 @@ def chunks_in(root: str, folder: int) -> list[Entry]:
 
 
 def lock_path(root: str, engine: int) -> str:
-    """The file that the engine keeps locked while it uses the directory."""
+    """Return the path of the file that the engine keeps locked while it uses the directory."""
     return f"{root}/.hexkv-{engine:016x}.lock"
 
 
 def part_path(root: str, engine: int, number: int) -> str:
-    """Where the engine writes its frame of that number until it is whole."""
+    """Return the path at which the engine writes frame *number* until it is whole."""
     return f"{root}/{WRITING}/{engine:016x}-{number}.tmp"
 
 
 def locks_in(root: str) -> list[tuple[int, str]]:
-    """Engines that use or used the directory, and the files that they lock."""
+    """Return the engines that use or used the directory, and the files that they lock."""
     return _of_engines(root, _LOCK)
 
 
 def parts_in(root: str) -> list[tuple[int, str]]:
-    """Engines and the files that they are writing, or were."""
+    """Return the engines and the files that they are or were writing."""
     return _of_engines(f"{root}/{WRITING}", _PART)
 
 

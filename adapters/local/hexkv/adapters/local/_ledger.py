@@ -1,14 +1,14 @@
-"""How many bytes the engines of one directory hold together: one page in a file, behind a lock.
+"""The count of bytes that the engines of one directory hold: one page in a file, behind a lock.
 
-The lock is the operating system's (flock), so that a crash gives it back, and it is held
-for moments only: to look at the count and change it, together with the one file whose change
-it counts. The page is little-endian::
+The lock is the operating system's (flock), so a crash releases it, and it is held for moments only:
+to read and change the count, together with the one file whose change it counts. The page is
+little-endian::
 
     magic 8 | version 4 | changing 4 | folders counted 4 | engines 4 | bytes 8
     then for each engine: id 8 | bytes being written 8 | pid 4 | exclusive 4
 
-Nothing in it outlives its writers: whoever finds a directory that nobody uses counts anew,
-and so does whoever finds that another was killed in the middle of a change.
+Nothing in it outlives its writers: an engine counts anew if no other uses the directory, or if
+another was killed in the middle of a change.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _ROW = Struct("<QqII")
 
 _SHORTEST_PAUSE = 0.0002
 _LONGEST_PAUSE = 0.001
-"""Seconds between two attempts to lock the page; whoever goes on has it for less than either."""
+"""Seconds between two attempts to lock the page; a running holder has it for less time."""
 
 MOMENT = 0.05
-"""Seconds to wait for the books after a deadline, for what is worse left half done."""
+"""Seconds to wait for the ledger after a deadline, where leaving work half done would be worse."""
 
 ENGINES = (PAGE - _HEAD.size) // _ROW.size
 """How many engines one directory can have at a time."""
 
 
 class EngineRow(NamedTuple):
-    """What one engine says about itself."""
+    """An engine's row in the ledger."""
 
     pid: int
     exclusive: bool = False
@@ -54,16 +54,16 @@ class EngineRow(NamedTuple):
 
 @dataclass(slots=True)
 class Books:
-    """What the ledger says."""
+    """The contents of the ledger."""
 
     used: int = 0
     """Bytes of the frames in the folders that are counted."""
 
     counted: int = 0
-    """How many folders are: all below this number."""
+    """The number of folders that are counted: all below this number."""
 
     changing: bool = False
-    """Somebody is changing a file, and has not counted the change yet."""
+    """True while a file is being changed and the change has not been counted yet."""
 
     engines: dict[int, EngineRow] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ class Books:
         return sum(row.writing for row in self.engines.values())
 
     def change(self, folder: int, difference: int) -> None:
-        """The files of *folder* have so many bytes more. Whoever counts it later sees that."""
+        """Count *difference* more bytes in *folder*. A later count of it includes them anyway."""
         if folder < self.counted:
             self.used += difference
 
@@ -83,7 +83,7 @@ class Books:
         self.changing = False
 
     def pack(self) -> bytes:
-        """The page."""
+        """Return the page."""
         head = (_MAGIC, _VERSION, self.changing, self.counted, len(self.engines), self.used)
         rows = (
             _ROW.pack(engine, row.writing, row.pid, row.exclusive)
@@ -93,7 +93,7 @@ class Books:
 
     @classmethod
     def unpack(cls, page: bytes) -> Books:
-        """What *page* says; books with nothing counted if it is not one of ours."""
+        """Return the books in *page*; books with nothing counted if it is not one of ours."""
         if len(page) != PAGE:
             return cls()
         magic, version, changing, counted, engines, used = _HEAD.unpack_from(page)
@@ -108,7 +108,7 @@ class Books:
 
 
 class Ledger:
-    """The books of one directory."""
+    """The file that keeps the books of one directory."""
 
     patience: ClassVar[float] = 3.0
     """Seconds that opening, closing and counting wait; others hold the books for moments only."""
@@ -126,19 +126,19 @@ class Ledger:
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             os.close(self._file)
             raise ConfigError(f"{path} is no file of its own, and would be overwritten")
-        self._lock = Lock()  # flock knows open files only, not threads
+        self._lock = Lock()  # flock excludes open files only, not threads
 
     @contextmanager
     def held(self, patience: float | None = None) -> Iterator[Books]:
-        """The books, nobody else's until the block ends. What was changed in them is kept.
+        """Hold the books alone until the block ends. Changes in them are written then.
 
         Args:
-            patience: seconds to wait for another that has them, as one that was stopped in
-                that moment (SIGSTOP) has for ever; by default :attr:`patience`, for callers
-                without a deadline.
+            patience: seconds to wait for another holder, for one that was stopped in that moment
+                (SIGSTOP) never lets go; by default :attr:`patience`, for callers without a
+                deadline.
 
         Raises:
-            StoreBusy: another had them all that time. Names the process.
+            StoreBusy: another process held them all that time. Names the process.
             OSError: they cannot be read or written.
         """
         patience = min(self.patience if patience is None else patience, TIMEOUT_MAX)
@@ -151,7 +151,7 @@ class Ledger:
                 page = os.pread(self._file, PAGE, 0)
                 books = Books.unpack(page)
                 if books.changing:
-                    books.forget_count()  # whoever did was killed
+                    books.forget_count()  # the process that changed a file was killed
                 try:
                     yield books
                 finally:
@@ -163,7 +163,7 @@ class Ledger:
             self._lock.release()
 
     def _take(self, end: float, patience: float) -> None:
-        """Lock the file. The system knows no limit for that, so it is tried again and again."""
+        """Lock the file. The system call has no time limit, so try again and again."""
         pause = _SHORTEST_PAUSE
         while True:
             try:
@@ -182,21 +182,21 @@ class Ledger:
         return StoreBusy(f"{self._path} was locked for {patience:.3g} s by process {holder}")
 
     def announce(self, books: Books) -> None:
-        """Say, while the books are held, that a file is about to be changed.
+        """Record, while the books are held, that a file is about to be changed.
 
         Raises:
-            OSError: that cannot be written.
+            OSError: it cannot be written.
         """
         books.changing = True
         os.pwrite(self._file, books.pack(), 0)
 
     def close(self) -> None:
-        """Nothing is held by now. Called once."""
+        """Close the file. The books are not held by now. Called once."""
         os.close(self._file)
 
 
 def _holder(inode: int) -> str:
-    """Id of the process that has a file locked; ``?`` where the kernel does not tell."""
+    """Return the id of the process that has a file locked; ``?`` if the kernel does not give it."""
     # proc(5): ordinal: FLOCK ADVISORY WRITE pid major:minor:inode start end
     with suppress(OSError), open("/proc/locks", encoding="ascii") as locks:
         for line in locks:

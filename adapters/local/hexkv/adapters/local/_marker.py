@@ -1,8 +1,8 @@
-"""The file that says which format a directory of chunks has.
+"""The file that records the format of a directory of chunks.
 
 Format 2 holds frames of version 2, in the same places as format 1 held those of version 1. Keys of
-the two versions differ, so the frames of a former version are never read: they stay where they
-are, count against the budget, and are the first that an LRU policy evicts.
+the two versions differ, so the frames of a former version are never read: they stay where they are,
+count against the budget, and are the first that an LRU policy evicts.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _FORMER = 1
 
 
 def check_format(root: str, aside: str = f"{MARKER}.tmp") -> None:
-    """Write the marker of *root* if there is none, and bring one of a former format up to date.
+    """Write the marker of *root* if there is none, and update one of a former format.
 
     Args:
         root: the directory.
-        aside: name of the file in it that is renamed to the marker: one for each process, where
-            nothing keeps two from doing this at once.
+        aside: name of the file in it that is renamed to the marker: one for each process, unless a
+            lock keeps two from doing this at once.
 
     Raises:
         ConfigError: the directory has a format that this version does not know.
@@ -65,9 +65,9 @@ def check_format(root: str, aside: str = f"{MARKER}.tmp") -> None:
 
 
 class Presence:
-    """Whether the directory of a store is there: one line of the log when it is gone, one after.
+    """Logs one line when the directory of a store is gone, and one when it is back.
 
-    It may have been removed, or what was mounted there may not be any more.
+    It may have been removed, or its file system unmounted.
     """
 
     def __init__(self, root: str, clock: Clock | None = None) -> None:
@@ -76,7 +76,7 @@ class Presence:
         self._notices = Notices(log, "the directory", clock or SystemClock(), verbs)
 
     def look(self) -> None:
-        """Call this where a file is missing."""
+        """Log a change. Call this if a file is missing."""
         with suppress(OSError):
             if regular_size(f"{self._root}/{MARKER}") is None:
                 self._notices.failed(self._root, "its chunks are lost, and new ones begin anew")
@@ -84,7 +84,7 @@ class Presence:
                 self._notices.works(self._root)
 
     def make(self, folder: str, aside: str) -> None:
-        """Make a folder that is missing, and the marker if that is missing, too.
+        """Make a missing folder, and the marker if that is missing, too.
 
         Raises:
             ConfigError: the directory has another format by now.
@@ -101,6 +101,6 @@ def _write(root: str, aside: str) -> None:
     with open(open_file(f"{root}/{aside}", NEW), "wb") as file:
         file.write(json.dumps({"format": FORMAT}).encode() + b"\n")
         file.flush()
-        # The one file that is synced: an empty marker would lock the next start out.
+        # The one file that is synced: an empty marker would prevent the next start.
         os.fsync(file.fileno())
     move(f"{root}/{aside}", f"{root}/{MARKER}")

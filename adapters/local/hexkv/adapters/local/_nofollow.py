@@ -1,9 +1,9 @@
-"""Files of a store, reached so that no link leads away from it, whenever somebody plants one.
+"""Files of a store, opened so that no link leads out of it, even one that is planted later.
 
-A path here is the store's root, resolved when it was opened, then at most one folder, then a
-file. Each call opens the folder itself, not what a link of that name stands for, and names the
-file within the folder that it has open: nothing is looked at first and trusted afterwards. Who
-may write into the directories above the root decides where it is, and is not guarded against.
+A path here is the store's root, resolved when it was opened, then at most one folder, then a file.
+Each call opens the folder itself, not the target of a link of that name, and names the file within
+the folder that it has open: nothing is checked first and trusted afterwards. A user with write
+access to the directories above the root decides where the root is; that is not guarded against.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from hexkv.ports import ConfigError
 
 ABSENT = (FileNotFoundError, NotADirectoryError)
-"""There is no such file, and nothing is wrong with that. A link to a folder is no directory."""
+"""There is no such file, which is not a fault. A link to a folder is no directory."""
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without asking a server for more than the name, where there is one.
+# With O_PATH, a file server is asked for the name only.
 _ON_THE_WAY = _FOLDER | (os.O_PATH if sys.platform == "linux" else os.O_RDONLY)
 
 
 def resolved(root: str | os.PathLike[str]) -> str:
-    """The directory that *root* names now: it stays the same one wherever the process goes.
+    """Return the absolute path of *root*: it stays the same wherever the process changes to.
 
     Raises:
         ConfigError: no directory can have that name.
@@ -41,7 +41,7 @@ def resolved(root: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def _folder_of(path: str) -> Iterator[tuple[int, str]]:
-    """The folder of *path*, open, and the name in it."""
+    """Yield a descriptor of the folder of *path*, and the file's name in it."""
     folder, _, name = path.rpartition("/")
     opened = os.open(folder, _ON_THE_WAY)
     try:
@@ -51,17 +51,17 @@ def _folder_of(path: str) -> Iterator[tuple[int, str]]:
 
 
 def open_file(path: str, flags: int, mode: int = 0o600) -> int:
-    """A descriptor of the file itself.
+    """Return a descriptor of the file itself.
 
     Raises:
-        OSError: ``ELOOP`` where *path* is a link, ``ENOTDIR`` where its folder is.
+        OSError: ``ELOOP`` if *path* is a link, ``ENOTDIR`` if its folder is.
     """
     with _folder_of(path) as (folder, name):
         return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode, dir_fd=folder)
 
 
 def regular_size(path: str) -> int | None:
-    """Bytes of a regular file; ``None`` if there is none."""
+    """Return the bytes of a regular file; ``None`` if there is none."""
     try:
         with _folder_of(path) as (folder, name):
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -71,7 +71,7 @@ def regular_size(path: str) -> int | None:
 
 
 def remove(path: str) -> bool:
-    """Remove a file. Whether it was there."""
+    """Remove a file. Return True if it existed."""
     try:
         with _folder_of(path) as (folder, name):
             os.unlink(name, dir_fd=folder)
@@ -81,14 +81,14 @@ def remove(path: str) -> bool:
 
 
 def move(path: str, to: str) -> None:
-    """Give a file another name, in place of whatever has it."""
+    """Rename a file, and replace any file of the new name."""
     with _folder_of(path) as (source, name), _folder_of(to) as (target, new):
         os.replace(name, new, src_dir_fd=source, dst_dir_fd=target)
 
 
 @contextmanager
 def listed(path: str) -> Iterator[list[os.DirEntry[str]]]:
-    """What a directory holds; nothing if it is not there, or a link.
+    """Yield the entries of a directory; none if it does not exist, or is a link.
 
     The entries know the directory for as long as the block lasts; their ``path`` is their name.
 

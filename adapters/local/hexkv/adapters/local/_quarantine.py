@@ -1,4 +1,4 @@
-"""A bounded number of damaged files, out of the way."""
+"""A bounded number of damaged files, kept apart from the chunks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hexkv.ports import ConfigError
 class Quarantine:
     """Keeps the newest damaged files.
 
-    Their bytes are outside the store's capacity, within a bound of their own: the core has
-    struck the chunk off its books by the time it comes here, and would else meet a full
-    store below its budget. It remembers nothing: others may use the folder, too.
+    Their bytes do not count in the store's capacity, but have a bound of their own: the core has
+    removed the chunk from its index before it is moved here, and would otherwise find the store
+    full below its budget. It keeps no state: others may use the folder, too.
     """
 
     def __init__(self, path: str, max_files: int, max_bytes: int) -> None:
-        """Take over what is there already, and trim it to the bounds.
+        """Adopt the files that exist already, and trim them to the bounds.
 
         Raises:
             ConfigError: a bound is negative.
@@ -32,9 +32,9 @@ class Quarantine:
         self._trim(0, 0)
 
     def take(self, path: str) -> None:
-        """Move the file at *path* in here, or remove it where there is no room at all.
+        """Move the file at *path* in here, or remove it if the bounds allow none.
 
-        Called by one at a time.
+        Called by one thread at a time.
 
         Raises:
             OSError: it is still where it was.
@@ -50,8 +50,8 @@ class Quarantine:
         move(path, f"{self._path}/{name}")
 
     def _trim(self, files: int, size: int) -> None:
-        """Make room for as many *files* of *size* bytes together, the oldest going first."""
-        # A rename sets the time of change, so that orders them by when they came.
+        """Make room for *files* more files of *size* bytes together; remove the oldest first."""
+        # A rename sets the time of change, so that is the order in which they were moved here.
         with listed(self._path) as entries:
             kept = [
                 (found.st_ctime_ns, f"{self._path}/{entry.name}", found.st_size)

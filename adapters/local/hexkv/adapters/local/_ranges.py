@@ -1,7 +1,7 @@
 """Files that are read range by range: open from the first range of a load to its last.
 
-A layerwise load reads ten ranges of each of its files. To open and close one each time took as
-many system calls as all the rest of it, each of which gives the interpreter's lock away.
+A layerwise load reads ten ranges of each of its files. To open and close a file for each range took
+as many system calls as the rest of the load, and each call releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hexkv.ports import Corrupt, Hit, Miss, ReadOutcome
 log = logging.getLogger("hexkv")
 
 _MOST = 128
-"""Files that stay open. Those of larger loads are opened for each range, as all were once."""
+"""Files that stay open. Those of larger loads are opened for each range."""
 
 _IDLE = 2.0
-"""Seconds after which a file is closed of which no more is read; twice as many at most."""
+"""Seconds after which an unread file is closed; twice as many at most."""
 
 
 class _OpenFile:
@@ -32,19 +32,19 @@ class _OpenFile:
         self.descriptor = descriptor
         self.users = 1
         self.listed = False
-        """True while a next call may find it; the last one that uses it closes it otherwise."""
+        """True while a next call may find it; else the last call that uses it closes it."""
 
         self.unused = False
-        """True if nobody used it since the last sweep."""
+        """True if no call has used it since the last sweep."""
 
 
 class RangeFiles:
     """Reads ranges of files. Safe from any thread.
 
     A file is closed once its end was read, once it failed, once this store or another one has
-    deleted or replaced it, and once nobody reads on: the load was given up. What was deleted
-    is not served from a descriptor that is still open: before each range the number of the
-    file's links is looked at, which costs less than to look for its name.
+    deleted or replaced it, and once it is not read further because the load was abandoned. A
+    deleted file is not served from a descriptor that is still open: before each range the number of
+    the file's links is checked, which costs less than a lookup of its name.
 
     Args:
         io: how files are read.
@@ -57,8 +57,8 @@ class RangeFiles:
         self._most = most
         self._idle = idle
         self._files: dict[tuple[str, bool], _OpenFile] = {}
-        """By path, and whether the page cache is bypassed: that is the descriptor's, and calls
-        that need it otherwise may use the file at the same time."""
+        """By path and whether the descriptor bypasses the page cache: calls that need it otherwise
+        may use the file at the same time."""
 
         self._changes = 0
         self._closed = False
@@ -68,7 +68,7 @@ class RangeFiles:
 
     @property
     def count(self) -> int:
-        """How many files stay open for a next call."""
+        """The number of files that stay open for a next call."""
         return len(self._files)
 
     def read(self, path: str, start: int, into: memoryview) -> ReadOutcome:
@@ -93,14 +93,14 @@ class RangeFiles:
         return Hit(got, size)
 
     def drop(self, path: str) -> None:
-        """Let go of a file whose name stands for another one now, or for none."""
+        """Forget a file whose path names another file now, or none."""
         with self._lock:
-            self._changes += 1  # so one that is being opened is not kept
+            self._changes += 1  # so a file that is being opened is not kept
             gone = [self._unlist(place) for place in ((path, False), (path, True))]
         _close(gone)
 
     def sweep(self) -> None:
-        """Close the files that nobody used since the last sweep."""
+        """Close the files that no call has used since the last sweep."""
         with self._lock:
             gone = [
                 self._unlist(place) if file.unused and not file.users else None
@@ -111,7 +111,7 @@ class RangeFiles:
         _close(gone)
 
     def close(self) -> None:
-        """Close all files, those that are in use when their calls end."""
+        """Close all files; those in use are closed when their calls end."""
         with self._lock:
             self._closed = True
             gone = [self._unlist(place) for place in list(self._files)]
@@ -119,7 +119,7 @@ class RangeFiles:
         _close(gone)
 
     def _take(self, place: tuple[str, bool]) -> tuple[_OpenFile, int] | None:
-        """The file, for one call, and its size; ``None`` if there is none."""
+        """Return the file, for one call, and its size; ``None`` if there is none."""
         with self._lock:
             changes = self._changes
             kept = self._files.get(place)
@@ -163,7 +163,7 @@ class RangeFiles:
             self._io.refused(error)
 
     def _give(self, place: tuple[str, bool], file: _OpenFile, *, keep: bool) -> None:
-        """One call less uses *file*."""
+        """End one call's use of *file*."""
         with self._lock:
             file.users -= 1
             if not keep and self._files.get(place) is file:
@@ -173,7 +173,7 @@ class RangeFiles:
             os.close(file.descriptor)
 
     def _unlist(self, place: tuple[str, bool]) -> int | None:
-        """Have nobody find a file any more. Its descriptor, if that is to be closed."""
+        """Remove a file from the list. Return its descriptor if the caller must close it."""
         file = self._files.pop(place, None)
         if file is None:
             return None
@@ -181,14 +181,14 @@ class RangeFiles:
         return None if file.users else file.descriptor
 
     def _swept(self) -> bool:
-        """True if somebody closes what is left open. Under the lock."""
+        """True if a sweeper thread closes the files that are left open. Called under the lock."""
         if self._closed:
             return False
         if self._sweeper is None:
             sweeper = Thread(target=self._run, name="hexkv open files", daemon=True)
             try:
                 sweeper.start()
-            except RuntimeError:  # the system gives no more threads, or Python ends
+            except RuntimeError:  # the system refuses a thread, or Python ends
                 return False
             self._sweeper = sweeper
         return True

@@ -1,4 +1,4 @@
-"""Cleaning a directory that many hosts share: a folder at a time, by whoever writes."""
+"""Cleaning a directory that many hosts share: each writer sweeps one folder at a time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from hexkv.adapters.local._nofollow import listed, open_file, remove
 from hexkv.ports import Clock
 
 PART = ".hexkv-part-"
-"""How the names of files begin that somebody is writing."""
+"""Prefix of the names of files that are being written."""
 
 PART_AGE = 3600.0
-"""Seconds after which nobody writes such a file any more."""
+"""Seconds after which such a file is abandoned."""
 
 _PAUSE = 10.0
 """Seconds between two folders: all of them in three quarters of an hour."""
 
 
 class Sweeper:
-    """Removes what the dead left half-written, and chunks that are older than they may be.
+    """Removes half-written files of dead processes, and chunks that are older than the limit.
 
-    Ages are told by one clock, the file server's: that of a file just written is now. A
+    Ages are measured by one clock, the file server's: a file just written gives its present time. A
     sweep that fails does no harm; another follows.
     """
 
@@ -33,7 +33,7 @@ class Sweeper:
         self._clock = clock
         self._ttl = ttl
         self._lock = Lock()
-        # Each host begins elsewhere, so that many do not do the same work.
+        # Each host begins at another folder, so that many do not do the same work.
         self._folder = secrets.randbelow(FOLDERS)
         self._next = clock.now()
 
@@ -47,10 +47,10 @@ class Sweeper:
         try:
             self.sweep(folder)
         except OSError:
-            return  # what is wrong with the directory, its reads and writes will tell
+            return  # reads and writes report the directory's faults
 
     def sweep(self, folder: int) -> None:
-        """Remove from one folder what is too old.
+        """Remove the files that are too old from one folder.
 
         Raises:
             OSError: it cannot be listed, or something in it cannot be removed.

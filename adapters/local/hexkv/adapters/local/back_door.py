@@ -1,4 +1,4 @@
-"""A directory's frames without the store: for contracts, which must not ask what they check."""
+"""A directory's frames without the store: for contracts, which must not use what they check."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hexkv.ports import ChunkKey
 
 
 class BackDoor:
-    """The documented layout of files, and nothing of the store."""
+    """Reads and writes by the documented layout of files, without the store's code."""
 
     def __init__(self, root: str) -> None:
         self._root = Path(root)
 
     def get(self, key: ChunkKey) -> bytes | None:
-        """The frame of *key*, as its file has it."""
+        """Return the bytes of the chunk's file; ``None`` if there is none."""
         path = self._path(key)
         return path.read_bytes() if path.exists() else None
 
@@ -25,12 +25,12 @@ class BackDoor:
         path.write_bytes(frame)
 
     def keys(self) -> set[ChunkKey]:
-        """Of every file."""
+        """Return the key of every file."""
         found = self._root.glob("??/*.hexkv")
         return {ChunkKey(bytes.fromhex(path.stem)) for path in found}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
     def _path(self, key: ChunkKey) -> Path:
         name = key.hex()

@@ -48,18 +48,18 @@ _ABSENT = Miss()
 
 
 class DiskStore:
-    """One file per chunk, written aside and renamed, so that a reader meets whole files only.
+    """One file per chunk, written aside and renamed, so that a reader sees whole files only.
 
-    Nothing is synced. A killed process loses nothing, for the page cache is the system's;
-    after a power failure a file may be short or hold zeros, and the core, which verifies
-    every frame, takes it for a damaged one. Syncing would make each write several times
-    slower to save what can be computed again.
+    Nothing is synced. A killed process loses nothing, for the page cache is the system's; after a
+    power failure a file may be short or hold zeros, and the core, which verifies every frame,
+    treats it as damaged. Syncing would make each write several times slower to save chunks that can
+    be computed again.
 
-    Opening takes as long for 100,000 chunks as for none. The first write that needs to
-    know how full the directory is counts the files, some 2 microseconds each.
+    Opening takes as long for 100,000 chunks as for none. The first write that needs to know how
+    full the directory is counts the files, some 2 microseconds each.
 
-    A call that is under way when the store is closed ends in peace: the directory is left
-    after it. A child made by ``fork`` cannot use its parent's store.
+    A call that is under way when the store is closed runs to its end: the directory is left after
+    it. A child made by ``fork`` cannot use its parent's store.
     """
 
     def __init__(
@@ -72,25 +72,24 @@ class DiskStore:
         quarantine_files: int = 16,
         quarantine_bytes: int = 256 << 20,
     ) -> None:
-        """Open *root*, and remove what dead processes left half-written.
+        """Open *root*, and remove the half-written files of dead processes.
 
         Args:
             root: created if need be. Foreign files in it are left alone.
-            capacity: bytes of all frames together, whoever wrote them, those being written
-                included; ``None`` for as many as the disk holds. Only what is written in
-                place of another frame may exceed it, by that frame's size, until it is
-                renamed.
-            direct: whether frames bypass the page cache: ``auto`` where the file system
-                can do that, ``on`` or not at all, ``off`` never.
-            exclusive: let no other store open *root* meanwhile.
+            capacity: bytes of all frames together, of all writers, those being written included;
+                ``None`` for as many as the disk holds. Only a frame that replaces another may
+                exceed it, by the other's size, until it is renamed.
+            direct: whether frames bypass the page cache: ``auto`` if the file system can do that,
+                ``on`` or fail, ``off`` never.
+            exclusive: let no other store open *root* at the same time.
             quarantine_files: how many damaged files are kept; 0 deletes them.
             quarantine_bytes: how many bytes they may have, on top of *capacity*.
 
         Raises:
-            ConfigError: *root* is not a directory, or of another version's format; or
-                *direct* is ``on`` and the file system refuses.
+            ConfigError: *root* is not a directory, or of another version's format; or *direct* is
+                ``on`` and the file system refuses.
             StoreBusy: another store has it to itself, or *exclusive* and another has it; or a
-                process that does not go on has locked its books.
+                stopped process has locked its ledger.
             StoreFull, StoreUnreachable: it cannot be written to.
         """
         self._lock = Lock()
@@ -117,20 +116,20 @@ class DiskStore:
 
     @property
     def shared(self) -> bool:
-        """Whether others may add and remove chunks meanwhile."""
+        """True if other engines may add and remove chunks at the same time."""
         return not self._directory.exclusive
 
     @property
     def direct(self) -> bool:
-        """Whether frames bypass the page cache, where their buffers are aligned."""
+        """True if frames bypass the page cache, where their buffers are aligned."""
         return self._io.direct
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the frames that are readable; counts what is not counted yet.
+        """Bytes of the readable frames; counts the folders that are not counted yet.
 
         Raises:
-            StoreBusy: another process has locked the directory's books.
+            StoreBusy: another process has locked the directory's ledger.
             StoreUnreachable: the files cannot be counted.
         """
         with self._call():
@@ -184,11 +183,11 @@ class DiskStore:
             return self._write(key, size, lambda path: make_file(path, size, fill), deadline)
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-        """Forget each chunk, the deadline notwithstanding: half a deletion helps nobody.
+        """Delete each chunk, even past the deadline: half a deletion is of no use.
 
         Raises:
             StoreUnreachable: a file cannot be removed. The others are.
-            StoreBusy: another process had locked the directory's books until the deadline.
+            StoreBusy: another process had locked the directory's ledger until the deadline.
         """
         failure: OSError | None = None
         there = []
@@ -206,11 +205,11 @@ class DiskStore:
         return there
 
     def scan(self) -> Iterator[Entry]:
-        """Every chunk's file, folder by folder as they are asked for.
+        """Yield an entry for every chunk's file, listing each folder when it is reached.
 
         Raises:
             StoreUnreachable: a folder cannot be listed.
-            StoreError: the store was closed meanwhile, so that the list is not whole.
+            StoreError: the store was closed before the end, so the list is incomplete.
         """
         for folder in range(FOLDERS):
             self._check_open()
@@ -240,7 +239,7 @@ class DiskStore:
         self._ranges.close()
 
     def _there(self, key: ChunkKey) -> bool:
-        """True if a chunk has a file. Not where its folder cannot be searched, but others can.
+        """True if a chunk has a file. False if its folder cannot be searched, but others can.
 
         Raises:
             OSError: the directory itself cannot be searched.
@@ -290,12 +289,12 @@ class DiskStore:
             return Failed(chunk_error(error, "writing", path))
         finally:
             if not stored:
-                with suppress(OSError):  # whoever opens next removes what this one cannot
+                with suppress(OSError):  # the next opener removes the rest
                     remove(aside)
                 self._account.cancel(size)
 
     def _in_its_folder(self, path: str, act: Callable[[], None]) -> None:
-        """Act on *path*; make its folder first if it is not there."""
+        """Call *act*; if the folder of *path* is missing, make it and call again."""
         try:
             act()
         except FileNotFoundError:
@@ -307,7 +306,7 @@ class DiskStore:
         try:
             self._quarantine.take(path)
         except OSError:
-            # Unreadable is what counts; keeping it would have been a courtesy.
+            # The chunk must become unreadable; to keep its file is optional.
             remove(path)
 
     def _path(self, key: ChunkKey) -> str:

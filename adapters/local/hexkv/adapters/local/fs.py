@@ -1,10 +1,10 @@
 """Chunks as files in a directory that many hosts share, over NFS or the like.
 
-The disk store's format, and nothing of what it needs beside it: no lock, no ledger, no direct I/O.
-Of the file system only this is believed: a rename within one folder shows a whole file or
-none, and what was written before the file was closed is there when another host opens it
-afterwards. Folders may be listed late, clocks may differ, and any call may say ``ESTALE``
-because another host has removed what it was about.
+It uses the disk store's format without what that needs beside it: no lock, no ledger, no direct
+I/O. Only this is assumed of the file system: a rename within one folder shows a whole file or none,
+and bytes that were written before a file was closed are visible when another host opens it
+afterwards. Folders may be listed late, clocks may differ, and any call may fail with ``ESTALE``
+because another host has removed its file.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from hexkv.ports import (
 T = TypeVar("T")
 
 _PASSING = {errno.ESTALE, errno.EIO, errno.EINTR, errno.EAGAIN, errno.ENOENT}
-"""Errors that a second try, which looks the name up anew, often does not meet.
+"""Errors that often do not recur at a second try, which looks the name up anew.
 
 ``ENOENT`` is of an open file that another host has replaced, where files go by their names.
 """
 
 _GONE = {errno.ESTALE, errno.ENOENT}
-"""Errors that, met twice, say that another host has removed the file."""
+"""Errors that, seen twice, mean that another host has removed the file."""
 
 
 class SharedFileStore:
     """One file per chunk, written beside its place and renamed into it.
 
-    Any number of hosts and processes may use one directory; nobody waits for anybody. Of two
-    that write one chunk the later rename stays. Nothing is synced, as on the disk tier.
+    Any number of hosts and processes may use one directory, and none waits for another. If two
+    write one chunk, the later rename stays. Nothing is synced, as on the disk tier.
     """
 
     def __init__(self, root: str | os.PathLike[str], clock: Clock, *, ttl: float | None) -> None:
@@ -70,7 +70,7 @@ class SharedFileStore:
 
         Args:
             root: created if need be. Foreign files in it are left alone.
-            clock: says when to sweep.
+            clock: decides when to sweep.
             ttl: seconds after which a chunk that was not written again is removed.
 
         Raises:
@@ -91,7 +91,7 @@ class SharedFileStore:
 
     @property
     def shared(self) -> bool:
-        """Whether others may add and remove chunks meanwhile."""
+        """True: other hosts may add and remove chunks at the same time."""
         return True
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
@@ -141,7 +141,7 @@ class SharedFileStore:
         return outcome
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-        """Forget each chunk, the deadline notwithstanding: half a deletion helps nobody."""
+        """Delete each chunk, even past the deadline: half a deletion is of no use."""
         del deadline
         self._check_open()
         try:
@@ -150,17 +150,18 @@ class SharedFileStore:
             raise store_error(error, f"deleting from {self._root}") from error
 
     def scan(self) -> Iterator[Entry]:
-        """Every chunk's file, as far as this host can list it by now.
+        """Yield an entry for every chunk's file that this host can list by now.
 
         Raises:
             StoreUnreachable: a folder cannot be listed.
-            StoreError: the store was closed meanwhile, so that the list is not whole.
+            StoreError: the store was closed before the end, so the list is incomplete.
         """
         for folder in range(FOLDERS):
             self._check_open()
             seen = set()
             try:
-                # Whole before any of it is told: a listing that breaks off is begun again.
+                # List a folder completely before yielding: a listing that breaks off is begun
+                # again.
                 entries = _again(lambda folder=folder: chunks_in(self._root, folder))  # type: ignore[misc]
             except OSError as error:
                 raise store_error(error, f"listing {self._root}") from error
@@ -184,7 +185,7 @@ class SharedFileStore:
             outcome = _again(lambda: call(path))
             if outcome == Miss():
                 self._presence.look()
-            # Another host may have replaced the file between what said its size and its bytes.
+            # Another host may have replaced the file after its size and before its bytes were read.
             return _again(lambda: call(path)) if isinstance(outcome, Corrupt) else outcome
         except OSError as error:
             if error.errno in _GONE:
@@ -233,7 +234,7 @@ class SharedFileStore:
 
 
 def _again(call: Callable[[], T]) -> T:
-    """What *call* gives, at the second try if the first failed in passing."""
+    """Return the result of *call*, and try once more if the first error may be transient."""
     try:
         return call()
     except OSError as error:
@@ -243,7 +244,7 @@ def _again(call: Callable[[], T]) -> T:
 
 
 def _unless_gone(call: Callable[[], bool]) -> bool:
-    """Likewise; what is stale twice was removed by another host, and is not there."""
+    """Call as :func:`_again`. False for a file that is stale twice: another host removed it."""
     try:
         return _again(call)
     except OSError as error:
@@ -259,11 +260,11 @@ def _fill(frame: memoryview, file: int) -> None:
 
 
 def _publish(part: str, path: str, size: int) -> None:
-    """Give a written file its name."""
+    """Rename a written file to its final name."""
     try:
         move(part, path)
     except OSError as error:
-        # A server that did it, and whose answer was lost, is asked again and finds no such file.
+        # If a server renamed it but its answer was lost, the retry finds no such file.
         if error.errno not in (errno.ENOENT, errno.ESTALE) or _size(part) is not None:
             raise
         if _size(path) != size:
@@ -275,7 +276,7 @@ def _size(path: str) -> int | None:
 
 
 def _join(root: str, aside: str) -> None:
-    """Make the directory, and say of what format it is unless somebody has.
+    """Make the directory, and record its format unless that is done.
 
     Raises:
         ConfigError: it has another format, or is no directory.
@@ -285,7 +286,7 @@ def _join(root: str, aside: str) -> None:
         os.makedirs(root, mode=0o700, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise ConfigError(f"{root} is not a directory") from error
-    # Hosts that begin at once write the same: whose rename is last does not matter.
+    # Hosts that begin at once write the same, so the order of their renames does not matter.
     check_format(root, aside)
 
 

@@ -46,7 +46,7 @@ def fsck(
     if not os.path.isfile(f"{root}/{MARKER}"):
         what = f"{directory} is no disk tier's directory: it has no {MARKER}"
         raise typer.BadParameter(what, param_hint="DIRECTORY")
-    codec = frame_codec(installed(), "crc32")  # seals nothing here
+    codec = frame_codec(installed(), "crc32")  # no frame is sealed here
     try:
         findings = (repair_directory if repair else check)(root, codec, _watched)
     except OSError as error:
@@ -59,7 +59,7 @@ def fsck(
 
 
 def _watched(paths: list[str]) -> Iterable[str]:
-    """*paths*, with a bar for people on the standard error stream."""
+    """Return *paths*, with a bar for people on the standard error stream."""
     console = Console(stderr=True)
     hidden = not sys.stderr.isatty()
     return track(paths, "verifying", console=console, transient=True, disable=hidden)
@@ -101,7 +101,7 @@ def _print(findings: Findings, repaired: bool) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, as a plugin does."""
     app = new_app("Verify the directory of a disk tier, and repair it.")
     app.command()(fsck)
     return run_app(app, "hexkv fsck", arguments)

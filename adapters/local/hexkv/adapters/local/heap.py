@@ -46,7 +46,7 @@ from hexkv.ports import (
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 _NO_ROOM = {errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""What the system says where there is no memory left, or a limit of files is reached."""
+"""Errors for no memory left, or for a limit of files that is reached."""
 
 
 _Memory = mmap.mmap | bytearray | Extent
@@ -58,19 +58,19 @@ class _Kept(NamedTuple):
 
 
 class HeapStore:
-    """Keeps copies of frames in mappings of their own, which the system has back at once.
+    """Keeps copies of frames in separate mappings, whose memory returns to the system at once.
 
     The pool's blocks are of one size, so an encoded frame that takes more than half of one takes
-    all of it there. Here it takes the pages that it has. A frame is copied in and out beside the
-    interpreter's lock, by the tier's workers, which also encode and decode.
+    all of it there. Here it takes only the pages that it needs. A frame is copied in and out beside
+    the interpreter's lock, by the tier's workers, which also encode and decode.
 
     Args:
         clock: of the times that :meth:`scan` gives.
-        capacity: bytes of all frames; by default a quarter of what the machine has left.
-        passes_on: keep frames where another process can go on with them (Linux). They are copied
-            by system calls there, in pages that are not huge, which takes three times as long.
-        inherited: what such a store has handed over; then this is one, too, and takes no write
-            before :meth:`thaw`.
+        capacity: bytes of all frames; by default a quarter of the machine's available memory.
+        passes_on: keep frames where another process can take them over (Linux). They are copied by
+            system calls there, in pages that are not huge, which takes three times as long.
+        inherited: the memory that such a store has passed on; then this store is one, too, and
+            takes no write before :meth:`thaw`.
 
     Raises:
         StoreFull: the machine does not have *capacity* bytes.
@@ -105,7 +105,7 @@ class HeapStore:
 
     def _adopt(self, file: FrameMemory, frames: Sequence[PlacedFrame]) -> None:
         file.freeze({frame.offset for frame in frames})
-        # Each as of a second of its own: so they are indexed one after the other, in this order.
+        # Each gets a time one second after the last, so that they are indexed in this order.
         for number, frame in enumerate(frames):
             if frame.key not in self._kept:  # a second extent in its place would free the pages
                 extent = Extent(file, frame.offset, frame.size)
@@ -175,11 +175,11 @@ class HeapStore:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            # What is being read stays there until that ends.
+            # Memory that is being read stays there until the read ends.
             kept, self._kept, self._used = self._kept, {}, 0
             extents = [one.memory for one in kept.values() if isinstance(one.memory, Extent)]
             if self._file is not None and not self._frozen:
-                # All of it goes with the descriptor, which is sooner than piece by piece.
+                # Closing the descriptor frees all of it, which is faster than piece by piece.
                 self._file.freeze({extent.start for extent in extents})
             self._file = None
 
@@ -203,7 +203,7 @@ class HeapStore:
             file, self._frozen = self._file, False
             adopted, self._adopting = self._adopting, False
             if file is not None:
-                # No write before this ends: what it reserves is not kept yet.
+                # No write before this ends: the extent that it reserves is not kept yet.
                 file.thaw(kept if adopted else None)
 
     def _find(self, key: ChunkKey) -> _Memory | None:
@@ -221,7 +221,7 @@ class HeapStore:
             if self._frozen:
                 return Failed(StoreError("the heap store is being handed over"))
             former = self._kept.get(key)
-            # What is replaced is there until then: by so much the capacity may be exceeded.
+            # The replaced frame is there until then: the capacity may be exceeded by its size.
             spare = 0 if former is None else len(former.memory)
             if self._used + size - spare > self._capacity:
                 return Failed(StoreFull(f"{self._used:,} of {self._capacity:,} bytes are used"))
@@ -250,7 +250,7 @@ class HeapStore:
 
 
 def _filled(frame: memoryview) -> mmap.mmap | bytearray:
-    """Memory with a copy of *frame*.
+    """Return memory with a copy of *frame*.
 
     Raises:
         OSError: the system has none.
@@ -266,7 +266,7 @@ def _filled(frame: memoryview) -> mmap.mmap | bytearray:
 
 
 def _read(memory: _Memory, start: int, into: memoryview) -> ReadOutcome:
-    """Fill *into* from the byte *start* of a frame on."""
+    """Fill *into* with a frame's bytes from *start* on."""
     if isinstance(memory, Extent):
         if not memory.copy(start, into):
             return Failed(StoreError("the memory that was handed over has no such frame"))
@@ -276,7 +276,7 @@ def _read(memory: _Memory, start: int, into: memoryview) -> ReadOutcome:
 
 
 def _copy(frame: memoryview, into: memoryview) -> None:
-    """Beside the interpreter's lock where both can be addressed: a frame may take milliseconds."""
+    """Copy beside the interpreter's lock if both have an address: a frame may take milliseconds."""
     if frame.readonly or frame.nbytes < PAGE:
         into[:] = frame
     else:

@@ -13,7 +13,7 @@ from hexkv.plugins.mapped import advise_huge, populate, touch, whole_pages
 from hexkv.ports import MemoryProvider, MemoryRegion, PoolExhausted, SupportsPrefault
 
 AHEAD = 64 << 20
-"""Bytes behind the used ones that a thread backs by memory: no store of less is slowed by it."""
+"""Bytes that a thread backs ahead of the used ones: no store of less than that is slowed."""
 
 _STEP = 2 << 20
 
@@ -51,12 +51,12 @@ class MmapRegion:
             worker = Thread(target=self._work, name="hexkv-prefault")
             try:
                 worker.start()
-            except RuntimeError:  # no thread is to be had: the first use does it
+            except RuntimeError:  # no thread can be started: the first use backs the pages
                 return
             self._worker, self._working = worker, True
 
     def _work(self) -> None:
-        """Back pages up to where they are wanted; a thread that ends there."""
+        """Back pages up to the wanted offset, in a thread that ends there."""
         while True:
             with self._lock:
                 start, end = self._backed, min(self._backed + _STEP, self._wanted)
@@ -70,10 +70,10 @@ class MmapRegion:
                 self._backed = len(self._map)
 
     def close(self) -> None:
-        """Give the memory back, now or when the last view of it is collected.
+        """Free the memory, now or when the last view of it is collected.
 
-        Memory that something still looks at is never unmapped: that would turn a late
-        access into a crash of the process.
+        Memory that still has a view is never unmapped: that would turn a late access into a crash
+        of the process.
         """
         with self._lock:
             self._wanted, self._backed = 0, max(self._backed, self._wanted)
@@ -87,12 +87,12 @@ class MmapRegion:
 
 
 class MmapMemory:
-    """Gives regions of plain host memory.
+    """Allocates regions of plain host memory.
 
     Args:
         huge_pages: ask for transparent huge pages: they are backed seven times as fast.
         prefault: back every page in :meth:`allocate`, not at its first use.
-        available: how many bytes the machine has to give.
+        available: how many bytes the machine has left.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ _OWNER = "memory store"
 
 
 class _Copy(NamedTuple):
-    """A frame that was written, in bytes of the store's own."""
+    """A frame that was written, in memory of the store's own."""
 
     frame: bytes
 
@@ -41,8 +41,8 @@ class _Copy(NamedTuple):
 class MemoryStore:
     """Keeps leases where it can, copies where it must. One lock, never held during a copy.
 
-    A chunk that was kept can be lent and read; one that was written can only be read: the
-    store's own bytes are no block of the pool. How much it holds is up to the core.
+    A chunk that was kept can be lent and read; one that was written can only be read: the store's
+    own bytes are no block of the pool. The core limits how much it holds.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -50,7 +50,7 @@ class MemoryStore:
         self._lock = Lock()
         self._chunks: dict[ChunkKey, Lease | _Copy] = {}
         self._stored: dict[ChunkKey, float] = {}
-        """When each of them came."""
+        """The time at which each of them was stored."""
 
         self._closed = False
 
@@ -135,7 +135,7 @@ class MemoryStore:
             kept = self._chunks.get(key)
             if kept is None:
                 return Miss()
-            # A hold of our own: the chunk may be deleted while it is copied.
+            # Take a share of our own: the chunk may be deleted while it is copied.
             mine = kept if isinstance(kept, _Copy) else kept.share(_OWNER)
         try:
             size = len(mine.frame)
@@ -154,12 +154,12 @@ class MemoryStore:
 
 
 def _lease(kept: Lease | _Copy | None) -> Lease | None:
-    """The lease on a block of the pool, if it is one."""
+    """Return the lease on a block of the pool, if it is one."""
     return None if type(kept) is _Copy else kept  # type: ignore[return-value]
 
 
 def _let_go(gone: Iterable[Lease | _Copy | None]) -> None:
-    """Release what is held there. Outside the lock: the pool has one of its own."""
+    """Release leases. Outside the store's lock: the pool has its own."""
     leases = [kept for kept in gone if kept is not None and not isinstance(kept, _Copy)]
     if leases:
         release_all(leases)

@@ -1,4 +1,4 @@
-"""Tells hexkv about host memory and local disk. Imported at discovery, so it stays light."""
+"""The plugin for host memory and local disk. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DiskSettings:
     """The directory, created if need be. Engines may share it."""
 
     direct: Literal["auto", "on", "off"] = "auto"
-    """Whether frames bypass the page cache: where that is possible, or not at all, or never."""
+    """Whether frames bypass the page cache: if possible, always or fail, or never."""
 
     exclusive: bool = False
     """Let no other engine use the directory."""
