@@ -1,4 +1,4 @@
-"""What a node does for the verbs by which clients tell each other of chunks under way."""
+"""A node's side of the verbs that announce chunks which clients compute."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LONGEST = 3_600.0
 """Seconds that an announcement may last."""
 
 _LONGEST_SEARCH = 5.0
-"""Seconds that peers have to answer one request; clients with more time ask again."""
+"""Seconds that peers have to answer one request; clients with more time repeat it."""
 
 _LONGEST_WAIT = 1.0
-"""Seconds, not more: a process that takes the node over waits for what is under way."""
+"""Seconds at most: a process that takes the node over waits for requests under way."""
 
 
 def announce(session: Client, asked: Request) -> None:
@@ -42,7 +42,7 @@ def withdraw(session: Client, asked: Request) -> None:
 
 
 def expect(session: Client, asked: Request) -> None:
-    """Say which chunks others compute, once one of them is not under way any more."""
+    """Answer which chunks others compute, once one of them is no longer under way."""
     reader = Reader(asked.body)
     (seconds,) = unpack("<d", reader.data(8))
     group = reader.text()
@@ -56,7 +56,7 @@ def expect(session: Client, asked: Request) -> None:
 
 
 def push_to(session: Client, asked: Request) -> None:
-    """Have a peer be pushed chunks, and say what peers call this node."""
+    """Have chunks pushed to a peer, and answer with the name of this node among peers."""
     reader = Reader(asked.body)
     (seconds,) = unpack("<d", reader.data(8))
     peer, hold = reader.text(), reader.text()
@@ -71,7 +71,7 @@ def push_to(session: Client, asked: Request) -> None:
 
 
 def seek(session: Client, asked: Request) -> None:
-    """Say which chunks others compute, here or at peers, which are asked."""
+    """Answer which chunks others compute, here or at peers; this queries the peers."""
     reader = Reader(asked.body)
     (seconds,) = unpack("<d", reader.data(8))
     group, peer = reader.text(), reader.text()
@@ -89,7 +89,8 @@ def seek(session: Client, asked: Request) -> None:
     until = Deadline.after(session.clock, min(seconds, _LONGEST_SEARCH))
     found = pushing.seek(unknown, peer, until)
     no = 0 if found.complete else LATER
-    # What has come meanwhile is expected no more: the client is to look again, not to compute.
+    # A chunk that arrived during the search is not expected: the client looks it up again instead
+    # of computing it.
     expected = zip(keys, announced.expect(keys, group, now), strict=True)
     said = bytes(1 if comes or key in found.coming else no for key, comes in expected)
     session.send(asked.head, Status.DONE, said)

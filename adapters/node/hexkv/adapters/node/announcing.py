@@ -1,4 +1,4 @@
-"""What a client tells others of the chunks that it computes, and asks of theirs."""
+"""The client's announcements of chunks that it computes, and its queries for those of others."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hexkv.ports import ChunkKey, Deadline, InvalidRequest
 T = TypeVar("T")
 
 _ANSWER = 5.0
-"""Seconds for the node's word beside those for which it waits. Who gets none does not wait for
-chunks under way, and computes them."""
+"""Seconds for the node's answer beside those for which it waits. Without an answer the client
+computes chunks under way instead of waiting for them."""
 
 LATER = 2
-"""In a node's answer, of a chunk that is not expected so far: not all peers have answered yet."""
+"""In a node's answer, a chunk that is not expected so far: not all peers have answered yet."""
 
 _MOST = 1 << 15
-"""Chunks that one request names."""
+"""Chunks in one request at most."""
 
 
 class Announces(ABC):
-    """The part of a client that is an ``Announcing``, and reaches peers: ``SupportsPushing``."""
+    """The part of a client that implements ``Announcing`` and ``SupportsPushing``."""
 
     @abstractmethod
     def _ask(
@@ -56,10 +56,10 @@ class Announces(ABC):
         while count:
             wait = deadline.remaining()
             body = pack_keys(keys[:count], pack("<d", wait) + text(group))
-            # Who does not wait for a chunk waits for the node's word, on a busy machine, too.
+            # A call that does not wait for a chunk still waits for the answer of a busy node.
             until = Deadline.after(clock, wait + _ANSWER)
             found = self._told(Verb.EXPECT, body, until, lambda reader: reader.data(count))
-            # What is not asked for, or not answered, is not waited for.
+            # Chunks beyond the request, or without an answer, are not waited for.
             flags = [byte == 1 for byte in found or ()]
             flags += [False] * (len(keys) - len(flags))
             if not all(flags) or deadline.expired:
@@ -94,7 +94,7 @@ class Announces(ABC):
     def _told(
         self, verb: Verb, body: bytes, deadline: Deadline, read: Callable[[Reader], T]
     ) -> T | None:
-        """What the node answers; ``None`` also where it is too old for the question."""
+        """Return the node's answer; ``None`` also if it is too old to know the verb."""
         try:
             return self._ask(verb, body, deadline, read)
         except InvalidRequest:

@@ -1,4 +1,4 @@
-"""What a client has been told of one request."""
+"""The answer to one request, as a client receives it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hexkv.adapters.node.wire import Status, Verb
 
 
 class Answer:
-    """What a node says to one request, as far as it has come.
+    """The answer of a node to one request, as far as it has arrived.
 
     Made by :meth:`hexkv.adapters.node.link.Link.ask`.
     """
@@ -28,15 +28,15 @@ class Answer:
         self.verb = verb
         self.asked = asked
         self.until = until
-        """When the time is over that it has from *asked* on."""
+        """The end of its time, which starts at *asked*."""
 
         self.told = False
-        """True once something was said."""
+        """True once a part of the answer has arrived."""
 
         self.final = False
         self.status = Status.FAILED
         self.body = b""
 
     def is_there(self, *, begun: bool) -> bool:
-        """True once it is whole, or with *begun* once anything was said."""
+        """True once the answer is whole, or with *begun* once a part has arrived."""
         return self.final or (begun and self.told)

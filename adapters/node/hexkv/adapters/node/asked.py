@@ -1,4 +1,4 @@
-"""A request of a client, and the client's session, as verbs see them."""
+"""A client's request, and its session, as verbs see them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hexkv.ports import Clock, Deadline
 
 
 class Request(NamedTuple):
-    """A request that was read."""
+    """A request as it was read."""
 
     head: Head
     body: bytes
     grant: Grant | None
-    """What it leases, of the verbs that do."""
+    """Its leases, for verbs that lease."""
 
 
 class Client(Protocol):
@@ -36,5 +36,5 @@ class Client(Protocol):
         ...
 
     def until(self, asked: Head) -> Deadline:
-        """When the client expects the last word on a request."""
+        """Return the time until which the client waits for the last answer to a request."""
         ...

@@ -1,4 +1,4 @@
-"""What all sessions of a node stop at while it is handed over."""
+"""The barrier at which all sessions of a node stop during a hand-over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Barrier:
         return self._event
 
     def lower(self) -> None:
-        """Nothing is read any more."""
+        """Stop all reading."""
         self.down = True
         os.eventfd_write(self._event, 1)
 

@@ -1,4 +1,4 @@
-"""The client: what a node serves, as a keyed cache of this process."""
+"""The client: the chunks of a node, as a keyed cache of this process."""
 
 from __future__ import annotations
 
@@ -60,28 +60,28 @@ from hexkv.ports import (
 T = TypeVar("T")
 
 _MOST = 1 << 15
-"""Chunks that one request names."""
+"""Chunks in one request at most."""
 
 _PINNING = 1.0
-"""Seconds that a call waits which is given no deadline."""
+"""Seconds that a call without a deadline waits."""
 
 
 class _Spaces:
-    """Which number stands for which namespace on one link; those not used for long make room."""
+    """The numbers of namespaces on one link; the least recently used is replaced."""
 
     def __init__(self) -> None:
         self.link: ref[Link] | None = None
         self._numbers: OrderedDict[tuple[str, int, str], tuple[int, Space]] = OrderedDict()
 
     def numbers(self, link: Link, specs: Sequence[ChunkSpec], deadline: Deadline) -> list[int]:
-        """A number for each chunk, said to the node where it is new. Under the client's lock."""
+        """Return a number for each chunk; send new ones to the node. Under the client's lock."""
         if self.link is None or self.link() is not link:
             self.link = ref(link)
             self._numbers.clear()
         found: list[int] = []
         before: tuple[str, int, str] | None = None
         for spec in specs:
-            # By the layout's identity, which is kept alive beside it: hashing takes longer.
+            # By the identity of the layout, which is kept alive beside it: hashing takes longer.
             name = spec.identity, id(spec.layout), spec.serde
             if name != before:
                 number = self._number(link, name, spec, deadline)
@@ -109,12 +109,12 @@ class _Spaces:
 class NodeClient(Announces):
     """See :class:`hexkv.ports.ChunkService`.
 
-    A node that is gone, or does not answer, costs the call that found out its deadline; from then
-    on calls miss at once, until the keeper has heard of it again.
+    A node that has ended, or does not answer, costs the call that finds out its deadline; from then
+    on calls miss at once, until the keeper has heard from the node again.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
-        """Of the node that listens at *path*, whether it does by now or not."""
+        """Create a client of the node at *path*, which may start to listen later."""
         self._clock = clock
         self._ledger = Ledger()
         self._spaces = _Spaces()
@@ -142,7 +142,7 @@ class NodeClient(Announces):
 
     @property
     def connected(self) -> bool:
-        """True if the node was there when it was last needed."""
+        """True if the node answered when it was last needed."""
         return self._link() is not None
 
     def fits(self, payload_bytes: int) -> bool:
@@ -194,7 +194,7 @@ class NodeClient(Announces):
                 raise InvalidRequest("a node publishes what it has leased")
             mine.append(lease)
         link = self._link()
-        # What is left of a life before is no memory of this one.
+        # Blocks of an earlier life of the node are not in its memory now.
         if not mine or link is None or any(lease.block.link is not link for lease in mine):
             return NodePublishing(None, None, len(mine), deadline)
         head = pack("<B", after is not None) + (after or b"")
@@ -206,7 +206,7 @@ class NodeClient(Announces):
                 pack(f"<{len(mine)}I", *(lease.block.place for lease in mine)),
             )
         )
-        # The node takes its shares before it reads on, so the leases may go at once.
+        # The node takes its shares before it reads on, so the leases may end at once.
         answer = link.ask(Verb.PUBLISH, body, deadline)
         return NodePublishing(link, answer, len(mine), deadline)
 
@@ -223,7 +223,7 @@ class NodeClient(Announces):
 
     def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
         self._check()
-        # Zero stands for the node's own time; what is to last no time is not pinned.
+        # Zero means the node's default time, so a pin of no time is sent as a millisecond.
         lasting = 0.0 if seconds is None else max(seconds, 1e-3)
         deadline = Deadline.after(self._clock, _PINNING)
         return self._count(Verb.PIN, pack_keys(keys, pack("<d", lasting) + text(owner)), deadline)
@@ -282,7 +282,7 @@ class NodeClient(Announces):
             keeper.close()
 
     def left(self) -> None:
-        """This is a forked child: everything is the parent's."""
+        """Drop everything in a forked child: it belongs to the parent."""
         self._closed = True
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
@@ -297,7 +297,7 @@ class NodeClient(Announces):
             raise EngineClosed("the client of the node was closed, or is a parent process's")
 
     def _link(self) -> Link | None:
-        """The connection, if it can be believed to bring an answer."""
+        """Return the connection if it is alive and not suspect, otherwise ``None``."""
         keeper = self._keeper
         link = None if keeper is None else keeper.link
         return link if link is not None and link.alive and not link.doubts.suspect else None
@@ -312,7 +312,7 @@ class NodeClient(Announces):
         waits: bool = True,
         lasts: float | None = None,
     ) -> NodeHold:
-        """Ask for leases. Noted before it is sent, so that it is given back whatever happens."""
+        """Request leases. Noted before it is sent, so that it is given back in every case."""
         self._check()
         self._ledger.mend()
         if not self.fits(max((spec.raw_bytes for spec in wanted), default=0)):
@@ -343,10 +343,10 @@ class NodeClient(Announces):
     def _ask(
         self, verb: Verb, body: bytes, deadline: Deadline, read: Callable[[Reader], T]
     ) -> T | None:
-        """What the node answers; ``None`` if it does not, or says what means nothing.
+        """Return the node's answer; ``None`` if there is none, or if it is malformed.
 
         Raises:
-            InvalidRequest: it says that the request means nothing.
+            InvalidRequest: the node rejects the request as invalid.
         """
         link = self._link()
         answer = None if link is None else link.ask(verb, body, deadline)

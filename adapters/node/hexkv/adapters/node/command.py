@@ -33,10 +33,10 @@ log = logging.getLogger("hexkv")
 SOCKET = "/run/hexkv/node.sock"
 
 _PARTING = 60.0
-"""Seconds in which a node that was taken over ends."""
+"""Seconds within which a node that was taken over ends."""
 
 _DYING = 10.0
-"""Seconds in which the system ends a node that closed its connection because it was killed."""
+"""Seconds within which the system ends a node that was killed and has closed its connection."""
 
 
 def node(  # noqa: PLR0913
@@ -104,7 +104,7 @@ def node(  # noqa: PLR0913
         if inherited is None:
             served.serve_admin()
             served.observe()
-        else:  # which the node before serves until it has ended
+        else:  # the previous node serves these until it has ended
             for serve in (served.serve_admin, served.observe):
                 Thread(target=_serve_late, args=(serve, clock), daemon=True).start()
         chunks = 0 if inherited is None else inherited.chunks
@@ -129,7 +129,7 @@ def _open(
     *,
     take_over: bool,
 ) -> tuple[ServedChunks, Listener, Inherited | None]:
-    """What a node serves, and where: new, or what the node that runs there has."""
+    """Return what a node serves, and its listener: new, or taken over from the running node."""
     registry = installed()
     checked = check(loaded, registry)
     place = Address(path=str(path))
@@ -137,12 +137,12 @@ def _open(
     size = region_bytes(loaded.settings.pool.bytes, huge_pages=huge)
     listener = None
     if take_over:
-        with suppress(FileNotFoundError, ConnectionRefusedError):  # nobody is there
+        with suppress(FileNotFoundError, ConnectionRefusedError):  # no node runs there
             taken = _taken_over(opened, loaded, path, mode, clock, size)
             if isinstance(taken, tuple):
                 return taken
             listener = taken
-    # Listening first: what is refused is refused before memory is taken.
+    # Listening first, so that an error comes before memory is taken.
     if listener is None:
         with named("--socket"):
             listener = Listener(place, mode)
@@ -153,10 +153,10 @@ def _open(
 def _taken_over(
     opened: ExitStack, loaded: Loaded, path: Path, mode: int, clock: Clock, size: int
 ) -> tuple[ServedChunks, Listener, Inherited] | Listener | None:
-    """All that the node which runs there has, if this one's pool of *size* bytes fits it.
+    """Take over the running node, if this one's pool of *size* bytes fits it.
 
-    ``None``: it does not, and has ended. What listens there, of this process: it has died, and
-    nothing of it is used.
+    ``None``: it does not fit, and that node has ended. A listener of this process: that node has
+    died, and nothing of it is used.
 
     Raises:
         NotHandedOver: it has not handed over, and goes on.
@@ -192,7 +192,7 @@ def _taken_over(
             opened.push(taking.pop_all())
             return served, inheriting, inherited
     except NotHandedOver as error:
-        # Without this process's descriptors, which went with the block, only the node has the lock.
+        # Without this process's descriptors, closed with the block, only the node has the lock.
         listener = _left_alone(place, mode, clock)
         if listener is None:
             raise
@@ -203,7 +203,7 @@ def _taken_over(
 
 
 def _left_alone(place: Address, mode: int, clock: Clock) -> Listener | None:
-    """What listens where a node did that ends at this moment; ``None``: it does not end."""
+    """Return a listener in place of a node that is ending; ``None`` if it does not end."""
     until, pause = Deadline.after(clock, _DYING), Event()
     while True:
         try:
@@ -215,7 +215,7 @@ def _left_alone(place: Address, mode: int, clock: Clock) -> Listener | None:
 
 
 def _serve_late(serve: Callable[[], None], clock: Clock) -> None:
-    """Serve as soon as nobody else does in the same place."""
+    """Serve as soon as no other process does at the same address."""
     until, pause = Deadline.after(clock, _PARTING), Event()
     while True:
         try:
@@ -240,7 +240,7 @@ def _mode(text: str) -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, for a plugin."""
     app = new_app("Serve one pool and its tiers to the engines of this machine.")
     app.command()(node)
     return run_app(app, "hexkv node", arguments)

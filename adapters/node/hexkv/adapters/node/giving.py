@@ -1,4 +1,4 @@
-"""A node's side of a hand-over: it comes to rest, says what it has, and goes, or goes on."""
+"""The node's side of a hand-over: it comes to rest, sends its state, and ends or goes on."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from hexkv.ports import Clock, Deadline
 log = logging.getLogger("hexkv")
 
 REST = 5.0
-"""Seconds that requests under way, and then writes that are queued, may take to end."""
+"""Seconds for requests under way to end, and then for queued writes."""
 
 _ADOPTING, _EACH = 20.0, 2e-4
-"""Seconds that the successor has to take the state in, and for each chunk of it. No request is
-answered meanwhile; it takes 50 us a chunk, of both processes together."""
+"""Seconds that the successor has to adopt the state, and for each chunk of it. No request is
+answered during this time; it takes 50 us a chunk, of both processes together."""
 
 
 class Giving:
-    """One hand-over. All of it by the thread that lets clients in."""
+    """One hand-over. Used only by the thread that accepts clients."""
 
     def __init__(self, served: ServedChunks, barrier: Barrier, clock: Clock) -> None:
         self._served = served
@@ -51,14 +51,14 @@ class Giving:
         state: tuple[int, int],
         descriptors: Collection[int],
     ) -> bool:
-        """Hand everything over, or go on as before. True if it is the successor's now.
+        """Hand everything over, or go on as before. True if the successor owns it now.
 
         Args:
-            sock: over which the successor said that it takes it.
+            sock: the connection over which the successor sent ``TAKE``.
             sessions: of all clients.
-            rested: waits until something is so, for seconds at most, and is woken by sessions.
+            rested: waits until a condition holds, for seconds at most; sessions wake it.
             state: the generation, and the next client's number.
-            descriptors: of the lock and of the socket that listens.
+            descriptors: of the lock and of the listening socket.
         """
         gone = False
         try:
@@ -98,10 +98,10 @@ class Giving:
             log.warning("node: what was to take over did not: %s; going on", error)
         except Exception:
             log.exception("node: handing over failed: going on")
-        if gone:  # whatever happens now, nothing of it is this process's any more
+        if gone:  # after this, also on an error, nothing of it is this process's
             self._leave(sessions)
             return True
-        with suppress(OSError):  # first, so that nothing that comes late is taken for its word
+        with suppress(OSError):  # first, so that a late message does not count as an answer
             sock.shutdown(socket.SHUT_RDWR)
         self._served.inheritance.thaw()
         self._barrier.lift()

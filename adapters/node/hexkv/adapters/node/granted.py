@@ -1,4 +1,4 @@
-"""What a client of a node has leased, by the requests that leased it, up to its bound."""
+"""The leases of a node's client, by the requests that leased them, up to its bound."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class Grant:
         self.hold: Hold | None = None
         self.leases: list[Lease | None] = []
         self.sizes: dict[int, int] = {}
-        """By place: bytes that count against the client's bound until they are given back."""
+        """By place: bytes that count against the client's bound until given back."""
 
         self.fresh: set[int] = set()
         """Places of blocks that were never published: the node has not written their headers."""
 
         self.gone = False
-        """True once all of it was given back: what comes later is released at once."""
+        """True once all of it was given back: later leases are released at once."""
 
 
 class Granted:
     """All leases of a connection. Safe from any thread; gives each back exactly once."""
 
     def __init__(self, most: int, clock: Clock) -> None:
-        """Bounded by *most* bytes; *clock* ends what is limited in time."""
+        """Bound the leases by *most* bytes; *clock* measures their time limits."""
         self._most = most
         self._clock = clock
         self._limited: dict[int, float] = {}
-        """By request, when its leases are taken back, if they were limited in time."""
+        """By request, the time at which its leases are taken back, where that is limited."""
 
         self._bytes = 0
         self._grants: dict[int, Grant] = {}
@@ -46,14 +46,14 @@ class Granted:
 
     @property
     def leased_bytes(self) -> int:
-        """Bytes that count against the bound."""
+        """The bytes that count against the bound."""
         return self._bytes
 
     def __len__(self) -> int:
         return len(self._grants)
 
     def open(self, request: int) -> Grant:
-        """The grant of a new request.
+        """Return the grant of a new request.
 
         Raises:
             Malformed: there is one of that number.
@@ -66,25 +66,25 @@ class Granted:
             return grant
 
     def last(self, request: int, seconds: float) -> None:
-        """Limit in time what a request leases; nothing if it was given back."""
+        """Limit the leases of a request to *seconds*; do nothing if they were given back."""
         with self._lock:
             if request in self._grants:
                 self._limited[request] = self._clock.now() + seconds
 
     def keep(self, request: int) -> bool:
-        """End the limit of a request's leases. False if they are not there any more."""
+        """Remove the time limit of a request's leases. False if they are gone."""
         with self._lock:
             self._limited.pop(request, None)
             return request in self._grants
 
     @property
     def first_end(self) -> float:
-        """When the first limit is over, by the clock."""
+        """The time at which the first limit ends, by the clock."""
         with self._lock:
             return min(self._limited.values(), default=inf)
 
     def expire(self) -> bool:
-        """Take back what is past its time: the client reads nothing of it. True if any was."""
+        """Take back leases past their time limit, which the client no longer reads. True if any."""
         if not self._limited:
             return False
         with self._lock:
@@ -96,7 +96,7 @@ class Granted:
         return bool(late)
 
     def reserve(self, grant: Grant, sizes: Sequence[int]) -> int:
-        """How many of blocks of *sizes* the bound has room for; they count from now on."""
+        """Return how many blocks of *sizes* the bound allows; they count from now on."""
         self.expire()
         with self._lock:
             if grant.gone:
@@ -110,14 +110,14 @@ class Granted:
     def settle(
         self, request: int, grant: Grant, leases: Sequence[Lease | None], *, fresh: bool
     ) -> bool:
-        """What the request leased in the end. False if nobody wants it any more."""
+        """Set the final leases of a request. False if all of it was given back before."""
         with self._lock:
             if grant.gone:
                 late = [lease for lease in leases if lease is not None]
             else:
                 late = []
                 grant.leases = list(leases)
-                grant.hold = None  # it has no more than they are
+                grant.hold = None  # it holds only these leases
                 if len(leases) < len(grant.sizes) or None in leases:
                     here = {place for place, lease in enumerate(leases) if lease is not None}
                     for place in [place for place in grant.sizes if place not in here]:
@@ -133,7 +133,7 @@ class Granted:
         return not grant.gone
 
     def held(self, grant: Grant, hold: Hold) -> bool:
-        """Note the hold of a request under way. False if nobody wants it any more."""
+        """Note the hold of a request under way. False if it was given back: then release it."""
         with self._lock:
             if not grant.gone:
                 grant.hold = hold
@@ -142,7 +142,7 @@ class Granted:
         return False
 
     def rows(self) -> list[tuple[int, int, Lease, bool]]:
-        """Every lease: its request, its place, and whether it was never published."""
+        """Return every lease: its request, its place, and True if it was never published."""
         with self._lock:
             return [
                 (request, place, lease, place in grant.fresh)
@@ -152,7 +152,7 @@ class Granted:
             ]
 
     def limits(self) -> dict[int, float]:
-        """By request, the seconds that are left of what is limited in time."""
+        """Return, by request, the seconds left where leases are limited in time."""
         with self._lock:
             now = self._clock.now()
             return {request: max(0.0, ends - now) for request, ends in self._limited.items()}
@@ -160,7 +160,7 @@ class Granted:
     def restore(
         self, rows: Iterable[tuple[int, int, Lease, bool]], limits: Mapping[int, float]
     ) -> None:
-        """Go on with what :meth:`rows` and :meth:`limits` gave in another process."""
+        """Restore the rows and limits of :meth:`rows` and :meth:`limits` of another process."""
         with self._lock:
             for request, place, lease, fresh in rows:
                 grant = self._grants.setdefault(request, Grant())
@@ -178,7 +178,7 @@ class Granted:
     def find(
         self, requests: Sequence[int], places: Sequence[int]
     ) -> list[tuple[Grant, Lease]] | None:
-        """Leases that the client has; ``None`` if it does not have one of them."""
+        """Return the named leases; ``None`` if the client lacks one of them."""
         found: list[tuple[Grant, Lease]] = []
         with self._lock:
             for request, place in zip(requests, places, strict=True):
@@ -192,13 +192,13 @@ class Granted:
         return found
 
     def release(self, request: int, place: int = ALL) -> None:
-        """Give one back, or all of a request. What is not there was given back before."""
+        """Give one back, or all of a request. Skips leases that were given back before."""
         with self._lock:
             leases, hold = self._take(request, place)
         _end(leases, hold)
 
     def _take(self, request: int, place: int = ALL) -> tuple[list[Lease | None], Hold | None]:
-        """Take one out, or all of a request: what is to be released. Under the lock."""
+        """Remove one lease, or all of a request, and return what to release. Under the lock."""
         leases: list[Lease | None] = []
         grant = self._grants.get(request)
         if grant is None:
@@ -222,7 +222,7 @@ class Granted:
         return leases, grant.hold
 
     def close(self) -> None:
-        """Give everything back, and whatever comes later at once."""
+        """Give everything back, and later leases at once."""
         with self._lock:
             self._closed = True
             requests = list(self._grants)

@@ -1,4 +1,4 @@
-"""How a client begins: what it is told of the node, and the descriptor of the node's memory."""
+"""The greeting of a client: the node's properties, and the descriptor of its memory."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hexkv.ports import FRAME_VERSION
 
 
 class Welcome(NamedTuple):
-    """What a node says of itself."""
+    """The node's properties in its greeting."""
 
     generation: int
     pool_bytes: int
 
 
 def greet(sock: socket.socket) -> tuple[Welcome, int]:
-    """Read the node's greeting, with the descriptor of its memory, which is the caller's to close.
+    """Read the node's greeting, with the descriptor of its memory, which the caller closes.
 
     Raises:
-        ValueError: it does not let us in, or speaks another protocol.
+        ValueError: it does not let this process in, or speaks another protocol.
         OSError: the connection breaks.
     """
     said, descriptors = b"", list[int]()

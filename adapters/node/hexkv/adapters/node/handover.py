@@ -1,4 +1,4 @@
-"""The protocol by which a node hands all it has to the process that takes its place.
+"""The protocol by which a node hands over to the process that takes its place.
 
 Over the node's own socket, between processes of one user::
 
@@ -8,14 +8,14 @@ Over the node's own socket, between processes of one user::
     node         STATE; then descriptors: the lock, the socket that listens, those of clients
     successor    STORES, if there are any: then descriptors of memory beside the pool
     successor    HAVE: it could go on
-    node         GONE: from now on it touches nothing any more
+    node         GONE: from now on it touches nothing of it
 
-A successor that does not know of stores does not ask for them, and a node that does not know of
-them tells of none: such memory is left behind.
+A successor that does not know of stores does not request them, and a node that does not know of
+them lists none: such memory is left behind.
 
-Up to the last word the node can take everything back, and does if the connection ends or the
-successor does not come to its word in time. Blocks stay where they are. Clients' connections go on
-as they are, with what they lease and with what they have sent and nobody has read.
+Up to the last message the node can take everything back, and does if the connection ends or the
+successor does not answer in time. Blocks stay where they are. Clients' connections go on as they
+are, with their leases and with the bytes that they have sent and that are still unread.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ HANDOVER = b"hexkvup\n"
 HANDOVER_VERSION = 1
 
 HELLO = Struct("<8sHHIQ")
-"""Of the node: magic, versions of the hand-over, of frames and of the clients' protocol, and bytes
-of the pool."""
+"""The node's message: magic, versions of the hand-over, of frames and of the clients' protocol, and
+bytes of the pool."""
 
 STATE = Struct("<QI")
-"""Bytes of the state that follows, and how many descriptors come behind it."""
+"""Bytes of the state that follows, and the number of descriptors after it."""
 
 TAKE, END, STORES, HAVE, GONE = b"T", b"E", b"S", b"H", b"G"
 
 MAX_STATE = 1 << 32
-"""Bytes: twenty million chunks."""
+"""Bytes, enough for twenty million chunks."""
 
 _TOGETHER = 64
-"""Descriptors that one message carries; the system takes 253."""
+"""Descriptors in one message; the system allows 253."""
 
 
 class Versions(NamedTuple):
-    """What has to fit. The clients' protocol need not: then they are asked to connect anew."""
+    """The versions that must match. The clients' protocol may differ: then clients reconnect."""
 
     handover: int = HANDOVER_VERSION
     frames: int = FRAME_VERSION
@@ -69,54 +69,54 @@ class Versions(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """A client's connection, in a node that reads nothing from it any more."""
+    """A client's connection, in a node that has stopped reading from it."""
 
     name: str
     spaces: Mapping[int, tuple[str, KVLayout, str]]
     pinned: Sequence[str]
     ahead: bytes
-    """What it had sent, and was not taken apart."""
+    """Bytes that were received and not parsed."""
 
     leases: Sequence[tuple[int, int, bool, Place]]
-    """Request, place in it, whether it was never published, and what it is."""
+    """Request, place in it, True if it was never published, and the place of its block."""
 
     limits: Mapping[int, float]
-    """By request, for how many seconds more its leases last, where that is limited."""
+    """By request, the seconds that its leases still last, where that is limited."""
 
 
 class State(NamedTuple):
-    """All that a node has."""
+    """The whole state of a node."""
 
     generation: int
     clients: int
     """Version of the clients' protocol."""
 
     numbers: int
-    """The next client's."""
+    """The number of the next client."""
 
     chunks: Sequence[tuple[str, Place]]
-    """By tier, what is worth least first."""
+    """By tier, the least valuable first."""
 
     pins: Sequence[Pin]
     connections: Sequence[Connection]
-    """Each with a descriptor, in this order."""
+    """In the order of their descriptors."""
 
     busy: Sequence[Place]
-    """Blocks that may still be written to: by the node until it is gone, and by clients that have
-    been turned away, whose descriptors come last."""
+    """Blocks that may still be written to: by the node until it has ended, and by clients that were
+    dismissed, whose descriptors come last."""
 
     stores: Sequence[tuple[str, FrameFile]] | None = None
-    """By tier, what lies in memory that its store has beside the pool; the descriptors come when
-    they are asked for. ``None``: the node does not know of such memory."""
+    """By tier, the frames in memory that its store has beside the pool; their descriptors follow on
+    request. ``None``: the node does not know of such memory."""
 
 
 def greeting() -> bytes:
-    """What a successor begins with."""
+    """Return the first message of a successor."""
     return GREETING.pack(HANDOVER, HANDOVER_VERSION, FRAME_VERSION, VERSION)
 
 
 class _Table:
-    """Specs, with what many have in common written down once."""
+    """Specs, with their common parts written down once."""
 
     def __init__(self) -> None:
         self.rows: list[object] = []
@@ -142,7 +142,7 @@ class _Table:
 
 
 def pack(state: State) -> bytes:
-    """A state as bytes."""
+    """Return a state as bytes."""
     table = _Table()
     said = {
         "generation": state.generation,
@@ -175,7 +175,7 @@ def pack(state: State) -> bytes:
 
 
 def unpack(data: bytes) -> State:
-    """Read what :func:`pack` gave.
+    """Read the bytes of :func:`pack`.
 
     Raises:
         Malformed: it is no state.
@@ -214,7 +214,7 @@ def unpack(data: bytes) -> State:
                         (_int(request), _int(at), bool(fresh), placed(*row))
                         for request, at, fresh, *row in one["leases"]
                     ],
-                    # A node of before holds everything without a limit.
+                    # An older node sets no limits.
                     {_int(request): float(left) for request, left in one.get("limits", ())},
                 )
                 for one in said["connections"]
@@ -256,7 +256,7 @@ def _store(tier: object, end: object, frames: Sequence[Sequence[object]]) -> tup
 
 
 def receive(sock: socket.socket, size: int) -> bytes:
-    """The next *size* bytes.
+    """Return the next *size* bytes.
 
     Raises:
         OSError: they do not come in time, or the connection ends.
@@ -277,7 +277,7 @@ def send_descriptors(sock: socket.socket, descriptors: Sequence[int]) -> None:
 
 
 def receive_descriptors(sock: socket.socket, count: int) -> list[int]:
-    """Take *count* descriptors, which are the caller's to close.
+    """Receive *count* descriptors, which the caller closes.
 
     Raises:
         OSError: they do not come; then none is open.
@@ -294,7 +294,7 @@ def receive_descriptors(sock: socket.socket, count: int) -> list[int]:
 
 
 def _some_descriptors(sock: socket.socket) -> array[int]:
-    """Those that come with the next byte.
+    """Return the descriptors that come with the next byte.
 
     Raises:
         OSError: there are none.

@@ -1,4 +1,4 @@
-"""Holds and publishings of a client, taken out of what the node says when they are asked."""
+"""Holds and publishings of a client, which read the node's answers when they are queried."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from hexkv.ports import (
 )
 
 GRACE = 0.025
-"""Seconds behind a deadline that the node's word may take: it keeps the deadline itself."""
+"""Seconds after a deadline that the node's answer may take: the node keeps the deadline itself."""
 
 
 def late(deadline: Deadline) -> Deadline:
-    """Until when to wait for the node's word; also where the deadline has passed already."""
+    """Return the deadline for the node's answer, also if *deadline* has passed already."""
     clock = deadline.clock
     return Deadline(clock, max(deadline.at, clock.now()) + GRACE)
 
@@ -40,10 +40,10 @@ def taken(
     specs: Sequence[ChunkSpec],
     owner: str,
 ) -> tuple[list[NodeLease | None], list[Reason | None], list[str]]:
-    """The leases, reasons and tiers that a node's last word on a request gives.
+    """Return the leases, reasons and tiers of a node's last answer to a request.
 
     Raises:
-        Malformed: what it says cannot be; nothing of it is believed.
+        Malformed: the answer is impossible; none of it is used.
     """
     leases: list[NodeLease | None] = [None] * len(specs)
     reasons: list[Reason | None] = [_why(answer)] * len(specs)
@@ -69,7 +69,7 @@ def taken(
 
 
 def reason_of(word: str) -> Reason:
-    """The reason that a node names; one that is not known here is a failure."""
+    """Return the reason that a node names; ``FAILED`` for one that is unknown here."""
     try:
         return Reason(word)
     except ValueError:
@@ -82,7 +82,7 @@ def _why(answer: Answer) -> Reason:
 
 
 class NodeHold:
-    """See :class:`hexkv.ports.Hold`. Without a link, nothing comes."""
+    """See :class:`hexkv.ports.Hold`. Without a link, no chunk comes."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class NodeHold:
         *,
         limited: bool = False,
     ) -> None:
-        """Of *specs*, by the *answer* of the node. If *limited*, the node may take it back."""
+        """Hold *specs*, by the *answer* of the node. If *limited*, the node may take it back."""
         self._ledger = ledger
         self._link = link
         self._answer = answer
@@ -110,7 +110,7 @@ class NodeHold:
         self._released = False
         self._ended = False
         self._owes = True
-        """Until what the request leases was taken, or given back: whatever came in between."""
+        """True until the leases of the request are taken or given back, also after an exception."""
 
         if link is None or answer is None:
             self._lose(Reason.TIER_OFF)
@@ -204,14 +204,14 @@ class NodeHold:
             return
         if self._ended:  # another thread was sooner
             return
-        self._owes = False  # from now on each lease says itself that it is lost
+        self._owes = False  # from now on each lease reports its own loss
         self._leases, self._reasons, self._origins = got
         self._ended = True
         if self._released:
             self.release()
 
     def _lose(self, why: Reason) -> None:
-        """Nothing comes any more."""
+        """End the hold without chunks, for reason *why*."""
         self._reasons = [why] * len(self._specs)
         self._ended = True
         self._give_back()
@@ -252,7 +252,7 @@ class NodePublishing:
         link, answer = self._link, self._answer
         if link is not None and answer is not None:
             link.wait(answer, self._deadline, begun=True)
-            _ = self.done  # what was said since
+            _ = self.done  # reads what has come since
         if answer is None or answer.status not in (Status.DONE, Status.BEGUN) or not answer.told:
             return {}
         try:

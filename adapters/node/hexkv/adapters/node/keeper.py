@@ -1,6 +1,6 @@
 """Keeps a client connected: notices the end of a node, and waits for its next life.
 
-One thread for each client, which sleeps in the kernel while all is well.
+One thread for each client, which sleeps in the kernel while the node answers.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _FIRST, _LONGEST = 0.05, 1.0
 """Seconds between two attempts to connect."""
 
 _TICK, _CALM = 0.01, 20
-"""Seconds between two looks for what was given back, and after how many in vain they end."""
+"""Seconds between two checks for leases given back, and the number of empty ones that end them."""
 
 _LOOK = 30.0
 _SILENT = 10.0
-"""Seconds after which a node that says nothing while it is asked is connected to anew."""
+"""Seconds without an answer to a ping after which the client reconnects."""
 
 
 class Keeper:
-    """Connects, watches, and connects again, until it is closed or nobody has it any more."""
+    """Connects, watches, and reconnects, until it is closed or garbage-collected."""
 
     def __init__(self, name: str, connect: Callable[[], Link], clock: Clock) -> None:
-        """Of a node called *name*; *connect* raises ``StoreUnreachable`` or ``ConfigError``.
+        """Connect to node *name*; *connect* raises ``StoreUnreachable`` or ``ConfigError``.
 
         The first attempt is made at once, by the caller's thread.
         """
@@ -46,7 +46,7 @@ class Keeper:
         self._wake.setblocking(False)
         self._why = ""
         self._calm = 0
-        """Ticks in a row at which nothing was given back."""
+        """Consecutive ticks at which nothing was given back."""
 
         self.closed = False
         self.link: Link | None = None
@@ -57,7 +57,7 @@ class Keeper:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have it look at the connection now. Never blocks."""
+        """Have the thread check the connection now. Never blocks."""
         with suppress(OSError, ValueError):
             self._wake.send(b".")
 
@@ -69,12 +69,12 @@ class Keeper:
         link, self.link = self.link, None
         if link is not None:
             link.abandon()
-        self._wake.close()  # which wakes it, too
+        self._wake.close()  # this wakes the thread, too
         if current_thread() is not self._thread:
             self._thread.join(1.0)
 
     def left(self) -> None:
-        """This is a forked child: the connection is the parent's alone."""
+        """Close this process's copies in a forked child: the connection belongs to the parent."""
         link, self.link = self.link, None
         self.closed = True
         if link is not None:
@@ -86,7 +86,7 @@ class Keeper:
         self.close()
 
     def step(self, pause: float) -> float:
-        """Look at the connection once; how long to pause before the next look."""
+        """Check the connection once. Return the seconds to pause before the next check."""
         link = self.link
         if link is not None and not link.alive:
             self.link = link = None
@@ -106,18 +106,18 @@ class Keeper:
         return _FIRST
 
     def _tick(self, link: Link) -> float:
-        """Tell the node what was given back; how long to pause before the next tick, if any."""
+        """Send the leases given back. Return the seconds to pause before the next check."""
         self._calm = 0 if link.send_returned() else self._calm + 1
         if self._calm < _CALM:
             return _TICK
         self._calm = 0
         link.ticking = False
-        # What came between the two lines found it ticking.
+        # A lease given back between the two lines found it ticking.
         link.send_returned()
         return _LOOK
 
     def sleep(self, seconds: float) -> None:
-        """Wait until woken, or until the connection ends, for so many seconds at most."""
+        """Wait until woken, or until the connection ends, for *seconds* at most."""
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         link = self.link
@@ -128,7 +128,7 @@ class Keeper:
                 with suppress(OSError):
                     self._woken.recv(4096)
             elif link is not None:
-                link.listen(0.0)  # what it said last; then that it has gone
+                link.listen(0.0)  # first its last message, then its end
                 if link.alive:
                     link.abandon()
 

@@ -1,8 +1,8 @@
-"""Leases of a node's blocks in this process, and the ledger that says who has which.
+"""Leases of a node's blocks in this process, and the ledger of their owners.
 
-Shares are counted here: the node knows one lease for each block of a request, and is told when the
-last share of it is gone. What says so may come twice, so an exception out of nowhere between two
-lines costs nothing: whoever comes next says it again.
+Shares are counted here: the node knows one lease for each block of a request, and gets it back with
+the last share. Giving back twice is allowed, so an asynchronous exception between two lines loses
+nothing: the next call repeats it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hexkv.ports import PAGE, ChunkSpec, InvalidRequest, Lease, frame_bytes
 
 
 class Block:
-    """A block that a request leased, and the shares of it."""
+    """A block that a request leased, and its shares."""
 
     __slots__ = ("link", "offset", "place", "request", "shares", "size")
 
@@ -47,8 +47,8 @@ class NodeLease:
         self.owner = owner
         self.token = token
         self.spec = spec
-        # Last, for it says that there is something to release. Writable, as in one process:
-        # torch copies what is read-only before it reads it.
+        # Last, because it marks that there is something to release. Writable, as in one process:
+        # torch copies read-only memory before it reads it.
         self._frame: memoryview | None = block.link.memory[start : start + size]
 
     @property
@@ -66,7 +66,7 @@ class NodeLease:
         return self.block.size
 
     def share(self, owner: str) -> NodeLease:
-        # Of the frame as it is: the link may have let go of the mapping, which this one keeps.
+        # Of the frame itself: the link may have dropped the mapping, which this lease keeps.
         frame = self._held()
         return self._ledger.share(self, frame, owner)
 
@@ -114,27 +114,28 @@ class NodeLease:
 
 
 class Ledger:
-    """Which lease of which owner holds which block, over all lives of the node. For any thread."""
+    """The blocks that the leases of each owner hold, over all lives of the node. For any thread."""
 
     def __init__(self) -> None:
         self.lost: deque[tuple[str, int, Block]] = deque()
-        """Leases that nobody has any more. A finalizer may append to it, so it takes no lock."""
+        """Leases that were dropped without a release. Finalizers append to it, so it takes no lock.
+        """
 
         self._held: dict[str, dict[int, Block]] = {}
         self._asked: dict[str, dict[tuple[int, int], Link]] = {}
-        """Requests that lease and have not been taken apart, by owner."""
+        """Requests that lease and whose answers have not been read, by owner."""
 
         self._ended = False
         self._tokens = count(1)
         self._lock = RLock()
 
     def ask(self, owner: str, link: Link, request: int) -> None:
-        """A request that leases is about to be sent."""
+        """Note a request that leases, before it is sent."""
         with self._lock:
             self._asked.setdefault(owner, {})[id(link), request] = link
 
     def answered(self, owner: str, link: Link, request: int) -> None:
-        """What a request leased was taken, or given back."""
+        """Drop the note of a request whose leases were taken, or given back."""
         with self._lock:
             asked = self._asked.get(owner)
             if asked is not None:
@@ -145,7 +146,7 @@ class Ledger:
     def grant(
         self, link: Link, blocks: Sequence[Block], owner: str, specs: Sequence[ChunkSpec]
     ) -> list[NodeLease]:
-        """Leases of the blocks of one request; none if the node has taken them back since."""
+        """Return leases of the blocks of one request; none if the node took them back."""
         if not blocks or not link.use(blocks[0].request, [block.place for block in blocks]):
             return []
         rows = zip(blocks, specs, self._tokens, strict=False)
@@ -154,7 +155,7 @@ class Ledger:
         return leases
 
     def share(self, lease: NodeLease, frame: memoryview, owner: str) -> NodeLease:
-        """Another lease of the same block.
+        """Return another lease of the same block.
 
         Raises:
             InvalidRequest: another thread has released *lease*: the node may lend the block again.
@@ -171,9 +172,9 @@ class Ledger:
             return mine
 
     def release(self, ended: Sequence[tuple[str, int, Block]]) -> None:
-        """End leases, each of an owner, a token and a block; nothing where it has ended.
+        """End leases, each of an owner, a token and a block; skip those that have ended.
 
-        The node is told with the last share of each block.
+        The last share of a block gives it back to the node.
         """
         last: dict[tuple[Link, int], list[Block]] = {}
         with self._lock:
@@ -193,7 +194,7 @@ class Ledger:
                         del self._held[owner]
 
     def sweep(self, owner: str) -> int:
-        """Take back all that *owner* still holds or has asked for. How many leases."""
+        """Take back all that *owner* holds or has requested. Return the number of leases."""
         self.mend()
         for (_, request), link in list(self._asked.get(owner, {}).items()):
             link.give_back(request)
@@ -206,13 +207,13 @@ class Ledger:
         return len(left)
 
     def lose(self, owner: str, token: int, block: Block) -> None:
-        """Nobody has a lease any more, as a finalizer says, in the middle of anything."""
+        """Note that a lease was dropped. A finalizer calls this, at any point of other code."""
         self.lost.append((owner, token, block))
         if self._ended:
             self.mend()
 
     def mend(self) -> None:
-        """Take back what was lost."""
+        """Take back the leases that were dropped."""
         while self.lost:
             try:
                 lost = self.lost.popleft()
@@ -221,12 +222,12 @@ class Ledger:
             self.release([lost])
 
     def end(self) -> None:
-        """Nobody mends any more: what is lost from now on is given back by its finalizer."""
+        """Note that no call of :meth:`mend` follows: finalizers give leases back from now on."""
         self._ended = True
         self.mend()
 
     def count(self) -> Mapping[str, int]:
-        """How many leases each owner holds."""
+        """Return the number of leases that each owner holds."""
         self.mend()
         return {owner: len(held) for owner, held in list(self._held.items()) if held}
 

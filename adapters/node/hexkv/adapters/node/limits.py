@@ -1,4 +1,4 @@
-"""What one client of a node may take, and how long."""
+"""The limits of one client of a node, in size and in time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from struct import pack
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may take."""
+    """The limits of one client."""
 
     leased_bytes: int
-    """Bytes of the pool that it may have leased at a time."""
+    """Bytes of the pool that it may lease at a time."""
 
     under_way: int = 64
     """Requests that it may have under way, each with a thread."""
@@ -21,12 +21,12 @@ class Limits:
     """Bytes of the bodies of these requests."""
 
     patience: float = 10.0
-    """Seconds for the greeting, for the rest of a message that has begun, and for an answer that
-    it does not take."""
+    """Seconds for the greeting, for the rest of a message that has begun, and for taking an answer.
+    """
 
 
 def take_no_longer(sock: socket.socket, seconds: float) -> None:
-    """Have every send end after *seconds*; receiving waits for ever."""
+    """Limit every send to *seconds*; receiving has no limit."""
     whole = int(seconds)
     micros = int((seconds - whole) * 1e6)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, pack("@ll", whole, micros))

@@ -1,10 +1,10 @@
 """A client's side of one connection, to one life of a node: requests by number, and its memory.
 
-There is no thread that reads. Whoever waits for an answer reads, one thread at a time, and passes
-on what is for others. A connection is over for good when it ends, when the node says what means
-nothing, or when an exception out of nowhere left half a message: then another one is made. Its
-socket stays open while anything is leased over it, for the node takes its end for the client's
-word that nothing of its memory is in use any more.
+No thread is dedicated to reading. A thread that waits for an answer reads, one thread at a time,
+and passes on the answers of others. A connection is over for good when it ends, when the node sends
+a malformed message, or when an asynchronous exception left half a message: then another one is
+made. Its socket stays open while anything is leased over it, because its end tells the node that
+the client no longer uses its memory.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _PATIENCE = 5.0
 """Seconds for a greeting."""
 
 _AT_ONCE, _TOGETHER = 65_536, 1024
-"""Bytes that are received at a time, and leases that one message gives back."""
+"""Bytes that one call receives, and leases that one message gives back."""
 
 _MUCH = 1 << 20
-"""Bytes given back that the node is told of at once."""
+"""Bytes given back that are sent to the node at once."""
 
 _NONE: frozenset[int] = frozenset()
 
@@ -61,11 +61,11 @@ class Link:
     def __init__(self, path: Path, clock: Clock, broken: Callable[[], None]) -> None:
         """Connect to the node whose socket is *path*, and map its memory.
 
-        *broken* is told when the connection is over, or suspect. Short; must not raise.
+        *broken* is called when the connection is over, or suspect. Short; must not raise.
 
         Raises:
-            StoreUnreachable: nobody is there, or this process is not let in.
-            ConfigError: the node's memory is not what it must be.
+            StoreUnreachable: no node listens there, or it does not let this process in.
+            ConfigError: the node's memory is not sealed, or too short.
         """
         self.clock = clock
         self._broken = broken
@@ -99,14 +99,14 @@ class Link:
         self._read.register(self._socket, select.POLLIN)
         self._numbers = count(1)
         self._answers: WeakValueDictionary[int, Answer] = WeakValueDictionary()
-        """By request: those that somebody waits for. To others the node may never answer."""
+        """By request, while a caller has the answer. The node may never answer the others."""
 
         self._returned: deque[tuple[int, int]] = deque()
         self._owed = 0
-        """Bytes that were given back, and the node was not told yet."""
+        """Bytes that were given back and not yet sent to the node."""
 
         self.ticking = False
-        """True while the keeper looks every few milliseconds for what was given back."""
+        """True while the keeper checks every few milliseconds for leases given back."""
 
         self._sender: ref[_Turn] | None = None
         self._half_sent = self._half_read = self._closed = False
@@ -114,22 +114,22 @@ class Link:
         self._changed = Condition()
         self._reader: ref[_Turn] | None = None
         self.heard = clock.now()
-        """When the node last said something."""
+        """The time of the node's last message."""
 
         self._used: dict[int, set[int]] = {}
-        """What is leased over it: places, by request."""
+        """The leases over it: places, by request."""
 
     def __del__(self) -> None:
-        # One that an exception out of nowhere left listed as used: nobody has it any more.
+        # Also if an asynchronous exception left it listed as used: no code refers to it now.
         with suppress(AttributeError):
             self._socket.close()
 
     def fileno(self) -> int:
-        """The socket, to be watched for its end; negative once it is closed."""
+        """Return the socket's descriptor, to watch for its end; negative once it is closed."""
         return self._socket.fileno()
 
     def number(self) -> int:
-        """A number for a request; none comes twice."""
+        """Return a new number for a request."""
         return next(self._numbers)
 
     def ask(
@@ -144,10 +144,10 @@ class Link:
     ) -> Answer | None:
         """Send a request, to be answered up to *deadline*; ``None`` if it could not be sent.
 
-        The node waits only if asked to. What it leases *lasts* so many seconds.
+        Without *waits* the node answers at once. Its leases end after *lasts* seconds.
 
         Raises:
-            Malformed: it is longer than a node takes.
+            Malformed: it is longer than a node accepts.
         """
         if len(body) > MAX_BODY:
             raise Malformed(f"a request of {len(body)} bytes")
@@ -155,19 +155,19 @@ class Link:
         self._answers[answer.request] = answer
         seconds = deadline.remaining() if waits else 0.0
         data = message(verb, answer.request, self.generation, body, seconds=seconds)
-        if lasts is not None:  # under no number: a node that does not know the verb answers it
+        if lasts is not None:  # under number 0: a node that does not know the verb answers it
             name = pack("<Q", answer.request)
             data += message(Verb.LASTS, 0, self.generation, name, seconds=lasts)
         return answer if self._send(data, deadline) else None
 
     def tell(self, verb: Verb, body: bytes, deadline: Deadline) -> bool:
-        """Send a message that is not answered."""
+        """Send a message that has no answer."""
         return self._send(message(verb, 0, self.generation, body), deadline)
 
     def wait(self, answer: Answer, deadline: Deadline, *, begun: bool = False) -> bool:
-        """Wait for the whole answer, or with *begun* for the first word. False if it is too late.
+        """Wait for the whole answer, or with *begun* for its first part. False if it is late.
 
-        An answer that nobody waits for may be received by others, and is there then.
+        Another thread may receive the answer before this call, which then returns at once.
         """
         turn = _Turn()
         try:
@@ -193,7 +193,7 @@ class Link:
             self._leave(turn)
 
     def listen(self, seconds: float) -> None:
-        """Receive what comes within so many *seconds*, if nobody else does."""
+        """Receive messages for *seconds*, unless another thread reads."""
         turn = _Turn()
         try:
             with self._changed:
@@ -205,21 +205,21 @@ class Link:
             self._leave(turn)
 
     def use(self, request: int, places: Iterable[int]) -> bool:
-        """Places are leased over this connection. False if the node has taken them back."""
+        """Note places leased over this connection. False if the node has taken them back."""
         with self._changed:
             if not self._closed:
                 self._used.setdefault(request, set()).update(places)
             return not self._closed
 
     def give_back(self, request: int, places: Collection[int] = (ALL,), size: int = _MUCH) -> None:
-        """Have leases of *size* bytes end at the node: places of a request, or all of it.
+        """End leases of *size* bytes at the node: places of a request, or all of it.
 
-        Never waits; may come twice. Of little memory the node is told with the next request, or by
-        the keeper's next tick: to wake it each time would take longer than to load a small chunk.
+        Never waits; may be repeated. Small amounts go to the node with the next request, or at the
+        keeper's next tick: waking it each time would take longer than loading a small chunk.
         """
         with self._changed:
             used = self._used.get(request, _NONE)
-            # All that is left of a request is one name, whatever it has.
+            # The rest of a request is one name, however many places it has.
             if ALL in places or used.issubset(places):
                 self._returned.append((request, ALL))
                 self._used.pop(request, None)
@@ -236,25 +236,25 @@ class Link:
             self._broken()
 
     def abandon(self) -> None:
-        """Use it no more: from now on only what is leased over it keeps its socket open."""
+        """Stop using it: from now on only leases over it keep its socket open."""
         with self._changed:
             was, self.alive = self.alive, False
             self._changed.notify_all()
-        with suppress(OSError):  # whoever reads is told; to the node our end is open still
+        with suppress(OSError):  # wakes the reader; the node still sees our end open
             self._socket.shutdown(socket.SHUT_RD)
         self._close_unused()
         if was:
             self._broken()
 
     def leave(self) -> None:
-        """This is a forked child: close the socket, which stays the parent's."""
+        """Close the socket in a forked child; the parent keeps its own."""
         self.alive = False
         self._closed = True
         with suppress(OSError):
             self._socket.close()
 
     def _close_unused(self) -> None:
-        """Close the socket, once nothing is leased: the node may then use all of it again."""
+        """Close the socket once nothing is leased: the node may then reuse all of its memory."""
         with self._changed:
             if self._used or self._closed:
                 return
@@ -263,13 +263,13 @@ class Link:
             self._socket.close()
 
     def _doubt(self, seconds: float) -> None:
-        """So long it was waited in vain."""
+        """Note *seconds* of waiting without an answer."""
         self.doubts.waited(seconds)
         if self.doubts.suspect:
             self._broken()
 
     def _leave(self, turn: _Turn) -> None:
-        """Others may read, or send. Calling it twice is allowed."""
+        """Let others read, or send. Calling it twice is allowed."""
         with self._changed:
             if self._reader is not None and self._reader() in (turn, None):
                 self._reader = None
@@ -278,9 +278,9 @@ class Link:
             self._changed.notify_all()
 
     def _receive(self, seconds: float) -> None:
-        """Receive whatever comes next, up to so many *seconds*. By one thread at a time."""
+        """Receive the next messages, for *seconds* at most. By one thread at a time."""
         try:
-            if self._half_read:  # an exception out of nowhere took the other half
+            if self._half_read:  # an asynchronous exception lost the other half
                 self.abandon()
                 return
             if not self._read.poll(min(seconds, 3600.0) * 1000):
@@ -299,7 +299,7 @@ class Link:
             self.abandon()
 
     def _deal(self) -> None:
-        """Give each message that is whole to whom it is for."""
+        """Pass each whole message to the answer of its request."""
         ahead = self._ahead
         while len(ahead) >= HEAD.size:
             said = head(bytes(ahead[: HEAD.size]))
@@ -338,7 +338,7 @@ class Link:
         return False
 
     def send_returned(self) -> bool:
-        """Say what was given back; if somebody is sending, he does it. True if any was."""
+        """Send the leases given back; a thread that is sending includes them. True if any were."""
         now = Deadline(self.clock, 0.0)
         was = bool(self._returned)
         while self._returned:
@@ -351,7 +351,7 @@ class Link:
         return was
 
     def _may_send(self, turn: _Turn, deadline: Deadline) -> bool:
-        """Wait for the turn to send. It ends with :meth:`_leave`, or dies with the call."""
+        """Wait for the turn to send. It ends with :meth:`_leave`, or when the call drops it."""
         while self.alive:
             with self._changed:
                 if self._sender is None or self._sender() is None:
@@ -364,7 +364,7 @@ class Link:
         return False
 
     def _put(self, data: bytes, deadline: Deadline) -> bool:
-        """Send *data* whole, behind what was given back. Half of it ends the connection."""
+        """Send *data* whole, after the leases given back. A partial send ends the connection."""
         if self._half_sent:
             self.abandon()
             return False

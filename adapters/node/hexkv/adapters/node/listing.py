@@ -1,4 +1,4 @@
-"""What a node says of the chunks in its memory, for those who take them along."""
+"""The listing of the chunks in a node's memory, for clients that copy them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hexkv.adapters.node.wire import (
 from hexkv.ports import ChunkKey, ChunkSpec, KVLayout
 
 MOST = 1024
-"""Chunks of an answer: with a namespace for each, it is still a body."""
+"""Chunks in one answer: even with a namespace for each, it fits a body."""
 
 
 def pack_after(after: ChunkKey | None) -> bytes:
-    """The body of ``LIST``: behind which key to begin."""
+    """Return the body of ``LIST``: the key after which to begin."""
     return pack("<B", after is not None) + (after or b"")
 
 
 def pack_listing(specs: Sequence[ChunkSpec]) -> bytes:
-    """What ``LIST`` answers: the namespaces, then a row for each chunk."""
+    """Return the answer to ``LIST``: the namespaces, then a row for each chunk."""
     spaces: dict[tuple[str, int], int] = {}
     described: list[tuple[str, dict[str, object]]] = []
     numbers = []
@@ -48,7 +48,7 @@ def pack_listing(specs: Sequence[ChunkSpec]) -> bytes:
 
 
 def read_listing(reader: Reader) -> list[ChunkSpec]:
-    """Read what ``LIST`` answers.
+    """Read the answer to ``LIST``.
 
     Raises:
         Malformed: it is none.

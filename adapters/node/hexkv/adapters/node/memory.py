@@ -1,7 +1,7 @@
 """Memory that processes share: a file without a name whose size is sealed, its pages backed.
 
-Nobody who maps it can make it shorter, so no access by another process ends in ``SIGBUS``. It is
-gone with its last mapping, whoever dies first.
+No process that maps it can make it shorter, so no access by another process ends in ``SIGBUS``. It
+is freed with its last mapping, in whatever order processes end.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _OF_HUGE = " in free huge pages of 2 MiB (vm.nr_hugepages says how many are rese
 
 
 class SharedRegion:
-    """A mapping of a sealed memfd, and the descriptor that others map it by."""
+    """A mapping of a sealed memfd, and the descriptor by which others map it."""
 
     @classmethod
     def of(cls, descriptor: int, size: int) -> SharedRegion:
-        """Another process's region, of which *descriptor* stays the caller's.
+        """Return another process's region; the caller keeps *descriptor*.
 
         Raises:
             ConfigError, OSError: as :func:`map_sealed`.
@@ -93,9 +93,9 @@ class SharedMemory:
     """Gives regions that other processes can map.
 
     Args:
-        huge_pages: take them from the huge pages that the operator reserved
-            (``vm.nr_hugepages``), which are there or not.
-        available: how many bytes the machine has to give in plain pages.
+        huge_pages: take them from the huge pages that the operator reserved (``vm.nr_hugepages``),
+            with no fallback to plain pages.
+        available: returns the bytes of plain pages that the machine can give.
     """
 
     def __init__(
@@ -117,13 +117,13 @@ class SharedMemory:
 
 
 def region_bytes(size: int, *, huge_pages: bool) -> int:
-    """Bytes of a region for which *size* were asked: whole pages."""
+    """Return the bytes of a region of at least *size* bytes: whole pages."""
     page = _HUGE if huge_pages else mmap.PAGESIZE
     return -(-size // page) * page
 
 
 def reserved_bytes(root: Path = Path("/")) -> int:
-    """Bytes of huge pages that are reserved and free."""
+    """Return the bytes of huge pages that are reserved and free."""
     folder = root / "sys/kernel/mm/hugepages/hugepages-2048kB"
     try:
         free = int((folder / "free_hugepages").read_text())
@@ -136,8 +136,8 @@ def map_sealed(descriptor: int, size: int) -> mmap.mmap:
     """Map *size* bytes of another process's region, every page in place.
 
     Raises:
-        ConfigError: it is shorter, or could become so.
-        OSError: the system refuses.
+        ConfigError: it is shorter, or not sealed against shrinking.
+        OSError: the system refuses the mapping.
     """
     if not is_sealed(descriptor, size):
         raise ConfigError("the node's memory is not sealed, or shorter than it says")

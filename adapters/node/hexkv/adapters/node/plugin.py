@@ -1,4 +1,4 @@
-"""Tells hexkv about the node and its client. Imported at discovery, so it stays light."""
+"""Registers the node and its client with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node: lets clients in over a Unix socket, and passes each the descriptor of its pool."""
+"""The node: accepts clients over a Unix socket, and passes each the descriptor of its pool."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from hexkv.ports import FRAME_VERSION, Clock, ConfigError, Deadline, StoreUnreac
 log = logging.getLogger("hexkv")
 
 _DECIDING = 60.0
-"""Seconds that a successor has to make up its mind: it maps the pool meanwhile."""
+"""Seconds that a successor has to decide, during which it maps the pool."""
 
 _WRITING = 30.0
-"""Seconds for what is queued to be written, before clients are kept waiting."""
+"""Seconds for queued writes to end, before clients have to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Which processes may connect, beside those of the node's own user."""
+    """The processes that may connect, beside those of the node's own user."""
 
     uids: Collection[int] = field(default_factory=frozenset)
     gids: Collection[int] = field(default_factory=frozenset)
-    """Of processes whose primary group it is."""
+    """Primary groups of processes."""
 
     def lets_in(self, uid: int, gid: int) -> bool:
         """True if a process of this user and group may use the node."""
@@ -77,15 +77,15 @@ class NodeServer:
         """Serve *served*; :meth:`run` does it.
 
         Args:
-            served: closed by whoever made it, after :meth:`run`.
+            served: closed by its creator, after :meth:`run`.
             listener: from now on the server's.
             clock: for deadlines.
             limits: of each client.
-            allowed: who may connect.
-            clients: how many there may be at a time, and how many connections that have not
-                said the greeting.
-            parting: seconds that they have to let go of what they lease, when this ends.
-            inherited: what the node before has handed over, and *served* has adopted.
+            allowed: the processes that may connect.
+            clients: the number allowed at a time, and of connections that have not sent the
+                greeting.
+            parting: seconds that clients have to release their leases, when this ends.
+            inherited: the state that the previous node handed over, and *served* has adopted.
 
         Raises:
             ConfigError: the pool's memory cannot be shared.
@@ -106,8 +106,8 @@ class NodeServer:
         self._numbers = count(1 if inherited is None else inherited.state.numbers)
         self._sessions: set[Session] = set()
         self._changed = Condition(Lock())
-        """Of who is connected."""
-        self._stopping = False  # a bool, for a signal handler must not wait for a lock
+        """Guards the set of sessions."""
+        self._stopping = False  # a bool, because a signal handler must not wait for a lock
         self._admission = Admission(
             self._attend,
             clock,
@@ -115,32 +115,32 @@ class NodeServer:
             connections=clients,
             name="hexkv node",
         )
-        """Of connections before the greeting."""
+        """Holds connections before the greeting."""
 
         self._barrier = Barrier()
         self._inherited = inherited
         self._successor: socket.socket | None = None
-        """Who is to have all of it."""
+        """The connection to the process that takes over."""
 
         self._last: socket.socket | None = None
-        """To a process that waits for the end of this one, and is told of it by the system."""
+        """The connection to a process that waits for this one's end, which closes it."""
 
         self.given = False
         """True once another process has taken this one's place."""
 
     @property
     def clients(self) -> int:
-        """How many connections there are."""
+        """The number of connections."""
         return len(self._sessions)
 
     @property
     def turned_away(self) -> Counter[TurnedAway]:
-        """How many connections were turned away, by why."""
+        """The number of connections turned away, by reason."""
         return self._admission.turned_away
 
     @property
     def leased_bytes(self) -> int:
-        """Bytes that clients have leased."""
+        """The bytes that clients have leased."""
         with self._changed:
             return sum(session.granted.leased_bytes for session in self._sessions)
 
@@ -153,7 +153,7 @@ class NodeServer:
                 if self._successor is not None:
                     self._give(self._successor)
                     continue
-                self._expire()  # at least once a second, for that is how often accept() looks up
+                self._expire()  # at least once a second, the period at which accept() returns
                 try:
                     sock = self._listener.accept()
                 except OSError as error:
@@ -173,18 +173,18 @@ class NodeServer:
                 self._barrier.close()
 
     def stop(self) -> None:
-        """Have :meth:`run` end. From any thread, or from a signal handler."""
+        """Make :meth:`run` end. From any thread, or from a signal handler."""
         self._stopping = True
         self._listener.wake()
 
     def close(self) -> None:
-        """Say that nothing touches the memory any more, as the end of the process does."""
+        """Signal that this process no longer touches the memory, as its end does."""
         if self._last is not None:
             self._last.close()
             self._last = None
 
     def _expire(self) -> bool:
-        """Take back what clients have let pass its time, also of those that sleep."""
+        """Take back leases past their time limit, also of sleeping clients. True if any were."""
         expired = [session.granted.expire() for session in self._all()]
         return any(expired)
 
@@ -196,11 +196,11 @@ class NodeServer:
             return list(self._sessions)
 
     def _attend(self, connection: Connection) -> None:
-        """Answer a connection of which nothing is known.
+        """Serve a new connection.
 
         Raises:
             _Refused: it may not use this node, or cannot.
-            OutOfTime, ConnectionBroken, OSError: it is gone, or says no greeting.
+            OutOfTime, ConnectionBroken, OSError: it has ended, or sends no greeting.
         """
         pid, uid, gid = connection.stream.process
         if not self._allowed.lets_in(uid, gid):
@@ -228,11 +228,11 @@ class NodeServer:
             session.leave()
 
     def _meet(self, sock: socket.socket, uid: int) -> None:
-        """Talk to a process that wants to take this one's place.
+        """Negotiate with a process that wants to take this one's place.
 
         Raises:
             _Refused: it may not, or changes its mind.
-            OSError: it is gone.
+            OSError: it has ended.
         """
         if uid not in (0, os.geteuid()):
             raise _Refused(f"user {uid} cannot take over a node of user {os.geteuid()}")
@@ -248,7 +248,7 @@ class NodeServer:
             return
         if wanted != TAKE:
             raise _Refused("it wants to take over, and says something else")
-        # Clients are answered meanwhile, so that little is left to be written once they are not.
+        # Clients are still answered here, so that little is left to write once they are not.
         self._served.chunks.flush(Deadline.after(self._clock, _WRITING))
         with self._changed:
             if self._successor is not None or self._stopping:
@@ -257,7 +257,7 @@ class NodeServer:
         self._listener.wake()
 
     def _give(self, sock: socket.socket) -> None:
-        """Hand over, in the thread that lets clients in: nobody comes in meanwhile."""
+        """Hand over, in the thread that accepts clients: no new ones arrive during it."""
         sessions = self._all()
         log.info("node: %d clients are handed over", len(sessions))
         self.given = Giving(self._served, self._barrier, self._clock).run(
@@ -278,7 +278,7 @@ class NodeServer:
             return self._changed.wait_for(ready, seconds)
 
     def _go_on_with(self, inherited: Inherited) -> None:
-        """Answer the clients of the process before."""
+        """Answer the clients of the previous process."""
         for one, sock, leases in inherited.connections:
             _, uid, gid = peer_of(sock)
             session = self._session(sock, one.name, uid)
@@ -292,7 +292,7 @@ class NodeServer:
             session.resume()
 
     def _session(self, sock: socket.socket, name: str, uid: int) -> Session:
-        """Of a client that is a process of user *uid*."""
+        """Return the session of a client that runs as user *uid*."""
         session = Session(
             sock,
             name,
@@ -309,11 +309,11 @@ class NodeServer:
     def _let_in(
         self, sock: socket.socket, pid: int, uid: int, versions: tuple[int, ...]
     ) -> Session:
-        """Pass the pool to a client that has said the greeting.
+        """Pass the pool to a client that has sent the greeting.
 
         Raises:
-            _Refused: there is no place for it, or it speaks another version.
-            OSError: it is gone.
+            _Refused: there are too many clients, or it speaks another version.
+            OSError: it has ended.
         """
         limits, name = self._limits, f"{pid}-{next(self._numbers)}"
         session = self._session(sock, name, uid)
@@ -349,7 +349,7 @@ class NodeServer:
         return session
 
     def _part(self) -> None:
-        """Say good-bye: clients close their ends when they have let go of what they lease."""
+        """Dismiss all clients: they close their ends when they have released their leases."""
         sessions = self._all()
         for session in sessions:
             session.dismiss("the node ends")
@@ -359,7 +359,7 @@ class NodeServer:
             self._gone(self._limits.patience)
 
     def _gone(self, seconds: float) -> bool:
-        """Wait until no client is left. False if *seconds* were over first."""
+        """Wait until no client is left. False after *seconds*."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._sessions, seconds)
 

@@ -1,15 +1,15 @@
-"""A node's side of one connection: reads requests in order, answers them as they are done.
+"""A node's side of one connection: reads requests in order, answers each when it is done.
 
-One thread at a time reads. The one that has read a request answers it, and reads on; only before
-it waits, or does what takes long, it has another one read. So nothing is handed over on the way,
-few threads are woken, and one request that waits keeps no other waiting.
+One thread at a time reads. The thread that has read a request answers it, and reads on; it passes
+the reading to another thread only before it waits, or starts long work. So requests do not change
+threads, few threads are woken, and a request that waits delays none of the others.
 
-A client's memory is its own until it says otherwise or its end of the socket is closed, which the
-system does when it dies. A client that does not speak the protocol is not answered any more; what
-it has leased stays leased until then, for it may be copying.
+A client's memory is its own until it gives it back or its end of the socket is closed, which the
+system does when it dies. A client that violates the protocol is no longer answered; its leases last
+until its end is closed, because it may be copying.
 
-A session can be *parked*: what was read is answered, nothing more is read, and everything stays as
-it is, so that another process can go on with it, or this one.
+A session can be *parked*: requests that were read are answered, reading stops, and everything stays
+as it is, so that another process can go on with it, or this one.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _SPARE = 4
 
 
 class _Over(Exception):
-    """The connection has come to its end."""
+    """The connection has ended."""
 
 
 class _Parked(Exception):
-    """Nothing is to be read at present."""
+    """Reading is stopped by the barrier."""
 
 
 class _Turn:
-    """Whether a thread reads."""
+    """The turn to read: *mine* is True while its thread has it."""
 
     __slots__ = ("_session", "mine")
 
@@ -67,14 +67,14 @@ class _Turn:
         self._session = session
 
     def give(self) -> None:
-        """Have another thread read, if this one does."""
+        """Pass the turn to another thread, if this one has it."""
         if self.mine:
             self.mine = False
             self._session.read_no_more()
 
 
 class Session:
-    """Answers one client, which was let in. :meth:`run` is for any number of threads."""
+    """Answers one client that was let in. :meth:`run` is for any number of threads."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class Session:
         ended: Callable[[Session], None],
         barrier: Barrier,
     ) -> None:
-        """Of a client called *name*, over *sock*, which is from now on the session's.
+        """Serve a client called *name*, over *sock*, which the session owns from now on.
 
-        *ended* is told when all of it is over, or has come to a stop at the *barrier*.
+        *ended* is called when the session is over, or has stopped at the *barrier*.
         """
         self.name = name
         self.served = served
@@ -101,14 +101,14 @@ class Session:
         """Owners of pins that end with the connection."""
 
         self.ahead = bytearray()
-        """What was received and not taken apart yet."""
+        """Bytes that were received and not yet parsed."""
 
         self._barrier = barrier
         self._readable = select.poll()
         self._readable.register(sock, select.POLLIN)
         self._readable.register(barrier, select.POLLIN)
         self.trusted = False
-        """True if it may list what others have stored: it is of the node's own user, or root's."""
+        """True if it may list the chunks of others: it runs as the node's own user, or root."""
 
         self._socket = sock
         self._generation = generation
@@ -138,17 +138,17 @@ class Session:
 
     @property
     def descriptor(self) -> int:
-        """Of its socket."""
+        """The descriptor of its socket."""
         return self._socket.fileno()
 
     def leave(self) -> None:
-        """Close the socket, which another process has, once nothing of this session runs."""
+        """Close this process's copy of the socket, once no thread of this session runs."""
         with self._counting:
             if not self._threads:
                 self._socket.close()
 
     def restore(self, was: Connection, leases: Sequence[Lease]) -> None:
-        """Go on as *was*, with *leases*, in the process that handed it over. Before it runs."""
+        """Restore *was*, with *leases*, in the process that took over. Call before :meth:`run`."""
         self.spaces = {number: Space(*space) for number, space in was.spaces.items()}
         self.pinned = set(was.pinned)
         self.ahead += was.ahead
@@ -160,7 +160,7 @@ class Session:
         self._threads = 0
 
     def resume(self) -> None:
-        """Read on in a thread of its own, once the barrier was lifted."""
+        """Read on in a new thread, once the barrier was lifted."""
         with self._counting:
             if self._threads:
                 return
@@ -170,7 +170,7 @@ class Session:
     def run(self) -> None:
         """Answer requests until the connection is over; then give back all that the client had.
 
-        Or until the barrier is down: then everything stays as it is.
+        When the barrier is down it returns and leaves everything as it is.
         """
         turn = _Turn(self)
         try:
@@ -194,11 +194,11 @@ class Session:
                 self._end()
             elif last and self._barrier.down:
                 self._ended(self)
-            elif last:  # the barrier was lifted just now
+            elif last:  # the barrier was lifted in between
                 self.resume()
 
     def dismiss(self, why: str) -> None:
-        """Answer no more; its end is the client's to close. From any thread."""
+        """Stop answering; the client closes the connection. From any thread."""
         if not self._dismissed:
             self._dismissed = True
             log.info("node: client %s is dismissed: %s", self.name, why)
@@ -206,7 +206,7 @@ class Session:
             self._socket.shutdown(socket.SHUT_WR)
 
     def abort(self) -> None:
-        """End the connection, whatever the client has: the node ends."""
+        """End the connection, also if the client has leases: the node ends."""
         self._over = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -220,23 +220,23 @@ class Session:
             try:
                 with suppress(BlockingIOError):
                     data = data[self._socket.send(data, socket.MSG_DONTWAIT) :]
-                if data:  # the client is slow to take it, and may be so because it sends
+                if data:  # the client is slow to read, perhaps because it is sending
                     step_aside()
                     self._socket.sendall(data)
             except OSError as error:
                 self.dismiss(f"it takes no answer: {error}")
 
     def until(self, asked: Head) -> Deadline:
-        """When the client expects the last word on a request."""
+        """Return the time until which the client waits for the last answer to a request."""
         return Deadline.after(self.clock, asked.seconds)
 
     def read_no_more(self) -> None:
-        """The thread that reads is busy, and another one is to read on."""
+        """Let another thread read on, because the one that has the turn is busy."""
         self._reading.release()
         self._call_reader()
 
     def _await_turn(self, turn: _Turn) -> bool:
-        """Wait for the turn to read. False if enough threads do."""
+        """Wait for the turn to read. False if enough threads wait already."""
         if turn.mine:
             return True
         with self._counting:
@@ -250,9 +250,9 @@ class Session:
         return True
 
     def _next(self) -> Request | None:
-        """The next request that is not done at once; ``None`` when the connection is over.
+        """Return the next request that needs an answer; ``None`` when the connection is over.
 
-        For the thread whose turn it is.
+        For the thread that has the turn.
         """
         try:
             while not self._over:
@@ -275,7 +275,7 @@ class Session:
         return None
 
     def _take(self) -> Request | None:
-        """Read a message; ``None`` if it is done with."""
+        """Read a message; ``None`` if it needs no further work."""
         self._receive(HEAD.size)
         asked = head(bytes(self.ahead[: HEAD.size]))
         if self._dismissed:
@@ -330,25 +330,25 @@ class Session:
                 self._queued -= what.length
 
     def _refuse(self, asked: Request, status: Status, why: bytes = b"") -> None:
-        """Answer that nothing comes of a request; what it was to lease it has not."""
+        """Answer that a request fails, and release its grant."""
         if asked.grant is not None:
             self.granted.release(asked.head.request)
         self.send(asked.head, status, why)
 
     def _call_reader(self) -> None:
-        """See to it that somebody reads on."""
+        """Start a thread to read on, if none waits for the turn."""
         with self._counting:
             if self._waiting or self._over:
                 return
             self._threads += 1
         try:
             Thread(target=self.run, name=f"hexkv node {self.name}", daemon=True).start()
-        except RuntimeError:  # no more threads: this one reads on when it has answered
+        except RuntimeError:  # no thread can start: this one reads on when it has answered
             with self._counting:
                 self._threads -= 1
 
     def _receive(self, size: int) -> None:
-        """Have *size* bytes ahead. What was announced was checked; it comes within the patience."""
+        """Receive until *size* bytes, already checked, are ahead; each part within the patience."""
         while not self._barrier.down:
             if len(self.ahead) >= size:
                 return
@@ -365,7 +365,7 @@ class Session:
         raise _Parked
 
     def _await_end(self) -> None:
-        """Wait for the client to close its end, as long as it has something leased."""
+        """Wait for the client to close its end, while it has leases."""
         poll = select.poll()
         poll.register(self._socket, select.POLLHUP)
         while len(self.granted) and not self._over:
@@ -373,7 +373,7 @@ class Session:
                 break
 
     def _let_go(self) -> None:
-        """Nobody is there any more who leases or computes anything."""
+        """End the client's leases and announcements: it has gone."""
         self.granted.close()
         self.served.announced.gone(self.name)
 

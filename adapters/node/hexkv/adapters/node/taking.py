@@ -1,4 +1,4 @@
-"""The other side of a hand-over: a process takes the place of the node that runs."""
+"""The receiving side of a hand-over: a process takes the place of the running node."""
 
 from __future__ import annotations
 
@@ -44,20 +44,21 @@ _PATIENCE = 10.0
 """Seconds for a greeting."""
 
 _RESTING = 120.0
-"""Seconds for the node to come to rest and to say what it has."""
+"""Seconds for the node to come to rest and to send its state."""
 
 _INDEXING = 10.0
-"""Seconds for tiers to learn what their stores have inherited. No request is answered meanwhile."""
+"""Seconds for tiers to index what their stores inherited. No request is answered during this time.
+"""
 
 _OWNER = "inherited"
 
 
 class NotHandedOver(ConfigError):
-    """The node that runs does not hand over, or has taken everything back, or has ended."""
+    """The running node does not hand over, or has taken everything back, or has ended."""
 
 
 class Taken(NamedTuple):
-    """A connection that goes on: what it was, its socket, and its leases."""
+    """A connection that goes on: its former state, its socket, and its leases."""
 
     was: Connection
     socket: socket.socket
@@ -66,7 +67,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What a node has handed over, adopted by the cache of this process."""
+    """The state that a node has handed over, adopted by the cache of this process."""
 
     state: State
     connections: Sequence[Taken]
@@ -75,29 +76,29 @@ class Inherited:
 
 
 class Predecessor:
-    """The node that runs, as seen by the process that is to take its place. A context.
+    """The running node, as seen by the process that is to take its place. A context.
 
-    Leaving it before :meth:`gone` has the node go on as if nothing had been.
+    Leaving it before :meth:`gone` has the node go on as before.
     """
 
     def __init__(self, path: Path) -> None:
-        """Ask the node at *path* whether its place can be taken.
+        """Connect to the node at *path* and start a hand-over.
 
         Raises:
             NotHandedOver: it does not answer, or does not hand over to this process.
             FileNotFoundError, ConnectionRefusedError: no node runs there.
         """
         self.region: SharedRegion | None = None
-        """The pool's memory, if what was handed over could be used; then the caller's."""
+        """The pool's memory, if the hand-over can be used; the caller then owns it."""
 
         self.stores: dict[str, FrameFile] = {}
-        """By tier, the memory that its store has beside the pool, until it is :meth:`gone`."""
+        """By tier, the memory that its store has beside the pool, until :meth:`gone`."""
 
         self.unfit = ""
-        """Why it could not."""
+        """The reason why it cannot be used."""
 
         self.listening: tuple[int, int] = -1, -1
-        """Descriptors of the lock and of the socket that listens, once it is :meth:`gone`."""
+        """Descriptors of the lock and of the listening socket, once it is :meth:`gone`."""
 
         self._opened = ExitStack()
         self._left: list[socket.socket] = []
@@ -143,7 +144,7 @@ class Predecessor:
             self.unfit = f"its frames are of version {frames}, these are of {FRAME_VERSION}"
 
     def end(self) -> None:
-        """Have it end, because nothing of it can be used, and wait until it has.
+        """Have the node end, because nothing of it can be used, and wait until it has.
 
         Raises:
             NotHandedOver: it does not end.
@@ -157,7 +158,7 @@ class Predecessor:
             raise NotHandedOver(f"the node does not end: {error}") from error
 
     def take(self) -> State:
-        """Map its memory, have it come to rest, and take what it says. No client is served now.
+        """Map its memory, have it come to rest, and return its state. No client is served now.
 
         Raises:
             NotHandedOver: the memory cannot be mapped, or the node takes it back.
@@ -193,10 +194,10 @@ class Predecessor:
         return state
 
     def adopt(self, served: ServedChunks, state: State) -> Inherited:
-        """Have *served* go on with what the node has; it lends nothing until :meth:`gone`.
+        """Have *served* go on with the node's state; it lends nothing until :meth:`gone`.
 
         Raises:
-            InvalidRequest: that cannot be.
+            InvalidRequest: the state cannot be adopted.
         """
         heirs = served.inheritance
         heirs.freeze_now()
@@ -228,7 +229,7 @@ class Predecessor:
         return Inherited(state, connections, len(state.chunks) + beside)
 
     def _count_stores(self, served: ServedChunks, state: State) -> int:
-        """How much lies beside the pool, once the tiers know of it: then it can be pinned."""
+        """Return the number of chunks beside the pool, once tiers have indexed them for pins."""
         found = served.inheritance.counted(_INDEXING)
         if state.stores is None and found:
             log.warning("tiers %s begin empty: the node did not hand them over", ", ".join(found))
@@ -239,7 +240,7 @@ class Predecessor:
         return sum(found.values())
 
     def gone(self, served: ServedChunks) -> None:
-        """The last word: from now on all of it is this process's.
+        """Exchange the last messages: from now on all of it is this process's.
 
         Raises:
             NotHandedOver: the node has taken it back, and goes on.
@@ -263,7 +264,7 @@ class Predecessor:
         """Keep blocks that others may still write to, until the last of them is gone."""
         poll = select.poll()
         for sock in self._left:
-            with suppress(OSError):  # the client is told to connect anew
+            with suppress(OSError):  # this makes the client reconnect
                 sock.shutdown(socket.SHUT_WR)
         waiting = {sock.fileno(): sock for sock in (self._socket, *self._left)}
         for descriptor in waiting:

@@ -1,8 +1,9 @@
-"""Tokens of prompts, told to the node whose clients name them.
+"""Tokens of prompts, which clients send to the node.
 
-A node knows keys, which say nothing of their tokens; who publishes what it holds needs these. A
-client says them once for each chunk, in pieces that fit a socket's buffer, until the node answers
-that it has no use for them. The node hashes them again: keys of other tokens are refused.
+A node knows keys, which do not reveal their tokens; a publisher of events about its chunks needs
+the tokens. A client sends them once for each chunk, in pieces that fit a socket's buffer, until the
+node answers that it has no use for them. The node hashes them again: it refuses keys of other
+tokens.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 
 _TOKEN_BYTES = 4
 _PIECE = 64 << 10
-"""Bytes of tokens in one message, but of one chunk at least."""
+"""Bytes of tokens in one message, or one chunk if that is longer."""
 
 _SENDING = 0.25
-"""Seconds for a message; what is not taken by then is said when the prompt comes again."""
+"""Seconds for a message; tokens not sent by then are sent when the prompt comes again."""
 
 _SAID = 1 << 16
-"""Chunks that are remembered as said."""
+"""Chunks that are remembered as sent."""
 
 _AGAIN = 60.0
-"""Seconds after which a chunk is said again: a node that was taken over has forgotten them."""
+"""Seconds after which a chunk is sent again: a node that was taken over has forgotten them."""
 
 
 class PromptTeller:
@@ -46,7 +47,7 @@ class PromptTeller:
         self._wanted = True
 
     def named(self, prompt: NamedPrompt, link: Link) -> None:
-        """Say over *link* what is new of a prompt, if the node wants to know."""
+        """Send the new chunks of a prompt over *link*, if the node wants them."""
         keys = prompt.keys
         with self._lock:
             self._turn_to(link)
@@ -68,7 +69,7 @@ class PromptTeller:
             first = last
 
     def _turn_to(self, link: Link) -> None:
-        """Begin anew where the node, or what it remembers, may be another one."""
+        """Start over if the node has changed, or may have forgotten its chunks."""
         now = self._clock.now()
         if self._link is None or self._link() is not link:
             self._link, self._first, self._wanted = ref(link), None, True
@@ -82,7 +83,7 @@ class PromptTeller:
 
 
 def _is_wanted(answer: Answer) -> bool:
-    """False if the node publishes nothing, or knows no such verb."""
+    """False if the node publishes no events, or does not know the verb."""
     if answer.status is not Status.DONE:
         return answer.status is not Status.INVALID
     try:
@@ -92,7 +93,7 @@ def _is_wanted(answer: Answer) -> bool:
 
 
 def pack_named(prompt: NamedPrompt, first: int, last: int) -> bytes:
-    """Chunks ``[first, last)`` of a prompt, as the body of ``NAMED``."""
+    """Return chunks ``[first, last)`` of a prompt, as the body of ``NAMED``."""
     start = prompt.ends[first - 1] if first else 0
     after = prompt.keys[first - 1] if first else prompt.after
     identity = prompt.identity.encode()

@@ -1,4 +1,4 @@
-"""What a node does for each verb. A table: another module may add to it."""
+"""The table of what a node does for each verb; another module may add to it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Leasing(NamedTuple):
     owner: str
     specs: Sequence[ChunkSpec]
     frames: Sequence[int]
-    """Bytes that the frame of each chunk takes."""
+    """Bytes of the frame of each chunk."""
 
     grant: Grant
 
@@ -89,20 +89,20 @@ def _hold(session: Client, asked: Request) -> None:
         session.send(asked.head, Status.BEGUN, pack_chunks(_so_far(hold, len(specs))))
         hold.wait(until)
     arrived, reasons = hold.leases, hold.reasons
-    gone = len(arrived) < len(reasons)  # it was given back meanwhile, or is past its time
+    gone = len(arrived) < len(reasons)  # given back during the wait, or past its time
     if not gone:
         leases, places = _in_pool(session, specs, arrived, owner)
         chunks = _chunks(leases, places, reasons, hold.origins, len(specs))
         settled = session.granted.settle(asked.head.request, grant, leases, fresh=False)
         gone = not settled and any(leases)
-    if gone:  # answered all the same: the client of one past its time may wait for it
+    if gone:  # answered anyway: the client of one past its time may wait for it
         chunks = _chunks([], [], [], [], len(specs))
     session.send(asked.head, Status.DONE, pack_chunks(chunks))
 
 
 def _allocate(session: Client, asked: Request) -> None:
     wanted, owner, specs, frames, grant = _wanted(session, asked)
-    # What could not be published need not be copied.
+    # A chunk that could not be published need not be copied.
     room = 0 if session.served.frozen else session.granted.reserve(grant, frames)
     for number, key in zip(wanted.spaces, wanted.keys, strict=True):
         pair = number, key[:NAMESPACE_BYTES]
@@ -131,7 +131,7 @@ def _publish(session: Client, asked: Request) -> None:
     try:
         for (grant, _), place, lease in zip(found, places, leases, strict=True):
             if place in grant.fresh:
-                # What stands there is the client's: the node writes its headers itself.
+                # The bytes there are the client's: the node writes its headers itself.
                 lease.frame[: len(MAGIC)] = _UNSEALED
                 grant.fresh.discard(place)
         until = session.until(asked.head)
@@ -187,7 +187,7 @@ def _flush(session: Client, asked: Request) -> None:
 def _clear(session: Client, asked: Request) -> None:
     said = Reader(asked.body).json()
     try:
-        assert isinstance(said, dict)  # noqa: S101 - what is caught below
+        assert isinstance(said, dict)  # noqa: S101 - caught below
         prefixes = said["prefixes"] and [bytes.fromhex(prefix) for prefix in said["prefixes"]]
         tiers = said["tiers"] and [str(tier) for tier in said["tiers"]]
     except (AssertionError, KeyError, TypeError, ValueError) as error:
@@ -198,8 +198,8 @@ def _clear(session: Client, asked: Request) -> None:
 
 def _health(session: Client, asked: Request) -> None:
     said = asdict(session.served.health())
-    del said["why"]  # a host's, never a node's, and engines of before do not know it
-    # By the names that the client gave; of what others hold it is told how much.
+    del said["why"]  # of a host, never of a node, and older engines do not know it
+    # By the names that the client gave; of other clients only the number of leases.
     mine = f"{session.name} "
     said["leases"] = {owner.removeprefix(mine): n for owner, n in said["leases"].items()}
     for name in ("pins", "pin_seconds"):
@@ -256,7 +256,7 @@ TOLD: dict[int, Callable[[Client, Head, bytes], None]] = {
     Verb.RELEASE: _release,
     Verb.LASTS: _lasts,
 }
-"""Messages that are not answered. Taken in order, by the thread that reads."""
+"""Messages that are not answered. Handled in order, by the thread that reads."""
 
 VERBS: dict[int, Callable[[Client, Request], None]] = {
     Verb.PING: _ping,
@@ -284,19 +284,19 @@ VERBS: dict[int, Callable[[Client, Request], None]] = {
 AT_ONCE = frozenset(
     (Verb.PING, Verb.MATCH, Verb.HOLD, Verb.ALLOCATE, Verb.PUBLISH, Verb.UNPIN, Verb.KEEP)
 )
-"""Verbs that are short unless they wait, or step aside, which says so."""
+"""Verbs that are short unless they wait or step aside, which passes the reading on."""
 
 
 def _owner(session: Client, name: str) -> str:
-    """What the owner of a pin is called among those of all clients."""
+    """Return the name of a pin's owner among the owners of all clients."""
     return name if name.startswith(SHARED_OWNER) else f"{session.name} {name}"
 
 
 def _wanted(session: Client, asked: Request) -> _Leasing:
-    """What a request that leases is about.
+    """Return the parsed form of a request that leases.
 
     Raises:
-        Malformed: chunks are of a namespace that was not said.
+        Malformed: chunks are of a namespace that was not defined.
         InvalidRequest: one is larger than the pool.
     """
     wanted = read_wanted(asked.body)
@@ -332,7 +332,7 @@ def _chunks(
     origins: Sequence[str],
     count: int,
 ) -> Chunks:
-    """What is said of *count* chunks, of which the columns tell of the first."""
+    """Return the answer for *count* chunks, of which the columns describe the first."""
     late = count - len(leases)
     offsets = [place or 0 for place in places]
     if None not in leases and not late:
@@ -353,7 +353,7 @@ def _chunks(
 
 
 def _so_far(hold: Hold, count: int) -> Chunks:
-    """What is known of a hold under way; where it arrived is said at its end."""
+    """Return the known state of a hold under way; places of chunks follow at its end."""
     reasons = [*hold.reasons]
     reasons += [Reason.REFUSED] * (count - len(reasons))
     states = bytes(State.COMING if reason is None else State.MISSING for reason in reasons)
@@ -363,7 +363,7 @@ def _so_far(hold: Hold, count: int) -> Chunks:
 def _in_pool(
     session: Client, specs: Sequence[ChunkSpec], leases: Sequence[Lease | None], owner: str
 ) -> tuple[Sequence[Lease | None], Sequence[int | None]]:
-    """*leases*, and where they are; what no client has mapped, a store's own memory, is copied."""
+    """Return *leases* and their places; copy chunks in a store's own memory to the pool."""
     places = session.served.places(leases)
     if places.count(None) == leases.count(None):
         return leases, places
@@ -382,7 +382,7 @@ def _in_pool(
 
 
 def _tiers(publishing: Publishing, count: int) -> bytes:
-    """By tier, a byte for each of *count* chunks."""
+    """Return, by tier, a byte for each of *count* chunks."""
     rows = publishing.tiers
     parts = [bytes([len(rows)])]
     for name, row in rows.items():

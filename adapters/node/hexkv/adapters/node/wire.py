@@ -6,11 +6,11 @@ pool (``SCM_RIGHTS``). Then come messages: a head of ``HEAD.size`` bytes, and a 
     length:u32  verb:u16  status:u16  request:u64  generation:u64  seconds:f64  | body
 
 Requests are numbered by the client and answered in any order. All numbers are little-endian. The
-generation is random, of one life of a node: what names another one is refused. A request that takes
-longer may be answered twice: with what is known at once (``BEGUN``), and with all of it.
+generation is random, of one life of a node: a request with another one is refused. A request that
+takes longer may be answered twice: with the part known at once (``BEGUN``), and with all of it.
 
-What a client leases is named by the request that leased it and its place there, so it can give
-back what it was never told of. A client never sends addresses.
+A lease is named by the request that leased it and its place there, so a client can give back a
+lease whose answer it never received. A client never sends addresses.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ MAGIC = b"hexkvnd\n"
 
 HEAD = Struct("<IHHQQd")
 GREETING = Struct("<8sHHI")
-"""Of the client: magic, protocol, frame version, and nothing yet."""
+"""The client's greeting: magic, protocol, frame version, and a reserved zero."""
 
 WELCOME = Struct("<8sHHQQQQII")
-"""Of the node: magic, protocol, frame version, generation, bytes of the pool, the largest frame
-that fits it, bytes that this client may lease, requests that it may have under way, and bytes of
-a body. Zero bytes of pool: the client is turned away."""
+"""The node's greeting: magic, protocol, frame version, generation, bytes of the pool, the largest
+frame that fits it, bytes that this client may lease, requests that it may have under way, and bytes
+of a body. Zero bytes of pool: the client is turned away."""
 
 MAX_BODY = 4 << 20
-"""Bytes of a body: as many keys as a prompt of twenty million tokens has."""
+"""Bytes of a body: the keys of a prompt of twenty million tokens fit it."""
 
 MAX_SPACES = 1024
-"""Namespaces that a client may have named at a time."""
+"""Namespaces that a client may name at a time."""
 MAX_LAYERS = 1 << 16
 _MAX_GROUPS, _TEXT = 1 << 12, 255
 
 _KEY = Struct(f"{KEY_BYTES}s")
 _KEYS = Struct(f"{KEY_BYTES}s" * 32)
-"""Many keys at a time: to cut them out one by one takes eight times as long."""
+"""Many keys at a time: cutting them one by one takes eight times as long."""
 _ROW = KEY_BYTES + 2 + 4 + 8
 
 
 class Verb(IntEnum):
-    """What a message is about. An old node does not know the last ones."""
+    """The verb of a message. An old node does not know the last ones."""
 
     SPACE = 1
-    """Says what a number stands for in later requests: identity, layout, serde."""
+    """Defines a number for later requests: identity, layout, serde."""
     RELEASE = 2
-    """Gives back leases. Not answered, as the others that say something."""
+    """Gives back leases. Not answered, like ``SPACE`` and ``LASTS``."""
     PING = 3
     MATCH = 4
     HOLD = 5
@@ -76,19 +76,19 @@ class Verb(IntEnum):
     PUSH_TO = 19
     SEEK = 20
     LASTS = 21
-    """Says for how many seconds a request's leases last, unless a ``KEEP`` comes before."""
+    """Sets the seconds that a request's leases last, unless a ``KEEP`` comes before."""
     KEEP = 22
 
 
 class Status(IntEnum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     DONE = 0
     BEGUN = 1
-    """This is what is known by now; the rest follows under the same number."""
+    """The part that is known by now; the rest follows under the same number."""
 
     INVALID = 2
-    """The request means nothing; the body says why."""
+    """The request is invalid; the body gives the reason."""
 
     BUSY = 3
     """The client has too much under way."""
@@ -99,7 +99,7 @@ class Status(IntEnum):
 
 
 class State(IntEnum):
-    """What became of one chunk of a hold."""
+    """The state of one chunk of a hold."""
 
     COMING = 0
     HERE = 1
@@ -107,11 +107,11 @@ class State(IntEnum):
 
 
 class Malformed(Exception):
-    """A message is not what the protocol says."""
+    """A message violates the protocol."""
 
 
 class Head(NamedTuple):
-    """How a message begins."""
+    """The head of a message."""
 
     length: int
     verb: int
@@ -122,7 +122,7 @@ class Head(NamedTuple):
 
 
 class Space(NamedTuple):
-    """What chunks of one namespace have in common."""
+    """The common properties of the chunks of one namespace."""
 
     identity: str
     layout: KVLayout
@@ -173,28 +173,28 @@ def message(
     status: int = 0,
     seconds: float = 0.0,
 ) -> bytes:
-    """A whole message."""
+    """Return a whole message."""
     return HEAD.pack(len(body), verb, status, request, generation, seconds) + body
 
 
 def greeting() -> bytes:
-    """What a client begins with."""
+    """Return the client's greeting."""
     return GREETING.pack(MAGIC, VERSION, FRAME_VERSION, 0)
 
 
 class Reader:
-    """Takes a body apart. Whatever is missing from it, or left over, is an error."""
+    """Parses a body. Missing or extra bytes are an error."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
         self._at = 0
 
     def number(self, form: str = "I") -> int:
-        """The next number, by default of 32 bits."""
+        """Return the next number, by default of 32 bits."""
         return int(self.column(form, 1)[0])
 
     def column(self, form: str, count: int) -> tuple[int, ...]:
-        """The next *count* numbers."""
+        """Return the next *count* numbers."""
         shape = f"<{count}{form}"
         try:
             found = unpack_from(shape, self._body, self._at)
@@ -204,18 +204,18 @@ class Reader:
         return found
 
     def text(self) -> str:
-        """The next short text."""
+        """Return the next short text."""
         return self.plain(self.number("B"))
 
     def plain(self, size: int | None = None) -> str:
-        """The next *size* bytes as text, by default all the rest."""
+        """Return the next *size* bytes as text, by default all the rest."""
         try:
             return self.data(self.left if size is None else size).decode()
         except UnicodeDecodeError as wrong:
             raise Malformed("no text") from wrong
 
     def data(self, size: int) -> bytes:
-        """The next *size* bytes."""
+        """Return the next *size* bytes."""
         found = self._body[self._at : self._at + size]
         if len(found) != size:
             raise Malformed(f"a body of {len(self._body)} bytes is too short")
@@ -223,7 +223,7 @@ class Reader:
         return found
 
     def keys(self, count: int) -> list[ChunkKey]:
-        """The next *count* keys."""
+        """Return the next *count* keys."""
         data = memoryview(self.data(count * KEY_BYTES))
         runs = len(data) // _KEYS.size * _KEYS.size
         found: list[ChunkKey] = []
@@ -233,37 +233,37 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Bytes that were not read yet."""
+        """The number of bytes not yet read."""
         return len(self._body) - self._at
 
     def count(self, each: int) -> int:
-        """How many rows follow, of at least *each* bytes; checked against what there is."""
+        """Return the number of rows of at least *each* bytes that follow, checked to fit."""
         count = self.number()
         if count * each > self.left:
             raise Malformed(f"{count} rows in a body of {len(self._body)} bytes")
         return count
 
     def json(self) -> object:
-        """All the rest, as JSON."""
+        """Return all the rest, parsed as JSON."""
         try:
             return json.loads(self.plain())
         except (ValueError, RecursionError) as wrong:
             raise Malformed("no JSON") from wrong
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Raise ``Malformed`` if bytes are left."""
         if self.left:
             raise Malformed(f"{self.left} bytes too many")
 
 
 def text(value: str) -> bytes:
-    """A short text; what is longer is cut."""
+    """Return a short text as bytes, cut to 255 bytes."""
     data = value.encode(errors="replace")[:_TEXT].decode(errors="ignore").encode()
     return bytes([len(data)]) + data
 
 
 def pack_space(number: int, space: Space) -> bytes:
-    """The body of ``SPACE``."""
+    """Return the body of ``SPACE``."""
     identity = space.identity.encode()
     layout = json.dumps(space.layout.describe(), separators=(",", ":")).encode()
     return pack("<HH", number, len(identity)) + identity + text(space.serde) + layout
@@ -273,7 +273,7 @@ def read_space(body: bytes) -> tuple[int, Space]:
     """Read the body of ``SPACE``.
 
     Raises:
-        Malformed: it says nothing that could be a namespace, or one beyond all measure.
+        Malformed: it is no namespace, or one over the limits.
     """
     reader = Reader(body)
     number, size = reader.number("H"), reader.number("H")
@@ -283,7 +283,7 @@ def read_space(body: bytes) -> tuple[int, Space]:
     if number >= MAX_SPACES or not isinstance(groups, list) or len(groups) > _MAX_GROUPS:
         raise Malformed("no namespace")
     try:
-        # Before anything has a size of so many layers.
+        # Before anything allocates by the number of layers.
         if not 0 < sum(int(group[0]) for group in groups) <= MAX_LAYERS:
             raise Malformed("a layout beyond all measure")
         return number, Space(identity, KVLayout.parse(described), serde)
@@ -292,7 +292,7 @@ def read_space(body: bytes) -> tuple[int, Space]:
 
 
 def pack_wanted(wanted: Wanted) -> bytes:
-    """Chunks for ``HOLD`` and ``ALLOCATE``."""
+    """Return chunks as the body of ``HOLD`` and ``ALLOCATE``."""
     count = len(wanted.keys)
     return b"".join(
         (
@@ -328,12 +328,12 @@ def read_wanted(body: bytes) -> Wanted:
 
 
 def pack_keys(keys: Sequence[ChunkKey], before: bytes = b"") -> bytes:
-    """Keys behind what a verb says beside them."""
+    """Return keys, after the other fields of a verb."""
     return b"".join((before, pack("<I", len(keys)), *keys))
 
 
 def pack_words(words: Iterable[str | None]) -> bytes:
-    """A word, or none, for each row: a table of the words, and a byte a row."""
+    """Return a word, or none, for each row: a table of the words, and a byte a row."""
     rows = list(words)
     known = [word for word in dict.fromkeys(rows) if word is not None][:_TEXT]
     table = b"".join((bytes([len(known)]), *map(text, known)))
@@ -344,7 +344,7 @@ def pack_words(words: Iterable[str | None]) -> bytes:
 
 
 def read_words(reader: Reader, count: int) -> list[str | None]:
-    """Read what :meth:`pack_words` gave for *count* rows."""
+    """Read the bytes of :meth:`pack_words` for *count* rows."""
     known: list[str | None] = [None, *(reader.text() for _ in range(reader.number("B")))]
     data = reader.data(count)
     try:
@@ -354,7 +354,7 @@ def read_words(reader: Reader, count: int) -> list[str | None]:
 
 
 def pack_chunks(chunks: Chunks) -> bytes:
-    """What ``HOLD`` and ``ALLOCATE`` answer."""
+    """Return the answer to ``HOLD`` and ``ALLOCATE``."""
     count = len(chunks.states)
     shape = f"<I{count}s{2 * count}Q"
     columns = pack(shape, count, chunks.states, *chunks.offsets, *chunks.sizes)
@@ -362,7 +362,7 @@ def pack_chunks(chunks: Chunks) -> bytes:
 
 
 def read_chunks(body: bytes, most: int) -> Chunks:
-    """Read what ``HOLD`` and ``ALLOCATE`` answer for *most* chunks.
+    """Read the answer to ``HOLD`` and ``ALLOCATE`` for at most *most* chunks.
 
     Raises:
         Malformed: it is none.
@@ -381,7 +381,7 @@ def read_chunks(body: bytes, most: int) -> Chunks:
 
 
 def pack_release(names: Iterable[tuple[int, int]]) -> bytes:
-    """The body of ``RELEASE``: requests, and a place in each, or ``ALL``."""
+    """Return the body of ``RELEASE``: requests, and a place in each, or ``ALL``."""
     return b"".join(pack("<QI", request, place) for request, place in names)
 
 
@@ -397,4 +397,4 @@ def read_release(body: bytes) -> list[tuple[int, int]]:
 
 
 ALL = 0xFFFF_FFFF
-"""Every lease of a request, and what is still to come of it."""
+"""Every lease of a request, and those still to come."""
