@@ -1,4 +1,4 @@
-"""Waiting for who connects to a listening socket, of whatever family, until somebody says stop."""
+"""Waiting for clients of a listening socket, of any family, until it is woken."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from threading import RLock
 from typing import Protocol
 
 BACKLOG = 1024
-"""Connections that the kernel keeps until they are accepted. One beyond is tried again by its
-client, a second later at first; the kernel may have a lower limit (``net.core.somaxconn``)."""
+"""Connections that the kernel queues until they are accepted. The client of a further one retries,
+a second later at first; the kernel may have a lower limit (``net.core.somaxconn``)."""
 
 _LOOK_UP_MS = 1000
-"""Of waiting for somebody to connect, after which a server looks whether it is to end."""
+"""Milliseconds of waiting for a client, after which a server checks if it is to end."""
 
 
 class Accepting(Protocol):
-    """What a server accepts connections from. :meth:`accept` is for one thread."""
+    """A source of connections for a server. :meth:`accept` is for one thread."""
 
     @property
     def host(self) -> str:
@@ -31,7 +31,7 @@ class Accepting(Protocol):
         ...
 
     def accept(self) -> socket.socket | None:
-        """Return the next client; ``None`` if :meth:`wake`, or none for a while, came instead.
+        """Return the next client; ``None`` after :meth:`wake`, or when none came for a while.
 
         Raises:
             OSError: none can be accepted at present.
@@ -43,17 +43,17 @@ class Accepting(Protocol):
         ...
 
     def close(self) -> None:
-        """Listen no more. Calling it twice is allowed; not while another thread is in accept."""
+        """Stop listening. Calling it twice is allowed; not while another thread is in accept."""
         ...
 
 
 class Acceptor:
-    """Accepts what connects to *sock*, from now on its own. :meth:`accept` is for one thread."""
+    """Accepts the clients of *sock*, which it owns. :meth:`accept` is for one thread."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.socket = sock
-        # Shutting a listening Unix socket down wakes nobody who waits for it with a time-out.
+        # Shutting down a listening Unix socket does not wake a thread that waits with a time-out.
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
         self._lock = RLock()  # of the descriptors; a signal handler may come amid any of this
@@ -68,16 +68,16 @@ class Acceptor:
 
     @property
     def port(self) -> int:
-        """The TCP port, also where any free one was asked for."""
+        """The TCP port, also if any free one was requested."""
         return int(self.socket.getsockname()[1])
 
     def accept(self) -> socket.socket | None:
-        """The next client; ``None`` if :meth:`wake`, or nobody for a while, came instead.
+        """Return the next client; ``None`` after :meth:`wake`, or if none came for a while.
 
         Raises:
             OSError: none can be accepted at present.
         """
-        # A signal that comes just before poll() begins wakes nobody: Python sees to it after.
+        # A signal just before poll() begins does not wake it: Python handles it afterwards.
         found = [number for number, _ in self._poll.poll(_LOOK_UP_MS)]
         if self._woken in found:
             os.read(self._woken, 64)
@@ -90,11 +90,11 @@ class Acceptor:
 
     def wake(self) -> None:
         """Have :meth:`accept` end, from any thread or signal handler."""
-        with self._lock, suppress(OSError):  # it is full, or nobody accepts any more
+        with self._lock, suppress(OSError):  # the pipe is full, or already closed
             os.write(self._wake, b".")
 
     def close(self) -> None:
-        """Listen no more. Calling it twice is allowed; not while another thread is in accept."""
+        """Stop listening. Calling it twice is allowed; not while another thread is in accept."""
         self.socket.close()
         with self._lock:
             pipe, self._wake = self._wake, -1

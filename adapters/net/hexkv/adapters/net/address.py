@@ -1,4 +1,4 @@
-"""Where a server listens. Imports no socket, so settings may be checked with it at discovery."""
+"""The address of a server. Imports no socket, so settings may be checked with it at discovery."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A TCP port, or the path of a Unix socket; one that begins with a zero byte is no file's."""
+    """A TCP port, or the path of a Unix socket; an initial zero byte makes it abstract."""
 
     host: str = ""
     port: int = 0
@@ -16,16 +16,16 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, port: int | None = None) -> Address:
-        """The address of ``host:port`` or ``[v6]:port``.
+        """Return the address of ``host:port`` or ``[v6]:port``.
 
         Args:
             text: the address.
             port: of a *text* without one; ``None``: it must have one.
 
         Raises:
-            ValueError: *text* is no address, or its port is none of 1 to 65535.
+            ValueError: *text* is no address, or its port is not in 1 to 65535.
         """
-        if "@" in text:  # what stands before it is a secret, so it is not repeated
+        if "@" in text:  # the part before it is a secret, so it is not repeated
             raise ValueError("an address has no user and no password in it: write host:port")
         split = urlsplit(f"//{text}")
         if split.netloc != text or not split.hostname:
@@ -39,7 +39,7 @@ class Address:
 
     @classmethod
     def listening(cls, text: str) -> Address:
-        """The address of *text*, whose port may be 0: any free one.
+        """Return the address of *text*, whose port may be 0: any free one.
 
         Raises:
             ValueError: it is none.
@@ -49,7 +49,7 @@ class Address:
 
     @classmethod
     def of_url(cls, text: str, scheme: str) -> Address:
-        """The address of ``scheme://host:port``, with or without the scheme.
+        """Return the address of ``scheme://host:port``, with or without the scheme.
 
         Raises:
             ValueError: *text* is something else.

@@ -1,8 +1,8 @@
-"""Connections within limits: a thread for each, and no client holds a place by silence.
+"""Connections within limits: a thread for each, and silent clients give way.
 
-A thread with blocking sockets for each connection, and no event loop: on two cores both move
-the same number of bytes per second, while the kernel copies and the GIL is free. A thread
-needs no state machine, and one that waits for a slow client keeps no other client waiting.
+A thread with blocking sockets for each connection, and no event loop: on two cores both move the
+same number of bytes per second, while the kernel copies and the GIL is free. A thread needs no
+state machine, and one that waits for a slow client delays no other client.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from hexkv.ports import Clock, Deadline, EngineClosed, StoreUnreachable
 log = logging.getLogger("hexkv")
 
 _PARTING = 1.0
-"""Seconds that a newcomer waits for the end of connections that gave way."""
+"""Seconds that a new connection waits for the end of connections that gave way."""
 
 _QUIET = 60.0
-"""Seconds between two lines of the log about connections that were turned away."""
+"""Seconds between two log lines about connections that were turned away."""
 
 
 class TurnedAway(StrEnum):
-    """Why a server ended a connection, or did not take it."""
+    """The reason why a server ended a connection, or did not accept it."""
 
     FULL = "full"
-    """Every place was of a client that was being worked for."""
+    """All places were taken by busy clients."""
 
     SILENT = "silent"
-    """It gave way to a newcomer before it had made a request."""
+    """It gave way to a new connection before its first request."""
 
     IDLE = "idle"
-    """It gave way to a newcomer between two requests."""
+    """It gave way to a new connection between two requests."""
 
     LATE = "late"
     """It did not make its first request in time."""
@@ -60,13 +60,13 @@ class _Client:
     connection: Connection
     thread: Thread | None = None
     dismissed: bool = False
-    """True once it was ended to make room; its thread has not noticed yet."""
+    """True once it was ended to free its place; its thread has not noticed yet."""
 
 
 class Admission:
     """The places of one listener, and the connections that have them.
 
-    Every listener has one, whatever it speaks. :meth:`admit` is for one thread.
+    Every listener has one, for any protocol. :meth:`admit` is for one thread.
     """
 
     def __init__(
@@ -86,11 +86,10 @@ class Admission:
             attend: answers one connection until it ends, by any error of the network layer.
             clock: for deadlines.
             limits: of each connection.
-            connections: how many there may be. One more takes the place of the one that the
-                server has waited for longest, beside what its bytes take; it is turned away
-                where all are being worked for. While half of them or more are of clients that
-                have not made a request, or shown that they know the secret, it is one of those
-                that gives way.
+            connections: the number allowed. One more takes the place of the one that the server has
+                waited for longest, less the time of its bytes; it is turned away if all are busy.
+                While half of them or more have not made a request, or proved that they know the
+                secret, one of those gives way.
             tls: wraps every connection.
             check: checks each client before a byte of it is read; ``None``: *attend* does.
             name: of the threads, and in the log.
@@ -107,19 +106,19 @@ class Admission:
 
         self._clients: dict[Connection, _Client] = {}
         self.turned_away: Counter[TurnedAway] = Counter()
-        """How many connections were turned away, by why."""
+        """The number of connections turned away, by reason."""
 
         self._unsaid: Counter[TurnedAway] = Counter()
-        """Those of which the log has no line yet."""
+        """The ones not logged yet."""
 
         self._cause = ""
-        """Of the last of them that was refused."""
+        """The cause of the last refusal among them."""
 
         self._next_line = clock.now()
 
     @property
     def clients(self) -> int:
-        """How many connections there are."""
+        """The number of connections."""
         return len(self._clients)
 
     @property
@@ -130,10 +129,10 @@ class Admission:
             return any(client.thread is here for client in self._clients.values())
 
     def admit(self, sock: socket.socket) -> None:
-        """Have a thread answer *sock*, which is from now on this object's."""
+        """Start a thread to answer *sock*, which this object owns from now on."""
         try:
             if self._tls is not None:
-                # Here and without the handshake, so that the one that ends it always finds it.
+                # Here and without the handshake, so that :meth:`end` always finds the socket.
                 sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
             connection = Connection(Stream(sock, _name_of(sock)), self._limits, self._clock)
         except OSError:  # it is over already
@@ -150,12 +149,12 @@ class Admission:
         client.thread = Thread(target=self._attend, args=(client,), name=self._name, daemon=True)
         try:
             client.thread.start()
-        except RuntimeError as error:  # the system gives no more threads
+        except RuntimeError as error:  # no thread can start
             self._turn_away(TurnedAway.FULL, str(error))
             self._leave(client)
 
     def release(self, connection: Connection) -> socket.socket:
-        """Free the place of *connection*, and return its socket, from now on the caller's.
+        """Free the place of *connection*, and return its socket, which the caller then owns.
 
         For the thread that answers it.
         """
@@ -166,7 +165,7 @@ class Admission:
         return sock
 
     def end(self, seconds: float) -> None:
-        """End every connection, and wait *seconds* for their threads at most."""
+        """End every connection, and wait at most *seconds* for their threads."""
         until = Deadline.after(self._clock, seconds)
         with self._lock:
             clients = list(self._clients.values())
@@ -177,8 +176,8 @@ class Admission:
                 client.thread.join(max(0.0, until.remaining()))
 
     def _make_room(self) -> bool:
-        """End the connection that gives way for one more, if one has to. False if none does."""
-        # Those that gave way go as soon as their threads notice: the newcomer waits for that.
+        """End the connection that gives way to a new one, if one has to. False if none can."""
+        # Dismissed connections end once their threads notice: the new one waits for that.
         few = self._lock.wait_for(lambda: len(self._clients) < 2 * self._connections, _PARTING)
         if not few:
             self._count(TurnedAway.FULL)
@@ -188,7 +187,7 @@ class Admission:
             return True
         strangers = [it for it in there if not it.connection.known]
         if len(strangers) >= max(1, self._connections // 2):
-            client = strangers[0]  # in the order in which they came: the system need not be asked
+            client = strangers[0]  # in the order of their arrival: no system call is needed
         else:
             lags = [(lag, it) for it in there if (lag := it.connection.lag) is not None]
             if not lags:
@@ -234,7 +233,7 @@ class Admission:
         self._unsaid[why] += 1
 
     def _write_line(self) -> None:
-        """Say in the log what it does not say yet: at once, then once a minute at most."""
+        """Log the counts not logged yet: at once, then once a minute at most."""
         with self._lock:
             now = self._clock.now()
             if not self._unsaid or now < self._next_line:
@@ -254,7 +253,7 @@ class Admission:
 
 
 def _name_of(sock: socket.socket) -> str:
-    """The client's name, for messages.
+    """Return the client's name, for messages.
 
     Raises:
         OSError: the connection is over already.

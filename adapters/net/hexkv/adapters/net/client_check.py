@@ -1,8 +1,8 @@
-"""Who may connect to a listener, and how that is known before anything is read from a client.
+"""The check of clients that connect to a listener, before anything is read from them.
 
-A wire with a secret asks for it itself, and so does TLS that asks for certificates. Without either
-a listener takes processes of its own user alone: the kernel says whose they are, of a Unix socket
-by ``SO_PEERCRED`` and of a connection over loopback by its tables. Loopback by itself says nothing:
+A wire with a secret checks it, and TLS that requires certificates checks those. Without either a
+listener accepts processes of its own user alone: the kernel knows their user, of a Unix socket by
+``SO_PEERCRED`` and of a connection over loopback by its tables. Loopback alone proves nothing:
 every user of the machine, and every container of a pod, reaches it.
 """
 
@@ -23,21 +23,22 @@ from hexkv.ports import ConfigError
 log = logging.getLogger("hexkv")
 
 _NAMED = 16
-"""Users of whom the log says that they are refused."""
+"""Users whose refusal is logged, at most."""
 
 
 class ClientCheck:
-    """How one listener knows its clients. Safe from any thread.
+    """Checks the clients of one listener. Safe from any thread.
 
     Args:
         listener: of the clients.
-        secret: for which the wire asks; empty: for none.
+        secret: that the wire requires; empty for none.
         tls: of the connections.
         users: whose processes may connect to a Unix socket; ``None``: this user's, and root's.
 
     Raises:
-        ConfigError: other machines could connect, or processes of other users could not be told
-            from those of this one, and no secret and no certificate is asked for.
+        ConfigError: other machines could connect, or processes of other users could not be
+            distinguished from those of this one, and neither a secret nor a certificate is
+            required.
     """
 
     def __init__(
@@ -48,10 +49,10 @@ class ClientCheck:
         users: Collection[int] | None = None,
     ) -> None:
         self._users: Collection[int] | None = None
-        """Whose processes are let in; ``None``: the wire or TLS asks clients itself."""
+        """Users whose processes are accepted; ``None``: the wire or TLS checks clients."""
 
         self._shown: list[str] = []
-        """What clients show beside."""
+        """Other proofs that clients show."""
 
         if secret:
             self._shown.append("show that they know the secret")
@@ -78,17 +79,17 @@ class ClientCheck:
         return f"clients {' and '.join(known + self._shown)}"
 
     def check(self, stream: Stream) -> None:
-        """Nothing, where the client is let in, or has still to show what the wire asks for.
+        """Accept the client, or leave it to the checks of the wire.
 
         Raises:
-            Refused: it is a process of another user, or it is not known of which.
+            Refused: it is a process of another user, or of an unknown one.
         """
         if self._users is None:
             return
         user = stream.user
         if user in self._users:
             return
-        if user is None:  # as of each client that has closed its end already
+        if user is None:  # as for each client that has closed its end already
             raise Refused("it is not known whose process connects")
         if user not in self._refused and len(self._refused) < _NAMED:
             self._refused.add(user)
@@ -97,11 +98,11 @@ class ClientCheck:
 
 
 def processes_of(users: Collection[int], groups: Collection[int] = ()) -> str:
-    """In words, of which users and groups clients are processes."""
+    """Describe in words the users and groups of clients' processes."""
     words = f"are processes of user {' or '.join(map(str, sorted(users)))}"
     return f"{words}, or of group {' or '.join(map(str, sorted(groups)))}" if groups else words
 
 
 def announce(where: str, what: str, who: object) -> None:
-    """Say in the log at which place a process listens, and how it knows its clients."""
+    """Log the place at which a process listens, and how it checks its clients."""
     logging.getLogger("hexkv.listening").info("listening at %s (%s): %s", where, what, who)

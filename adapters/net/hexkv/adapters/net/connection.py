@@ -1,7 +1,7 @@
-"""A server's side of one connection: its requests, its deadlines, and how far it lags behind.
+"""A server's side of one connection: its requests, its deadlines, and its lag.
 
-A server waits for its client in two ways: between requests, and in a transfer. Either has an end,
-whatever the client sends meanwhile: single bytes buy no time.
+A server waits for its client in two ways: between requests, and in a transfer. Both are limited,
+and single bytes from the client do not extend them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Clock, Deadline
 
 _GRACE = 1.0
-"""Seconds that a transfer may lag behind before it is in the way of others."""
+"""Seconds that a transfer may lag before it may give way to others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one connection may take."""
+    """The limits of one connection."""
 
     max_value: int
-    """Bytes of a value, and of all values that a connection is sending at a time."""
+    """Bytes of a value, and of all values that a connection sends at a time."""
 
     patience: float = 10.0
     """Seconds for all before the first request; for the rest of a request's head; and for all
@@ -57,10 +57,10 @@ class Connection:
         self.limits = limits
         self.clock = clock
         self.known = False
-        """True once the client has shown whatever its wire asks for before the first request."""
+        """True once the client has passed the checks of its wire before the first request."""
 
         self.opening = Deadline.after(clock, limits.patience)
-        """Of everything before the first request."""
+        """For everything before the first request."""
 
         self._first = Deadline.after(clock, limits.first)
         self._start = b""
@@ -69,7 +69,7 @@ class Connection:
         self._wait(0.0)
 
     def await_first(self) -> None:
-        """Wait for the client's first byte, where it has a time of its own.
+        """Wait for the client's first byte, if it has a time limit of its own.
 
         Raises:
             OutOfTime: it did not come in time.
@@ -78,29 +78,29 @@ class Connection:
             raise OutOfTime("a client says nothing")
 
     def engage(self, seconds: float) -> None:
-        """Count the client as known and as being worked for, so that it does not give way.
+        """Count the client as known and busy, so that it does not give way.
 
         Args:
-            seconds: for all transfers of its request together, beside what their bytes take.
+            seconds: for all transfers of its request together, beside the time of their bytes.
         """
         self.known = True
         self._waiting = None
         self._left = seconds
 
     def look(self, size: int) -> bytes:
-        """Receive the first *size* bytes, which then come again with what the client begins by."""
+        """Receive the first *size* bytes, which :meth:`begin` then returns again."""
         self._start = self.stream.take(size, self.opening)
         return self._start
 
     def begin(self, size: int) -> bytes:
-        """Receive the *size* bytes by which the client begins: a greeting, or a first request."""
+        """Receive the first *size* bytes of the client: a greeting, or a first request."""
         start, self._start = self._start, b""
         return start + self.stream.take(size - len(start), self.opening)
 
     def request(self, size: int, idle: float = float("inf"), *, ahead: int = 0) -> bytes:
-        """Receive the next request's head of *size* bytes, for which *idle* seconds are waited.
+        """Receive the next request's head of *size* bytes, within *idle* seconds.
 
-        Of what comes with it *ahead* bytes at most are kept for what is received next.
+        At most *ahead* of the bytes that come with it are kept for the next call.
 
         Raises:
             OutOfTime: it did not begin, or it began and did not end, in time.
@@ -116,7 +116,7 @@ class Connection:
         return head
 
     def rest(self, size: int) -> bytes:
-        """Receive the *size* bytes behind a request's head, which may have come with it."""
+        """Receive the *size* bytes after a request's head, which may have come with it."""
         if size <= self.stream.ahead:
             return self.stream.take(size, self.opening)
         with self.transfer(size) as deadline:
@@ -124,9 +124,10 @@ class Connection:
 
     @contextmanager
     def transfer(self, size: int = 0) -> Iterator[Deadline]:
-        """The deadline for *size* bytes of the request to come, or of its answer to go.
+        """Yield the deadline to receive *size* bytes of the request, or to send them in its answer.
 
-        What the client takes longer than its bytes need, the rest of the request has less.
+        Time that the client takes beyond the need of its bytes is taken from the rest of the
+        request.
         """
         due = size / self.limits.rate
         began = self._wait(_GRACE)
@@ -146,9 +147,9 @@ class Connection:
 
     @property
     def lag(self) -> float | None:
-        """Seconds that the server waits for this client already, beside what moved at the rate.
+        """Seconds that the server has waited for this client, less the time of bytes at the rate.
 
-        ``None`` while it does not, or does not mind.
+        ``None`` while it does not wait, or the wait does not count yet.
         """
         waiting = self._waiting
         if waiting is None:
@@ -163,7 +164,7 @@ class Connection:
         return now
 
     def _end(self, due: float) -> None:
-        """A transfer is over that was to be over at *due*."""
+        """Note the end of a transfer that was due at *due*."""
         self._waiting = None
         late = self.clock.now() - due
         if late > 0:

@@ -1,10 +1,10 @@
-"""What may go wrong with a connection.
+"""Errors of a connection.
 
 * Exception
   + OutOfTime              the deadline passed
 * StoreUnreachable
-  + ConnectionBroken       there is no connection, or not any more
-    + Untrusted              ... the other end shows no certificate that counts
+  + ConnectionBroken       there is no connection, or it has ended
+    + Untrusted              ... the other end shows no valid certificate
   + BadMessage             the other end does not speak the protocol
 """
 
@@ -18,19 +18,19 @@ class OutOfTime(Exception):
 
 
 class ConnectionBroken(StoreUnreachable):
-    """There is no connection, or not any more."""
+    """There is no connection, or it has ended."""
 
 
 class Untrusted(ConnectionBroken):
-    """The other end shows no certificate that counts."""
+    """The other end shows no valid certificate."""
 
 
 class BadMessage(StoreUnreachable):
-    """The other end does not speak the protocol: nothing more that it sends has a meaning."""
+    """The other end does not speak the protocol: its further bytes have no meaning."""
 
 
 def time_left(deadline: Deadline) -> float:
-    """Seconds until *deadline*, more than none.
+    """Return the seconds until *deadline*, more than 0.
 
     Raises:
         OutOfTime: it has passed.

@@ -1,4 +1,4 @@
-"""A peer source as a channel sees it: whatever it does, every chunk has an answer."""
+"""A peer source with its answers checked, so that every chunk has an answer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class GuardedSource:
-    """Asks *source* for one peer, and checks what it says.
+    """Calls *source* for one peer, and checks its answers.
 
     Args:
-        source: what is served.
+        source: the source that is served.
         who: the peer.
         largest: bytes of a frame at most.
     """
@@ -38,7 +38,7 @@ class GuardedSource:
         self._largest = largest
 
     def lend(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Lease | None]:
-        """A lease on a frame that names its key, for each of *keys*; ``None`` where there is none.
+        """Return a lease on a frame that names its key, for each of *keys*; ``None`` for a miss.
 
         The caller releases them.
         """
@@ -56,7 +56,7 @@ class GuardedSource:
     def room(
         self, wanted: Sequence[tuple[ChunkKey, int]], deadline: Deadline
     ) -> list[Lease | Reason]:
-        """Room for frames that a peer offers, or why there is none. The caller releases it."""
+        """Return memory for frames that a peer offers, or a reason. The caller releases it."""
         none: Lease | Reason = Reason.NO_ROOM
         given = self._ask(len(wanted), lambda: self._source.room(wanted, self._who, deadline), none)
         for place, ((_, size), lease) in enumerate(zip(wanted, given, strict=True)):
@@ -67,7 +67,7 @@ class GuardedSource:
         return given
 
     def keep(self, arrived: Sequence[Offer], deadline: Deadline) -> list[bool]:
-        """True for each frame that is kept."""
+        """Return True for each frame that is kept."""
         if not arrived:
             return []
         return self._ask(
@@ -75,7 +75,7 @@ class GuardedSource:
         )
 
     def answer(self, question: bytes, deadline: Deadline) -> bytes | None:
-        """What is answered; ``None`` if nothing is, or too much."""
+        """Return the answer; ``None`` if there is none, or if it is too long."""
         (said,) = self._ask(1, lambda: [self._source.answer(question, self._who, deadline)], None)
         if said is not None and len(said) > MAX_QUESTION:
             log.warning("an answer of %d bytes is longer than it may be", len(said))
@@ -87,10 +87,10 @@ class GuardedSource:
         return PAGE <= size <= self._largest and not size % PAGE
 
     def _ask(self, count: int, call: Callable[[], Sequence[T]], other: T) -> list[T]:
-        """What *call* gives, if that is one answer for each; otherwise *other* for all."""
+        """Return the answers of *call* if there is one for each; otherwise *other* for all."""
         try:
             given = list(call())
-        except Exception:  # somebody else's code, and nobody else's connection
+        except Exception:  # foreign code; its error ends no connection
             log.exception("a source fails")
             return [other] * count
         if len(given) == count:

@@ -1,4 +1,4 @@
-"""How both ends of a connection show that they know the secret.
+"""The handshake by which both ends of a connection prove that they know the secret.
 
 Mutual challenge and response with HMAC-SHA256 (RFC 2104), after a greeting of the client and a
 challenge of the server, each with a nonce::
@@ -6,11 +6,10 @@ challenge of the server, each with a nonce::
     client  PROOF    of both messages under the secret
     server  VERDICT  and a proof of its own
 
-Each proof covers everything that was said before, both nonces included, and who proves it, so it
-can be neither replayed nor reflected, and nobody on the way can change what was agreed. The client
-proves first: whoever does not know the secret gets nothing to guess it by off line. Without a
-secret both sides use the empty one. What follows is neither signed nor encrypted: that is what TLS
-is for.
+Each proof covers all earlier messages, both nonces included, and the role of its sender, so it can
+be neither replayed nor reflected, and no third party can change the messages. The client proves
+first: a client without the secret gets no data to guess it off line. Without a secret both sides
+use the empty one. Later messages are neither signed nor encrypted: use TLS for that.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Refused(StoreUnreachable):
 def prove(
     stream: Stream, secret: bytes, hello: bytes, challenge: bytes, deadline: Deadline
 ) -> None:
-    """Prove that this client knows *secret*, and see that the server does.
+    """Prove that this client knows *secret*, and check that the server does.
 
     Raises:
         Refused: one of them does not.
@@ -53,10 +52,10 @@ def prove(
 def admit(
     stream: Stream, secret: bytes, hello: bytes, challenge: bytes, deadline: Deadline
 ) -> None:
-    """Let a client in that proves that it knows *secret*.
+    """Accept a client that proves that it knows *secret*.
 
     Raises:
-        Refused: it does not; it has been told.
+        Refused: it does not; the verdict has been sent.
         OutOfTime, ConnectionBroken: as everything that waits for a stream.
     """
     proof = stream.take(PROOF_BYTES, deadline)

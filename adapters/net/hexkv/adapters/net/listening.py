@@ -18,24 +18,24 @@ from hexkv.ports import ConfigError
 
 
 class Listener:
-    """A socket that others connect to. :meth:`accept` is for one thread."""
+    """A listening socket. :meth:`accept` is for one thread."""
 
     def __init__(
         self, address: Address, mode: int = 0o600, inherited: tuple[int, int] | None = None
     ) -> None:
-        """Listen at *address*; the socket of a path gets *mode* before anybody can see it.
+        """Listen at *address*; the socket of a path gets *mode* before others can see it.
 
-        A lock on a file beside a path says who serves it. What a killed process left there is
-        taken over.
+        A lock on a file beside a path marks its server. The files of a killed process are taken
+        over.
 
         Args:
             address: a TCP port, or the path of a Unix socket.
             mode: of the socket's file.
             inherited: descriptors of the lock and of the socket of the process that listened at the
-                path before; from now on the listener's.
+                path before; the listener owns them from now on.
 
         Raises:
-            ConfigError: another process serves it, or it cannot be made.
+            ConfigError: another process serves it, or it cannot be created.
         """
         self.address = address
         self._path = Path(address.path) if address.path else None
@@ -50,7 +50,7 @@ class Listener:
             sock = socket.socket(fileno=descriptor)
             with suppress(OSError):
                 self._path.chmod(mode)
-            sock.listen(BACKLOG)  # so that who asks is told of this process, not of the former
+            sock.listen(BACKLOG)  # so that SO_PEERCRED gives this process, not the former
         self._acceptor = Acceptor(sock)
 
     @property
@@ -60,16 +60,16 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The TCP port, also where any free one was asked for."""
+        """The TCP port, also if any free one was requested."""
         return self._acceptor.port
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """Of the lock and of the socket."""
+        """The descriptors of the lock and of the socket."""
         return self._lock, self._acceptor.socket.fileno()
 
     def accept(self) -> socket.socket | None:
-        """The next client; ``None`` if :meth:`wake`, or nobody for a while, came instead.
+        """Return the next client; ``None`` after :meth:`wake`, or if none came for a while.
 
         Raises:
             OSError: none can be accepted at present.
@@ -77,18 +77,18 @@ class Listener:
         return self._acceptor.accept()
 
     def wake(self) -> None:
-        """Have :meth:`accept` end, from any thread or signal handler."""
+        """Make :meth:`accept` return, from any thread or signal handler."""
         self._acceptor.wake()
 
     def close(self) -> None:
-        """Listen no more. Calling it twice is allowed; not while another thread is in accept."""
+        """Stop listening. Calling it twice is allowed; not while another thread is in accept."""
         if self._open and self._path is not None:
             with suppress(OSError):
                 self._path.unlink()
         self.leave()
 
     def leave(self) -> None:
-        """Let go of the socket and of the lock, which another process has. Twice is allowed."""
+        """Close the socket and the lock, which another process owns now. Twice is allowed."""
         if not self._open:
             return
         self._open = False
@@ -109,10 +109,10 @@ class Listener:
 
 
 def bind(path: Path, mode: int) -> tuple[socket.socket, int]:
-    """A socket that listens at *path*, and the descriptor of the lock that says who serves it.
+    """Return a socket that listens at *path*, and the descriptor of the lock of its server.
 
     Raises:
-        ConfigError: another process serves it, or it cannot be made.
+        ConfigError: another process serves it, or it cannot be created.
     """
     lock = -1
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -123,7 +123,7 @@ def bind(path: Path, mode: int) -> tuple[socket.socket, int]:
             path.unlink()
         os.fchmod(sock.fileno(), mode)
         sock.bind(str(path))
-        path.chmod(mode)  # the umask took its part: what was asked for is what counts
+        path.chmod(mode)  # the umask has cleared bits: the requested mode counts
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()

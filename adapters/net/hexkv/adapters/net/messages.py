@@ -25,16 +25,16 @@ class Head(NamedTuple):
     kind: int
     status: int
     entries: int
-    """How many the body has."""
+    """The number of entries in the body."""
 
     patience: int
-    """Milliseconds for which the asker waits for room."""
+    """Milliseconds for which the sender waits for memory."""
 
     length: int
     """Bytes of the body."""
 
     bare: bytes
-    """What the checksum covers, beside the body."""
+    """The bytes that the checksum covers, beside the body."""
 
     checksum: int
 
@@ -56,15 +56,15 @@ class Framing:
     def message(
         self, kind: int, count: int, body: bytes, *, patience: int = 0, status: int = 0
     ) -> bytes:
-        """A message, ready to send."""
+        """Return a message, ready to send."""
         bare = _HEAD.pack(self._mark, kind, status, 0, count, patience, len(body))
         return bare + _SUM.pack(crc32(body, crc32(bare))) + body
 
     def head(self, data: bytes) -> Head:
-        """The head of a message, from its ``HEAD_BYTES`` bytes.
+        """Return the head of a message, from its ``HEAD_BYTES`` bytes.
 
         Raises:
-            BadMessage: this is none, or it claims more than there may be.
+            BadMessage: this is none, or its body is over the limit.
         """
         mark, kind, status, zero, count, patience, length, checksum = _SUMMED.unpack(data)
         if mark != self._mark or zero or length > self._most:
@@ -73,7 +73,7 @@ class Framing:
 
 
 def verify(found: Head, body: bytes) -> None:
-    """Nothing, where *body* is the one that was sent.
+    """Check that *body* is the one that was sent.
 
     Raises:
         BadMessage: it is not.
@@ -83,12 +83,12 @@ def verify(found: Head, body: bytes) -> None:
 
 
 def summed(data: bytes) -> bytes:
-    """*data* and its CRC-32."""
+    """Return *data* and its CRC-32."""
     return data + _SUM.pack(crc32(data))
 
 
 def check_sum(data: bytes, what: str) -> bytes:
-    """What :func:`summed` was given; *what* names it.
+    """Return the data that :func:`summed` was given; *what* names it in errors.
 
     Raises:
         BadMessage: it arrived damaged.

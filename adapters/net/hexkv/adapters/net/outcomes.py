@@ -1,4 +1,4 @@
-"""What calls over connections give for each chunk of a batch, however they end."""
+"""The outcomes of calls over connections for each chunk of a batch, also after errors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ C = TypeVar("C", bound=Connection)
 
 
 def outcome_of(error: OutOfTime | StoreError) -> Failed | TimedOut:
-    """The outcome of a chunk whose call failed with *error*."""
+    """Return the outcome of a chunk whose call failed with *error*."""
     return TimedOut() if isinstance(error, OutOfTime) else Failed(error)
 
 
 def collect(
     pool: Pool[C], outcomes: list[T | None], deadline: Deadline, call: Callable[[C], None]
 ) -> list[T | Failed | TimedOut]:
-    """Make *call* over a connection: it fills in *outcomes*, and what it cannot has failed."""
+    """Make *call* over a connection: it fills in *outcomes*, and the rest has failed."""
     rest: Failed | TimedOut = TimedOut()
     try:
         with pool.connection(deadline) as connection:
@@ -45,7 +45,7 @@ def collect(
 
 @contextmanager
 def answering(address: Address) -> Iterator[None]:
-    """For calls that fail as a whole: a passed deadline is a server that did not answer.
+    """Report a passed deadline as an unreachable server, for calls that fail as a whole.
 
     Raises:
         StoreUnreachable: the deadline passed.
@@ -59,7 +59,7 @@ def answering(address: Address) -> Iterator[None]:
 def land(
     stream: Stream, index: int, size: int, sink: Sink, deadline: Deadline
 ) -> memoryview | Miss:
-    """Receive a value into the room that *sink* gives; read past it where there is none."""
+    """Receive a value into memory that *sink* gives; skip it if there is none."""
     into = sink.room(index, size)
     if into is not None:
         stream.fill(plain(into), deadline)
@@ -69,11 +69,11 @@ def land(
 
 
 def slices(count: int, most: int) -> Iterator[range]:
-    """``range(count)`` in pieces of at most *most*."""
+    """Yield ``range(count)`` in pieces of at most *most*."""
     for start in range(0, count, most):
         yield range(start, min(start + most, count))
 
 
 def plain(frame: memoryview) -> memoryview:
-    """*frame* as bytes, whatever its format is."""
+    """Return *frame* as bytes, whatever its format is."""
     return frame if frame.itemsize == 1 and frame.ndim == 1 else frame.cast("B")

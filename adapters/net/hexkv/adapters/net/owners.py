@@ -1,10 +1,10 @@
-"""Which user's process is at the other end of a connection over loopback, by the kernel's tables.
+"""The user of the process at the other end of a loopback connection, by the kernel's tables.
 
-A TCP connection names an address, never a user. Where both ends are in one network namespace, the
-kernel lists both, each with the user who made its socket. It is asked for one of them by
-``NETLINK_SOCK_DIAG`` (sock_diag(7)), which takes 30 us. Where that is not to be had, the list is
-read: ``/proc/net/tcp`` and ``tcp6`` (proc_pid_net(5)), which takes milliseconds. Users are numbered
-as the user namespace of this process has them.
+A TCP connection has an address, never a user. Where both ends are in one network namespace, the
+kernel lists both, each with the user who made its socket. This module queries one of them by
+``NETLINK_SOCK_DIAG`` (sock_diag(7)), which takes 30 us. If that is not available, it reads the
+list: ``/proc/net/tcp`` and ``tcp6`` (proc_pid_net(5)), which takes milliseconds. Users are numbered
+as in the user namespace of this process.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from struct import Struct, error, unpack
 from typing import NamedTuple
 
 TABLES = "/proc/self/net"
-"""Of the network namespace of this process."""
+"""The tables of this process's network namespace."""
 
 _LOOKS = 3
-"""Reads of the tables for one connection: a row may be left out of one while others come and go."""
+"""Reads of the tables for one connection: one read may miss a row while others come and go."""
 
 _THEIRS = (1, 4, 5)
-"""States of an end that a process has open: ESTABLISHED, FIN_WAIT1, FIN_WAIT2. It may have ended
-its own direction by then, and still wait for an answer."""
+"""States of an end that a process has open: ESTABLISHED, FIN_WAIT1, FIN_WAIT2. It may have closed
+its own direction, and still wait for an answer."""
 
 _OURS = (1, 8)
-"""States of the other end meanwhile: ESTABLISHED, CLOSE_WAIT."""
+"""States of this end at the same time: ESTABLISHED, CLOSE_WAIT."""
 
 _USER, _INODE = 3, 5
-"""Fields of a row behind its state."""
+"""Fields of a row after its state."""
 
 _ALL_USERS = ["0", "0", "4294967295"]
 """The map of a user namespace that has every user under its own number."""
@@ -55,42 +55,42 @@ class _End(NamedTuple):
     port: int
 
     def row(self) -> str:
-        """As the tables have it: words of four bytes as numbers of this machine."""
+        """Return the end as in the tables: words of four bytes as numbers of this machine."""
         packed = self.address.packed
         words = unpack(f"={len(packed) // 4}I", packed)
         return f"{''.join(f'{word:08X}' for word in words)}:{self.port:04X}"
 
     def mapped(self) -> _End:
-        """Of IPv4, as a socket of IPv6 has it."""
+        """Return an IPv4 end as an IPv6 socket has it."""
         return _End(IPv6Address(f"::ffff:{self.address}"), self.port)
 
 
 def owner_of(sock: socket.socket, tables: str = TABLES) -> int | None:
-    """The user who made the socket at the other end of *sock*, a connection of a server.
+    """Return the user who made the socket at the other end of *sock*, a connection of a server.
 
-    ``None`` where that is not known: the other end is not in this network namespace, is closed, or
-    the kernel does not say. What it says holds as long as the connection lasts: *sock* is seen to
-    be open afterwards, so no other connection has had its ports in between: one ends it.
+    ``None`` if unknown: the other end is not in this network namespace, is closed, or the kernel
+    does not list it. The answer is valid as long as the connection lasts: *sock* is checked to be
+    open afterwards, so no other connection has had its ports in between.
     """
     try:
         theirs, ours = _end(sock.getpeername()), _end(sock.getsockname())
         for look in range(_LOOKS + 1):
-            # The list only where there is no answer: it takes a walk through all connections.
+            # The list only if there is no answer: reading it walks through all connections.
             owner = _read(theirs, ours, tables) if look else _ask(theirs, ours)
             if not _is_open(sock):
                 return None
             if owner is not None:
                 return owner
-    except (OSError, ValueError, IndexError, error):  # what is read there is no table
+    except (OSError, ValueError, IndexError, error):  # the file is no table
         return None
     return None
 
 
 def own_user(tables: str = TABLES) -> int | None:
-    """The user of this process; ``None`` where the kernel does not tell it from all others.
+    """Return the user of this process; ``None`` if the kernel cannot distinguish it from others.
 
-    The tables cannot be read; or its number is the one that stands for all users whom the user
-    namespace of this process does not have.
+    Then the tables cannot be read; or its number is the overflow number, which stands for all users
+    that the user namespace of this process does not map.
     """
     user = os.geteuid()
     try:
@@ -106,7 +106,7 @@ def own_user(tables: str = TABLES) -> int | None:
 
 
 def _end(name: tuple[str, int]) -> _End:
-    """An end of IPv4 where its address is one that is mapped into IPv6."""
+    """Return the end as IPv4 if its address is one that is mapped into IPv6."""
     host, port = name[:2]
     address = ip_address(host.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
@@ -114,7 +114,7 @@ def _end(name: tuple[str, int]) -> _End:
 
 
 def _ask(theirs: _End, ours: _End) -> int | None:
-    """The owner of the end *theirs*, if the kernel answers for this one connection."""
+    """Return the owner of the end *theirs*, if the kernel answers for this one connection."""
     family = socket.AF_INET if isinstance(theirs.address, IPv4Address) else socket.AF_INET6
     ports = [end.port.to_bytes(2, "big") for end in (theirs, ours)]
     addresses = [end.address.packed for end in (theirs, ours)]
@@ -131,7 +131,7 @@ def _ask(theirs: _End, ours: _End) -> int | None:
 
 
 def _read(theirs: _End, ours: _End, tables: str) -> int | None:
-    """The owner of the end *theirs*, as the tables have it."""
+    """Return the owner of the end *theirs*, as in the tables."""
     if isinstance(theirs.address, IPv4Address):
         # The client may have made a socket of IPv6, and mapped the address.
         places = [("tcp", theirs, ours), ("tcp6", theirs.mapped(), ours.mapped())]
@@ -149,7 +149,7 @@ def _read(theirs: _End, ours: _End, tables: str) -> int | None:
 
 
 def _owner(user: int, inode: int) -> int | None:
-    """*user*, if a process has the socket open; otherwise the number stands for nothing."""
+    """Return *user* if a process has the socket open; otherwise the number has no meaning."""
     return user if inode else None
 
 

@@ -1,4 +1,4 @@
-"""A client's connections to one server: a bounded number, one to a caller, none in doubt."""
+"""A client's connections to one server: a bounded number, one for each call, none in doubt."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hexkv.ports import Deadline, StoreError, StoreUnreachable
 
 
 class Connection(Protocol):
-    """A stream, and what a protocol knows about the state of it."""
+    """A stream, and the protocol's knowledge of its state."""
 
     @property
     def stream(self) -> Stream:
-        """What bytes go over."""
+        """The stream that carries the bytes."""
         ...
 
     def reusable(self, *, well: bool) -> bool:
-        """True if a next request may be sent: the last reply was taken whole.
+        """True if another request may be sent: the last reply was received whole.
 
         Args:
             well: the call that used the connection raised nothing.
@@ -42,13 +42,13 @@ class Pool(Generic[C]):
 
     Args:
         address: of the server.
-        ready: says over a new connection, after TLS, what comes before the first request.
+        ready: exchanges over a new connection, after TLS, what precedes the first request.
         tls: encrypts connections; ``None`` for plain ones.
-        most: how many calls may have a connection; further ones wait, in their order. ``None``:
+        most: the number of calls that may have a connection; further ones wait, in order. ``None``:
             any number.
-        idle: how many connections are kept; ``None``: as many as there were at a time.
-        patience: seconds for a new connection, with TLS and *ready*, where the deadline does
-            not come first; ``None``: the deadline alone.
+        idle: the number of connections kept; ``None``: as many as there were at a time.
+        patience: seconds for a new connection, with TLS and *ready*, unless the deadline comes
+            first; ``None``: the deadline alone.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Pool(Generic[C]):
 
     @contextmanager
     def connection(self, deadline: Deadline, *, fresh: bool = False) -> Iterator[C]:
-        """A connection for one call, kept afterwards only if it is ``reusable``.
+        """Yield a connection for one call, kept afterwards only if it is ``reusable``.
 
         Args:
-            deadline: for making one, and for the wait until another call gives one back.
-            fresh: none that was used before.
+            deadline: for making one, and for the wait until another call returns one.
+            fresh: do not take one that was used before.
 
         Raises:
             OutOfTime: the deadline passed before there was one.
@@ -98,7 +98,7 @@ class Pool(Generic[C]):
             self._turns.give()
 
     def close(self) -> None:
-        """Close idle connections; have calls that use one, or wait for one, fail now.
+        """Close idle connections; calls that use one, or wait for one, fail now.
 
         Calling it twice is allowed. A TCP connection that is being made is not interrupted:
         it ends with its patience or deadline.
@@ -106,7 +106,7 @@ class Pool(Generic[C]):
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-            # Under the lock, so that none of their sockets is closed, and its number used again.
+            # Under the lock, so that none of their sockets is closed and its descriptor reused.
             for stream in self._busy:
                 stream.abort()
         for connection in idle:
@@ -141,7 +141,7 @@ class Pool(Generic[C]):
 
     def _greeted(self, stream: Stream, deadline: Deadline) -> C:
         with self._lock:
-            # From here on closing the pool ends it: the server may never answer a greeting.
+            # From here on, closing the pool ends it: the server may never answer a greeting.
             self._busy.add(stream)
             closed = self._closed
         if closed:
@@ -153,7 +153,7 @@ class Pool(Generic[C]):
         except BaseException as error:
             self._drop(stream)
             if isinstance(error, StoreError) and not isinstance(error, ConnectionBroken):
-                # Only what breaks the connection says by itself where it led.
+                # Only an error of the connection itself names its address already.
                 raise type(error)(f"{self.address}: {error}") from error
             raise
 
@@ -165,7 +165,7 @@ class Pool(Generic[C]):
             if (
                 not (self._closed or full)
                 and connection.reusable(well=well)
-                # What came unasked is no answer to the next request either.
+                # Unexpected bytes are no answer to the next request either.
                 and stream.drained
             ):
                 self._idle.append(connection)
@@ -183,11 +183,11 @@ class Pool(Generic[C]):
 
 
 _LONGEST = 86_400.0
-"""Seconds: what every lock takes for a time-out."""
+"""Seconds that every lock accepts as a time-out."""
 
 
 class _Turns:
-    """A bounded number of turns, given in the order in which they were asked for."""
+    """A bounded number of turns, given in the order of requests."""
 
     def __init__(self, most: int | None) -> None:
         self._free = most
@@ -197,7 +197,7 @@ class _Turns:
         self._over = False
 
     def end(self) -> None:
-        """Have those who wait fail, now and from now on."""
+        """Fail all waiting calls, and all later ones."""
         with self._lock:
             self._over = True
             while self._waiting:
@@ -207,7 +207,7 @@ class _Turns:
         """Take a turn, which :meth:`give` ends.
 
         Raises:
-            OutOfTime: none came free in time.
+            OutOfTime: none became free in time.
             StoreError: the pool is closed.
         """
         seconds = time_left(deadline)
@@ -224,7 +224,7 @@ class _Turns:
             self._waiting.append(mine)
         if not mine.acquire(timeout=min(seconds, _LONGEST)):
             with self._lock:
-                # The turn may have come in this very moment; then it is taken.
+                # The turn may have come at this moment; then it is taken.
                 if mine in self._waiting:
                     self._waiting.remove(mine)
                     raise OutOfTime("no connection came free in time")

@@ -1,4 +1,4 @@
-"""Who may connect to a server: a secret from a file, and addresses that take one."""
+"""Access to a server: a secret from a file, and addresses that require one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHORTEST = 16
 
 
 def read_secret(path: str) -> bytes:
-    """The secret in a file that only this process's user, or a group that root gave it, can read.
+    """Return the secret in a file that only this user, or a group that root gave it, can read.
 
     Raises:
         ConfigError: it cannot be read, others can read it too, or it is easily guessed.
@@ -35,17 +35,17 @@ def is_exposed(file: os.stat_result, user: int) -> bool:
 
     One exception. A volume of secrets in Kubernetes belongs to root, and a process of another user
     reads it through the group of the pod (``fsGroup``, mode 0440): it cannot own the file. So the
-    group of root's file may read it, and do nothing else.
+    group of a file of root may read it, and nothing else.
     """
     allowed = stat.S_IRGRP if file.st_uid == 0 != user else 0
     return bool(stat.S_IMODE(file.st_mode) & 0o077 & ~allowed)
 
 
 def check_exposure(host: str, secret: bytes, tls: ssl.SSLContext | None) -> None:
-    """Nothing, where a server at *host* asks for a secret or certificates, or is this machine's.
+    """Check that a server at *host* requires a secret or certificates, or is local.
 
     Raises:
-        ConfigError: other machines could connect, and nothing keeps anybody out.
+        ConfigError: other machines could connect without any check.
     """
     if not (secret or asks_for_certificates(tls) or is_local(host)):
         raise ConfigError(
@@ -60,5 +60,5 @@ def asks_for_certificates(tls: ssl.SSLContext | None) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine can connect to *host*, an address."""
+    """True if only this machine can connect to *host*, an address."""
     return host == "::1" or host.startswith("127.")

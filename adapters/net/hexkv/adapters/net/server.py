@@ -1,4 +1,4 @@
-"""A server of connections: accepts them, and has each answered within limits."""
+"""A server of connections: accepts them, and answers each within limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("hexkv")
 
 
 class StreamServer:
-    """Has each connection answered by a thread of its own."""
+    """Answers each connection in a thread of its own."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -36,21 +36,21 @@ class StreamServer:
         users: Collection[int] | None = None,
         name: str = "hexkv client",
     ) -> None:
-        """Serve what connects to *listener*; :meth:`run` does it.
+        """Prepare to serve the clients of *listener*; :meth:`run` serves them.
 
         Args:
-            listener: bound and listening, from now on the server's.
-            attend: as of :class:`Admission`, and all that follows.
+            listener: bound and listening; the server owns it from now on.
+            attend: as of :class:`Admission`, like all that follows.
             clock: for deadlines.
             limits: of each connection.
-            connections: how many there may be.
-            secret: for which *attend* asks clients; empty: for none.
+            connections: the number allowed.
+            secret: that *attend* requires of clients; empty for none.
             tls: wraps every connection.
             users: whose processes may connect to a Unix socket, as of :class:`ClientCheck`.
             name: of the threads, and in the log.
 
         Raises:
-            ConfigError: clients could be anybody, as :class:`ClientCheck` has it.
+            ConfigError: clients could be anyone, see :class:`ClientCheck`.
         """
         check = None
         if isinstance(listener, socket.socket):
@@ -62,11 +62,11 @@ class StreamServer:
         self._admission = Admission(
             attend, clock, limits, connections=connections, tls=tls, check=check, name=name
         )
-        self._stopping = False  # a bool, for a signal handler must not wait for a lock
+        self._stopping = False  # a bool, because a signal handler must not wait for a lock
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens, in TCP."""
+        """The TCP address at which it listens."""
         listener = self._listener
         if not isinstance(listener, socket.socket):
             return listener.host, listener.port
@@ -75,7 +75,7 @@ class StreamServer:
 
     @property
     def clients(self) -> int:
-        """How many connections there are."""
+        """The number of connections."""
         return self._admission.clients
 
     @property
@@ -85,7 +85,7 @@ class StreamServer:
 
     @property
     def turned_away(self) -> Counter[TurnedAway]:
-        """How many connections were turned away, by why."""
+        """The number of connections turned away, by reason."""
         return self._admission.turned_away
 
     def run(self) -> None:
@@ -110,7 +110,7 @@ class StreamServer:
             self._part()
 
     def stop(self) -> None:
-        """Have :meth:`run` end. From any thread, or from a signal handler."""
+        """Make :meth:`run` end. From any thread, or from a signal handler."""
         self._stopping = True
         if (acceptor := self._acceptor) is not None:
             acceptor.wake()
@@ -120,7 +120,7 @@ class StreamServer:
 
 
 def _place_of(listener: socket.socket) -> str:
-    """Where a socket listens, for people."""
+    """Return the place at which a socket listens, for messages."""
     if listener.family == socket.AF_UNIX:
         name = listener.getsockname()
         return str(Address(path=name if isinstance(name, str) else os.fsdecode(name)))
@@ -128,7 +128,7 @@ def _place_of(listener: socket.socket) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket at an address or name; port 0 takes any free one.
+    """Return a listening socket at an address or name; port 0 takes any free one.
 
     Raises:
         ConfigError: there is no such address here, or it is taken.

@@ -1,8 +1,7 @@
-"""What a server of values and the wires that it speaks ask of each other.
+"""The protocols between a server of values and the wires that it speaks.
 
 ``hexkv serve`` speaks a wire of its own. Others come from plugins, as adapters of the kind
-``wire``: what their ``open`` builds is a :class:`Wire`. So a wire knows no server, and the
-server no wire.
+``wire``: their ``open`` returns a :class:`Wire`. So a wire knows no server, and the server no wire.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from hexkv.adapters.net.connection import Connection
 from hexkv.ports import StoreError
 
 START = 4
-"""Bytes by which the wires of one port are told apart."""
+"""Bytes that distinguish the wires of one port."""
 
 
 class Unreadable(StoreError):
-    """A value is there, and cannot be read at present."""
+    """A value exists, and cannot be read at present."""
 
 
 class Room(Protocol):
@@ -44,11 +43,11 @@ class Kept(NamedTuple):
 class Values(Protocol):
     """The values of one wire, within the server's budget. Safe from any thread.
 
-    No wire reaches the values of another, whatever its names are.
+    A wire never reaches the values of another, also with equal names.
     """
 
     def room(self, name: bytes, size: int, seconds: float) -> AbstractContextManager[Room | None]:
-        """Memory to receive a value into, while the block lasts; ``None`` if there is none.
+        """Yield memory to receive a value into, during the block; ``None`` if there is none.
 
         Args:
             name: of the value, at most 512 bytes.
@@ -58,40 +57,40 @@ class Values(Protocol):
         ...
 
     def keep(self, rooms: Sequence[Room]) -> list[bool]:
-        """Keep what is in *rooms*, each in place of what its name stood for, whole.
+        """Keep the values in *rooms*, each replacing the value of its name as a whole.
 
         Returns:
-            True for each value that is kept. If not, its name stands for what it did before.
+            True for each value that is kept. If not, its name keeps its former value.
         """
         ...
 
     def lent(self, name: bytes, seconds: float) -> AbstractContextManager[memoryview | None]:
-        """A value, while the block lasts; ``None`` if there is none.
+        """Yield a value, during the block; ``None`` if there is none.
 
         Raises:
-            Unreadable: it is there, and was not read within *seconds*.
+            Unreadable: it exists, and was not read within *seconds*.
         """
         ...
 
     def lent_run(
         self, names: Sequence[bytes], seconds: float
     ) -> AbstractContextManager[Sequence[memoryview]]:
-        """The values of the first of *names*, while the block lasts: as many as go at once.
+        """Yield the values of the first of *names*, during the block: as many as fit at once.
 
-        None where the first is not to be had; :meth:`lent` says of it what there is to say.
+        Empty if the first is not available; then :meth:`lent` gives the reason.
         """
         ...
 
     def contains(self, names: Sequence[bytes]) -> list[bool]:
-        """True for each value that is there."""
+        """Return True for each value that exists."""
         ...
 
     def delete(self, names: Sequence[bytes]) -> list[bool]:
-        """Forget values. True for each that was there."""
+        """Forget values. Return True for each that existed."""
         ...
 
     def list(self, after: bytes, most: int) -> list[Kept]:
-        """The next *most* values behind the name *after*, in the order of their names."""
+        """Return the next *most* values after the name *after*, in the order of their names."""
         ...
 
 
@@ -102,7 +101,7 @@ class Session(Protocol):
         """Answer until the connection ends.
 
         Raises:
-            OutOfTime, ConnectionBroken: the connection is over, as every one is at last.
+            OutOfTime, ConnectionBroken: the connection is over; every session ends by an error.
             BadMessage: the client does not speak the protocol.
         """
         ...
@@ -113,17 +112,17 @@ class Wire(Protocol):
 
     @property
     def scheme(self) -> str:
-        """What addresses of the wire begin with, without ``://``."""
+        """The scheme of the wire's addresses, without ``://``."""
         ...
 
     @property
     def starts(self) -> Sequence[bytes]:
-        """How connections of the wire begin: the first ``START`` bytes, each."""
+        """The first ``START`` bytes of the wire's connections, each."""
         ...
 
     def session(self, connection: Connection, values: Values) -> Session:
-        """Answer one connection. Nothing has been checked about the client but its start.
+        """Answer one connection. Only the start of the client has been checked.
 
-        The start comes again with the first request.
+        The first request includes the start again.
         """
         ...

@@ -1,9 +1,8 @@
 """A connection that receives into memory, sends from memory, and keeps deadlines.
 
-A plain socket stays blocking and has the kernel's time-outs (``SO_RCVTIMEO``): so one system
-call receives a whole value (``MSG_WAITALL``), however slowly it comes, and a hundred hand-overs
-of the interpreter's lock are saved. TLS uses Python's time-outs, which hold across the many
-reads of one record.
+A plain socket stays blocking and has the kernel's time-outs (``SO_RCVTIMEO``): so one system call
+receives a whole value (``MSG_WAITALL``), however slowly it comes, and saves a hundred hand-overs of
+the interpreter's lock. TLS uses Python's time-outs, which hold across the many reads of one record.
 """
 
 from __future__ import annotations
@@ -27,29 +26,29 @@ from hexkv.ports import Deadline
 T = TypeVar("T")
 
 _LONGEST = 86_400.0
-"""Seconds: what every kernel takes for a time-out."""
+"""Seconds that every kernel accepts as a time-out."""
 
 _EARLY, _TOO_EARLY = 15 / 16, 3 / 4
-"""Shares of the seconds that are left: what the kernel's time-out is set to, and how much shorter
-one that was set before may be. To set it costs 3 us, and as much as a small message with others."""
+"""Shares of the seconds left: the kernel's time-out, and how much shorter an earlier one may be.
+Setting it costs 3 us, and as much as a small message when others run."""
 
 _RECORDS = 4 << 20
-"""Bytes that are encrypted in one call, so that the deadline is looked at in between."""
+"""Bytes that one call encrypts, so that the deadline is checked in between."""
 
 _SCRATCH = 256 << 10
 
 _COUNTS, _COUNTS_AT = "=QQ", 120
-"""Where Linux has ``tcpi_bytes_acked`` and ``tcpi_bytes_received`` in ``struct tcp_info``."""
+"""Linux's place of ``tcpi_bytes_acked`` and ``tcpi_bytes_received`` in ``struct tcp_info``."""
 
 _COUNTED = _COUNTS_AT + calcsize(_COUNTS)
 
 
 class Stream:
-    """One connection. One thread at a time uses it; :meth:`abort` may come from any.
+    """One connection. One thread at a time uses it; :meth:`abort` is for any thread.
 
     Everything that waits raises ``OutOfTime`` when its deadline passes and ``ConnectionBroken``
-    when the connection ends or breaks. After either nothing is known about what was sent or
-    received in part: such a stream is closed, not used again.
+    when the connection ends or breaks. After either the amount sent or received is unknown: such a
+    stream is closed, not reused.
     """
 
     def __init__(self, sock: socket.socket, peer: str = "the other end") -> None:
@@ -73,7 +72,7 @@ class Stream:
         """Make the TLS handshake, if this is a connection with TLS.
 
         Raises:
-            Untrusted: the other end shows no certificate that counts.
+            Untrusted: the other end shows no valid certificate.
             OutOfTime, ConnectionBroken: as everything that waits.
         """
         if self._tls is None:
@@ -99,7 +98,7 @@ class Stream:
             rest.advance(self._gather(rest.views, deadline))
 
     def fill(self, into: memoryview, deadline: Deadline) -> None:
-        """Receive exactly as many bytes as *into* has."""
+        """Receive bytes until *into* is full."""
         done = 0
         if self._ahead:
             done = min(len(self._ahead), len(into))
@@ -109,10 +108,10 @@ class Stream:
             done += self._got(self._receive(into[done:], deadline, whole=True))
 
     def fill_each(self, views: Sequence[memoryview], deadline: Deadline) -> None:
-        """Receive as many bytes as all *views* have, in order: in one system call where it can be.
+        """Receive bytes until all *views* are full, in order: in one system call if possible.
 
-        Values, and the head of those that follow: a call for a head alone would cost its thread a
-        wait, in which the value behind it piles up, and each call costs the caches.
+        For values, and the head of the next ones: a call for a head alone would cost its thread a
+        wait, during which the value after it piles up, and each call costs the caches.
         """
         rest = Rest(views)
         while rest.views:
@@ -124,9 +123,9 @@ class Stream:
                 rest.advance(len(first))
 
     def take(self, size: int, deadline: Deadline, *, ahead: int = 0) -> bytes:
-        """Receive the next *size* bytes, which must be few.
+        """Receive the next *size* bytes, a small number.
 
-        Of what comes with them *ahead* bytes at most are kept for the next call, as of
+        At most *ahead* of the bytes that come with them are kept for the next call, as in
         :meth:`take_until`.
         """
         while ahead and len(self._ahead) < size:
@@ -143,7 +142,7 @@ class Stream:
     def take_start(self, size: int, idle: Deadline, patience: float, *, ahead: int = 0) -> bytes:
         """Receive the next *size* bytes: some until *idle*, the rest *patience* seconds later.
 
-        *ahead* as of :meth:`take`.
+        *ahead* as in :meth:`take`.
         """
         start = self.take_some(size + ahead, idle)
         self._got(len(start))
@@ -153,7 +152,7 @@ class Stream:
         return start[:size]
 
     def take_some(self, most: int, deadline: Deadline) -> bytes:
-        """Receive whatever comes next, *most* bytes at most; nothing once the other end is done."""
+        """Receive the next bytes, *most* at most; none once the other end has closed."""
         if self._ahead:
             found, self._ahead = self._ahead[:most], self._ahead[most:]
             return found
@@ -162,18 +161,18 @@ class Stream:
         return bytes(into[:got])
 
     def take_until(self, end: bytes, most: int, deadline: Deadline, *, ahead: int) -> bytes | None:
-        """Receive everything up to and with *end*.
+        """Receive everything up to and including *end*.
 
         Args:
-            end: what ends it.
+            end: the delimiter.
             most: bytes among which *end* must be.
             deadline: of all of it.
-            ahead: bytes asked for at a time. What comes behind *end* is kept for the next call,
-                which copies it: so few, where a value follows.
+            ahead: bytes requested at a time. Bytes after *end* are kept for the next call, which
+                copies them: so few, if a value follows.
 
         Returns:
-            The bytes, or ``None`` if there are more than *most* without an end; they are
-            received all the same.
+            The bytes, or ``None`` if there are more than *most* without an end; these
+            are still received.
         """
         while (place := self._ahead.find(end)) < 0:
             if len(self._ahead) > most:
@@ -192,7 +191,7 @@ class Stream:
 
     @property
     def user(self) -> int | None:
-        """The user of a client, over a Unix socket or loopback; ``None`` where it is not known."""
+        """The user of a client, over a Unix socket or loopback; ``None`` if unknown."""
         local = self._socket.family == socket.AF_UNIX
         return self.process.uid if local else owner_of(self._socket)
 
@@ -206,7 +205,7 @@ class Stream:
     def take_descriptors(self, size: int, deadline: Deadline) -> tuple[bytes, list[int]]:
         """Receive *size* bytes over a Unix socket, and the descriptors that come with them.
 
-        The descriptors are the caller's to close.
+        The caller closes the descriptors.
         """
         said, descriptors = self._wait(
             socket.SO_RCVTIMEO, deadline, receive_descriptors, self._socket, size
@@ -220,11 +219,11 @@ class Stream:
             raise
 
     def give_back(self, data: bytes) -> None:
-        """Have *data* come again, before anything else."""
+        """Put *data* back, to be received next."""
         self._ahead = data + self._ahead
 
     def skip(self, size: int, deadline: Deadline) -> None:
-        """Receive *size* bytes that nobody wants."""
+        """Receive and discard *size* bytes."""
         scratch = memoryview(bytearray(min(size, _SCRATCH)))
         while size > 0:
             part = scratch[:size]
@@ -233,30 +232,30 @@ class Stream:
 
     @property
     def ahead(self) -> int:
-        """Bytes that were received, and not taken."""
+        """The number of bytes received and not taken."""
         return len(self._ahead)
 
     @property
     def drained(self) -> bool:
-        """True if nothing was received that was not taken."""
+        """True if all received bytes were taken."""
         return not self._ahead and not (self._tls is not None and self._tls.pending())
 
     @property
     def quiet(self) -> bool:
-        """True if an idle connection is open, and nothing came that was not asked for."""
+        """True if an idle connection is open, and no unexpected bytes came."""
         return not self.ready(0.0)
 
     def ready(self, seconds: float) -> bool:
-        """Wait *seconds* at most until something comes, or the connection is over. True if so."""
+        """Wait *seconds* at most. True if bytes came, or the connection is over."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not self.drained or bool(poll.poll(seconds * 1000))
 
     @property
     def moved(self) -> int:
-        """Bytes that came and that the other end has taken, as the kernel counts them, so far.
+        """The bytes received, and sent and acknowledged, as the kernel counts them, so far.
 
-        Also amid a call of another thread. 0 where the kernel does not say.
+        Also during a call of another thread. 0 if the kernel has no counts.
         """
         if self._socket.family == socket.AF_UNIX:
             return 0
@@ -267,9 +266,9 @@ class Stream:
         return sum(unpack_from(_COUNTS, told, _COUNTS_AT)) if len(told) == _COUNTED else 0
 
     def abort(self) -> None:
-        """Have whatever is under way fail now, from any thread. The socket stays open."""
+        """Make the calls under way fail now, from any thread. The socket stays open."""
         with suppress(OSError):  # it may be over already
-            # Not the method of a TLS socket: that one takes the session from under a reader.
+            # Not the method of a TLS socket, which drops the session that a reader is using.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -278,7 +277,7 @@ class Stream:
             self._socket.close()
 
     def detach(self) -> socket.socket:
-        """Return the socket, from now on the caller's. Not with TLS, or with bytes left to take."""
+        """Return the socket, which the caller then owns. Not with TLS, or with bytes not taken."""
         sock = socket.socket(fileno=self._socket.detach())
         sock.settimeout(None)
         for option in self._armed:
@@ -291,7 +290,7 @@ class Stream:
         return self._wait(socket.SO_SNDTIMEO, deadline, self._socket.sendmsg, first(views))
 
     def _receive(self, into: memoryview, deadline: Deadline, *, whole: bool) -> int:
-        """Receive some bytes, or all where the kernel can wait for all. 0: that was the end."""
+        """Receive some bytes, or all where the kernel can wait for all. 0 at the end."""
         if self._tls is not None:
             got = self._wait(socket.SO_RCVTIMEO, deadline, self._tls.recv_into, into)
         else:
@@ -302,7 +301,7 @@ class Stream:
         return got
 
     def _scatter(self, views: Sequence[memoryview], deadline: Deadline) -> int:
-        """Receive all that *views* have room for, where the kernel can wait for it."""
+        """Receive until *views* are full, if the kernel can wait for it."""
         receive = self._socket.recvmsg_into
         got = self._wait(socket.SO_RCVTIMEO, deadline, receive, views, 0, socket.MSG_WAITALL)[0]
         self.received += got
@@ -314,7 +313,7 @@ class Stream:
         return count
 
     def _wait(self, option: int, deadline: Deadline, call: Callable[..., T], *words: Any) -> T:
-        """What the system *call* gives, which ends when *deadline* has passed."""
+        """Return the result of the system *call*, which ends when *deadline* has passed."""
         seconds = min(time_left(deadline), _LONGEST)
         try:
             if self._tls is not None:
@@ -332,7 +331,7 @@ class Stream:
             raise _translated(error, self.peer) from error
 
     def _arm(self, option: int, seconds: float) -> float:
-        """Set the kernel's time-out for that direction, and give it back."""
+        """Set the kernel's time-out for that direction, and return it."""
         whole = int(seconds)
         # Zero would mean no limit.
         micros = max(1, int((seconds - whole) * 1e6))
@@ -342,13 +341,13 @@ class Stream:
 
 
 def connect(address: Address, deadline: Deadline, tls: ssl.SSLContext | None = None) -> Stream:
-    """A connection to *address*; with *tls*, one whose handshake is still to come.
+    """Return a connection to *address*; with *tls*, its handshake is still to come.
 
-    The look-up of a host's name has no limit of time: the system's resolver has its own.
+    The deadline does not limit resolving a host's name: the system's resolver has its own limit.
 
     Raises:
-        OutOfTime: it was not made in time.
-        ConnectionBroken: it cannot be made.
+        OutOfTime: it was not established in time.
+        ConnectionBroken: it cannot be established.
     """
     try:
         places = _places(address)
@@ -378,7 +377,7 @@ def connect(address: Address, deadline: Deadline, tls: ssl.SSLContext | None = N
 
 
 _Place = tuple[socket.AddressFamily, socket.SocketKind, int, str | tuple[Any, ...]]
-"""Family, kind, protocol, and where: what makes a socket and connects it."""
+"""Family, kind, protocol, and address: the arguments to make and connect a socket."""
 
 
 def _places(address: Address) -> list[_Place]:
@@ -389,10 +388,10 @@ def _places(address: Address) -> list[_Place]:
 
 
 def _translated(error: OSError, peer: str) -> OutOfTime | ConnectionBroken:
-    """What *error*, which a socket to *peer* raised, means.
+    """Return the network error for *error*, which a socket to *peer* raised.
 
-    A time-out of the kernel's for a peer that is gone (ETIMEDOUT) is no deadline of ours: that
-    one has no number, or is what a blocking socket says (EAGAIN).
+    The kernel's time-out for a lost peer (ETIMEDOUT) is not our deadline, whose error has no
+    number, or is a blocking socket's (EAGAIN).
     """
     late = isinstance(error, BlockingIOError | ssl.SSLWantReadError | ssl.SSLWantWriteError)
     if late or (isinstance(error, TimeoutError) and error.errno is None):

@@ -10,7 +10,7 @@ from hexkv.ports import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How a client recognises its server, and is recognised."""
+    """A client's certificates, and those by which it verifies its server."""
 
     authorities: str = ""
     """File of the certificates that sign servers'; empty for the system's."""
@@ -26,10 +26,10 @@ class Trust:
     """Accept TLS 1.3 only, where both ends are ours."""
 
     def context(self, *, setting: str = "tls_authorities") -> ssl.SSLContext:
-        """The context of a client.
+        """Return the context of a client.
 
         Args:
-            setting: what a configuration calls the authorities, for messages.
+            setting: the name of the authorities in a configuration, for messages.
 
         Raises:
             ConfigError: a file cannot be used.
@@ -40,7 +40,7 @@ class Trust:
             raise ConfigError(f"{setting} {self.authorities!r}: {error}") from error
         try:
             if self.certificate:
-                # Without a password, so that a locked key is an error and no question.
+                # Without a password, so that a locked key is an error instead of a prompt.
                 context.load_cert_chain(self.certificate, self.key or None, password=b"")
         except OSError as error:
             raise ConfigError(f"tls_certificate {self.certificate!r}: {error}") from error
@@ -53,11 +53,11 @@ class Trust:
 
 
 def server_context(certificate: str, authorities: str = "") -> ssl.SSLContext:
-    """The context of a server, which speaks TLS 1.3 only.
+    """Return the context of a server, which speaks TLS 1.3 only.
 
     Args:
         certificate: a file with its certificate and key.
-        authorities: a file of those whose certificates clients must show, if any.
+        authorities: a file of the authorities that must have signed clients' certificates, if any.
 
     Raises:
         ConfigError: a file cannot be used.

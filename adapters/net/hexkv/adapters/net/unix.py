@@ -1,4 +1,4 @@
-"""Unix sockets: who is at the other end, and descriptors that travel along."""
+"""Unix sockets: the process at the other end, and descriptors that are passed along."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 4
 """Descriptors that the other end may send at a time; the kernel closes those beyond."""
 
 SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
-"""Of memory that other processes map: nobody can change its size any more."""
+"""Seals of memory that other processes map: its size cannot change again."""
 
 
 class Peer(NamedTuple):
@@ -27,14 +27,14 @@ class Peer(NamedTuple):
 
 
 def peer_of(sock: socket.socket) -> Peer:
-    """Who was at the other end of a Unix socket when it was connected."""
+    """Return the process that was at the other end of a Unix socket when it was connected."""
     return Peer(*_PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)))
 
 
 def receive_descriptors(sock: socket.socket, most: int) -> tuple[bytes, list[int]]:
-    """Receive what comes next, *most* bytes at most, and the descriptors that come along.
+    """Receive the next bytes, *most* at most, and the descriptors that come along.
 
-    The descriptors are the caller's to close, whatever it makes of them.
+    The caller closes the descriptors, used or not.
 
     Raises:
         OSError: the connection breaks, or nothing comes in time.
@@ -49,12 +49,12 @@ def receive_descriptors(sock: socket.socket, most: int) -> tuple[bytes, list[int
 
 
 def is_sealed(descriptor: int, size: int) -> bool:
-    """True if what *descriptor* shows has *size* bytes, and nobody can make it shorter.
+    """True if the file of *descriptor* has *size* bytes, and cannot shrink.
 
     No access to a mapping of it ends in ``SIGBUS``.
     """
     try:
         seals = fcntl(descriptor, F_GET_SEALS)
-    except OSError:  # a file that knows no seals
+    except OSError:  # a file without support for seals
         return False
     return seals & SEALS == SEALS and os.fstat(descriptor).st_size >= size

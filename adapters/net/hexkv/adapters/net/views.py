@@ -1,4 +1,4 @@
-"""Buffers that are sent, or filled, one behind the other in few calls of the system."""
+"""Buffers that are sent, or filled, one after another in few system calls."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ VIEWS = 512
 """Buffers that one system call takes, safely below IOV_MAX."""
 
 _SENT = 4 << 20
-"""Bytes after which a system call sends no further buffer: what a socket may hold, by Linux's own
-setting. While a thread is in the call, the kernel puts off what else is to do for the socket."""
+"""Bytes after which a system call sends no further buffer: the capacity of a socket by Linux's own
+setting. While a thread is in the call, the kernel defers other work for the socket."""
 
 
 def first(views: Sequence[memoryview]) -> Sequence[memoryview]:
-    """So many of *views* as one system call sends."""
+    """Return the first of *views*, as many as one system call sends."""
     size = 0
     for count, view in enumerate(views[:VIEWS], 1):
         size += view.nbytes
@@ -23,7 +23,7 @@ def first(views: Sequence[memoryview]) -> Sequence[memoryview]:
 
 
 class Rest:
-    """What is left of some views to fill or to send."""
+    """The rest of some views to fill or to send."""
 
     __slots__ = ("_bytes", "views")
 
@@ -35,7 +35,7 @@ class Rest:
     def advance(self, done: int) -> None:
         """Pass over the next *done* bytes."""
         self._bytes -= done
-        if not self._bytes:  # as it is when the kernel took all at once
+        if not self._bytes:  # the usual case: the kernel took all at once
             self.views = []
             return
         passed = 0

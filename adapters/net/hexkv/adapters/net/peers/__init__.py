@@ -1,1 +1,1 @@
-"""What channels between peers have in common: their wire, both ends of a connection, and calls."""
+"""The common parts of channels between peers: their wire, both ends of a connection, and calls."""

@@ -1,6 +1,6 @@
-"""A channel over connections: a server for peers, and a pool of connections to each of theirs.
+"""A channel over connections: a server for peers, and a pool of connections to each of them.
 
-What a subclass says is where it listens, where a peer is, and what both ends of a connection do.
+A subclass defines where it listens, the address of a peer, and both ends of a connection.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from hexkv.ports import (
 )
 
 _PEERS = 256
-"""Peers to which connections are kept. A directory may name any number."""
+"""Peers to which connections are kept. A directory may list any number."""
 
 LIMITS = Limits(256 << 20)
 
@@ -58,7 +58,7 @@ _FAREWELL = 0.8
 
 @dataclass(slots=True)
 class _Known:
-    """The connections to one peer, and how many calls use them."""
+    """The connections to one peer, and the number of calls that use them."""
 
     pool: Pool[Line]
     calls: int = 0
@@ -66,14 +66,14 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How peers know each other."""
+    """The secret and TLS contexts by which peers authenticate each other."""
 
     secret: bytes = field(default=b"", repr=False)
     client: ssl.SSLContext | None = None
     """Encrypts connections to peers."""
 
     server: ssl.SSLContext | None = None
-    """Encrypts those that are served."""
+    """Encrypts connections from peers."""
 
 
 OPEN = Security()
@@ -117,15 +117,15 @@ class PeerChannel(ABC):
 
     @abstractmethod
     def listen(self) -> tuple[socket.socket, str]:
-        """Listen, and say under which address peers find that: the same one each time.
+        """Listen. Return the socket, and its address for peers, which stays the same.
 
         Raises:
-            ConfigError: it cannot, or must not.
+            ConfigError: it cannot listen there, or is not allowed to.
         """
 
     @abstractmethod
     def place(self, address: str) -> Address:
-        """Where *address*, which a peer's :meth:`listen` said, is.
+        """Return the place of *address*, which a peer's :meth:`listen` returned.
 
         Raises:
             ValueError: it is none.
@@ -136,15 +136,15 @@ class PeerChannel(ABC):
         """Greet a peer, as its client.
 
         Raises:
-            OutOfTime, StoreUnreachable: it does not let this process in, or is none.
+            OutOfTime, StoreUnreachable: it does not accept this process, or is no peer.
         """
 
     @abstractmethod
     def session(self, connection: Connection, source: PeerSource, generation: int) -> Session:
-        """Answer a peer, to which *source* is served."""
+        """Return a session that serves *source* to a peer."""
 
     def left(self) -> None:  # noqa: B027 - most have nothing to do
-        """Let go of what :meth:`listen` took beside its socket, which is closed."""
+        """Release what :meth:`listen` took beside its socket, which is closed."""
 
     def serve(self, source: PeerSource, generation: int) -> Peer:
         with self._lock:
@@ -161,7 +161,7 @@ class PeerChannel(ABC):
             server, self._server = self._server, None
             thread, self._thread = self._thread, None
         if server is not None:
-            # What is lent is another process's soon: sessions are waited for.
+            # Another process soon owns the memory that is lent, so wait for sessions.
             _end(server, thread, self._limits.patience)
             self.left()
 
@@ -260,7 +260,7 @@ class PeerChannel(ABC):
 
     @contextmanager
     def _line(self, peer: Peer, deadline: Deadline) -> Iterator[Line]:
-        """A connection to that generation of *peer*.
+        """Yield a connection to that generation of *peer*.
 
         Raises:
             OutOfTime, StoreError: there is none.
@@ -276,7 +276,7 @@ class PeerChannel(ABC):
                 known.calls -= 1
 
     def _use(self, peer: Peer) -> _Known:
-        """The connections to *peer*, used by one call more."""
+        """Return the connections to *peer*, and count one more call that uses them."""
         gone: list[_Known] = []
         with self._lock:
             self._must_be_open()
@@ -303,10 +303,10 @@ class PeerChannel(ABC):
         return _Known(Pool(address, self.line, tls=self._security.client, most=self._connections))
 
     def _place(self, peer: Peer) -> Address:
-        """Where *peer* is.
+        """Return the place of *peer*.
 
         Raises:
-            StoreUnreachable: its address, which others told, is none.
+            StoreUnreachable: its address, which others published, is invalid.
         """
         try:
             return self.place(peer.address)

@@ -1,4 +1,4 @@
-"""Memory of a peer that this process reads by itself, and what a channel asks of it."""
+"""Memory of a peer that this process reads directly, and the interface to it."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from hexkv.ports import Deadline, Lease
 
 
 class Move(NamedTuple):
-    """One range of a peer's memory, and where it is to be copied."""
+    """One range of a peer's memory, and its destination."""
 
     place: int
-    """In the batch."""
+    """Index in the batch."""
 
     lease: Lease
-    """On the block that *into* is in."""
+    """A lease on the block of *into*."""
 
     into: memoryview
     at: int
-    """In the peer's memory."""
+    """Offset in the peer's memory."""
 
 
 class FarMemory(Protocol):
-    """The memory of one peer. Whoever has the connection to it has this; it goes with the last."""
+    """The memory of one peer. Each connection to it holds a reference; the last one frees it."""
 
     @property
     def size(self) -> int:
-        """Bytes that it has; 0 where nothing of it can be reached."""
+        """The size of the memory in bytes; 0 if none of it can be reached."""
         ...
 
     @property
     def ready(self) -> bool:
-        """False while :meth:`pull` would wait for what came before it: then frames are sent."""
+        """False while :meth:`pull` would wait for earlier copies: then frames are sent."""
         ...
 
     def takes(self, into: memoryview) -> bool:
-        """True if :meth:`pull` can write there now."""
+        """True if :meth:`pull` can write there at present."""
         ...
 
     def pull(
         self, moves: Sequence[Move], filled: Callable[[int, int], None], deadline: Deadline
     ) -> None:
-        """Copy ranges that the peer has leased. What it says of them has been checked.
+        """Copy ranges that the peer has leased. Their places have been checked.
 
         When this raises, a copy may still be under way: then it has taken shares of the leases,
-        which it releases once no byte can move any more.
+        which it releases once no further byte can move.
 
         Args:
-            moves: what is copied; the caller holds a share of each lease until this returns.
-            filled: may be told how far the part of an index is.
-            deadline: of all of them.
+            moves: the copies; the caller holds a share of each lease until this returns.
+            filled: may be called with an index and the bytes of its part so far.
+            deadline: of all copies.
 
         Raises:
             OutOfTime, StoreUnreachable: not all of it was copied.
@@ -65,26 +65,26 @@ class OwnMemory(Protocol):
 
     @property
     def magic(self) -> bytes:
-        """The eight bytes by which the peers of one kind know each other."""
+        """The eight bytes that identify peers of one kind."""
         ...
 
     @property
     def instant(self) -> bool:
-        """True if the end of a connection is seen by both ends at the same time."""
+        """True if both ends see the end of a connection at the same time."""
         ...
 
     def find(self, view: memoryview) -> int | None:
-        """Where *view* begins in the memory that peers can reach; ``None`` if it is not in it."""
+        """Return the offset of *view* in the memory that peers can reach, or ``None``."""
         ...
 
     def meet(self, stream: Stream, deadline: Deadline) -> FarMemory:
-        """Tell the other end of *stream* how to reach this memory, and learn the same of it.
+        """Exchange with the other end of *stream* how each reaches the other's memory.
 
         Raises:
-            OutOfTime, StoreUnreachable: there is no understanding with it.
+            OutOfTime, StoreUnreachable: the other end cannot agree on a way.
         """
         ...
 
     def lending(self) -> AbstractContextManager[object]:
-        """While peers may read: for a library that moves bytes only when it is called."""
+        """Return a context in which peers may read; some libraries move bytes only when called."""
         ...

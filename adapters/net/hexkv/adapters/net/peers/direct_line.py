@@ -1,4 +1,4 @@
-"""A client's side of a connection to a peer whose memory it reaches."""
+"""A client's side of a connection to a peer whose memory it can read."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from hexkv.ports import (
 )
 
 _ASKED = 256
-"""Parts that are asked for at a time; the peer leases as many of the first ones as it likes."""
+"""Parts requested at a time; the peer leases as many of the first ones as it likes."""
 
 
 class _Pulling:
-    """Copies the parts of a call into the room that *sink* gives, as far as *far* can.
+    """Copies the parts of a call into memory that *sink* gives, as far as *far* can.
 
-    What was copied is an outcome only once the peer is known to have leased it until then.
+    A copy becomes an outcome only once it is certain that the peer leased the bytes until then.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class _Pulling:
         """Parts that cannot be copied, and have to be sent."""
 
     def take(self, first: int, parts: Sequence[Part], refs: Sequence[tuple[int, int]]) -> None:
-        """Copy the first of *parts*, those from *first* on of a batch, from where *refs* say."""
+        """Copy the first of *parts*, from index *first* of a batch, from the places in *refs*."""
         found: list[tuple[int, Part, Destination, int]] = []
         for index, (part, (size, start)) in enumerate(zip(parts, refs, strict=False), first):
             if size == ABSENT:
@@ -80,7 +80,7 @@ class _Pulling:
         shares: list[Lease] = []
         try:
             for share in share_all([there.lease for _, _, there, _ in found], OWNER):
-                shares.append(share)  # noqa: PERF402 - one that cannot be had leaves the others
+                shares.append(share)  # noqa: PERF402 - an error leaves the others
             moves = [
                 Move(index, share, there.into, start)
                 for (index, _, there, start), share in zip(found, shares, strict=True)
@@ -95,14 +95,14 @@ class _Pulling:
             release_all(shares)
 
     def settle(self) -> None:
-        """Believe what was copied."""
+        """Accept the copies as outcomes."""
         for index, outcome in self._copied.items():
             self._outcomes[index] = outcome
         self._copied.clear()
 
 
 class DirectLine(Line):
-    """Copies out of the peer's memory what the peer has leased for that."""
+    """Copies the bytes that the peer has leased out of the peer's memory."""
 
     def __init__(self, stream: Stream, terms: Terms, own: OwnMemory, far: FarMemory) -> None:
         super().__init__(stream, terms)
@@ -129,11 +129,11 @@ class DirectLine(Line):
             answered, more = 0, True
             while more:
                 refs, more = self._refs(asked[answered:], deadline)
-                while more and self.stream.ahead:  # fewer and larger copies, where that is known
+                while more and self.stream.ahead:  # makes fewer and larger copies
                     further, more = self._refs(asked[answered + len(refs) :], deadline)
                     refs += further
                 if not answered:
-                    # The peer answers, so it had leased until now what was copied before.
+                    # The peer answers, so it had leased the earlier copies until now.
                     pulling.settle()
                 pulling.take(first + done + answered, asked[answered:], refs)
                 answered += len(refs)
@@ -148,10 +148,10 @@ class DirectLine(Line):
     def _refs(
         self, asked: Sequence[Part], deadline: Deadline
     ) -> tuple[list[tuple[int, int]], bool]:
-        """Sizes and places of the first parts, and whether those of the next ones follow."""
+        """Return sizes and places of the first parts, and True if further ones follow."""
         found = FRAMING.head(self.stream.take(HEAD_BYTES, deadline, ahead=AHEAD))
         count, more = found.entries, found.status == Status.MORE
-        # Who says that more follows says something, and leaves something to say.
+        # An answer with MORE has at least one part, and leaves at least one.
         if found.kind != Kind.LEND or not more <= count <= len(asked) - more:
             raise BadMessage("an answer to another question")
         if found.length != count * REFS.size:
@@ -171,10 +171,10 @@ class DirectLine(Line):
         return refs, more
 
     def _give_back(self, deadline: Deadline) -> None:
-        """Give back what is leased here, and see that it was leased until now.
+        """Give back the leases of this line, and check that they lasted until now.
 
         Raises:
-            OutOfTime, StoreUnreachable: nobody knows.
+            OutOfTime, StoreUnreachable: that is unknown.
         """
         if not self._own.instant:
             self._ask(Kind.RETURN, 1, b"", deadline)

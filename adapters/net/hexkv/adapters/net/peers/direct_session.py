@@ -1,4 +1,4 @@
-"""A server's side of a connection to a peer that reaches this process's memory."""
+"""A server's side of a connection to a peer that can read this process's memory."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from hexkv.adapters.net.peers.wire import (
 from hexkv.ports import ChunkKey, Deadline, Lease, PeerSource, Reason, names_key, release_all
 
 _FIRST, _TOGETHER = 4, 16
-"""Frames that are leased in one call, all of them in the bounds of one frame at most; few in the
-first one, for the peer waits for them. It copies them while the next ones are leased."""
+"""Frames leased in one call, together at most one frame's limit of bytes; few in the first one,
+because the peer waits for them. It copies them while the next ones are leased."""
 
 _FRAMES, _BYTES = 256, 64 << 20
-"""Of what is leased, after which the peer copies first. It waits for each answer."""
+"""Limits of the leases, after which the peer copies first. It waits for each answer."""
 
 
 class DirectSession(Session):
-    """Leases what the peer copies by itself, and copies what the peer offers.
+    """Leases frames that the peer copies, and copies frames that the peer offers.
 
-    A peer that holds leases for longer than its bytes take loses its connection first, and then
-    the leases: it sees that what it copied is nothing.
+    A peer that holds leases for longer than its bytes take loses its connection first, and then the
+    leases: so it can see that its copies are invalid.
     """
 
     _far: FarMemory
@@ -95,7 +95,7 @@ class DirectSession(Session):
         self._lent.close()
 
     def _lend(self, parts: Sequence[tuple[ChunkKey, int, int]], deadline: Deadline) -> None:
-        """Lease the first of *parts*, a few at a time, and say each time where they are."""
+        """Lease the first of *parts*, a few at a time, and send their places each time."""
         self._lent.enter_context(self._own.lending())
         done, most = 0, _FIRST
         last = False
@@ -107,13 +107,14 @@ class DirectSession(Session):
             status = Status.DONE if last else Status.MORE
             self._send([FRAMING.message(Kind.LEND, len(rows), b"".join(rows), status=status)])
             most = _TOGETHER
-            if self._lent_frames:  # what is waited for may be what this peer has leased
+            if self._lent_frames:  # the wait may be for this peer's own leases
                 deadline = Deadline(deadline.clock, 0.0)
 
     def _lease(self, asked: Sequence[tuple[ChunkKey, int, int]], deadline: Deadline) -> list[bytes]:
-        """Where the first of *asked* are, which stay leased: as many bytes as may be, or one.
+        """Return the places of the first of *asked*, which stay leased: up to the limit, or one.
 
-        Up to the first one that is not lent beside others: it may be once these were given back.
+        Ends before a part that is not lent beside others: it may be lent once these were given
+        back.
         """
         keys = list(dict.fromkeys([key for key, _, _ in asked]))
         lent = dict(zip(keys, self._source.lend(keys, deadline), strict=True))
@@ -176,14 +177,14 @@ class DirectSession(Session):
         return right
 
     def _pushed(self, count: int) -> list[tuple[Any, ...]]:
-        """Where the peer has *count* frames that were granted."""
+        """Receive the places of *count* granted frames in the peer's memory."""
         return list(REFS.iter_unpack(self._told(Kind.PUSH, count, count * REFS.size)))
 
     def _must_have_held(self, count: int) -> None:
-        """Nothing, where the peer had leased until now what was copied from it.
+        """Check that the peer had leased the copied bytes until now.
 
         Raises:
-            StoreUnreachable, OutOfTime: nobody knows.
+            StoreUnreachable, OutOfTime: that is unknown.
         """
         if not self._own.instant:
             self._tell_of(Kind.PULLED, count)
@@ -195,7 +196,7 @@ class DirectSession(Session):
         self._send([FRAMING.message(kind, count, b"")])
 
     def _told(self, kind: Kind, count: int, length: int) -> bytes:
-        """The body of a message that has to come now."""
+        """Receive the body of the message that must come next."""
         with self._connection.transfer(HEAD_BYTES + length) as deadline:
             found = FRAMING.head(self._stream.take(HEAD_BYTES, deadline))
             if (found.kind, found.entries, found.length) != (kind, count, length):
@@ -206,5 +207,5 @@ class DirectSession(Session):
 
 
 def _nobody(index: int, upto: int) -> None:
-    """Nobody looks at what a peer offers before all of it is there."""
+    """Ignore progress: an offered frame is used only when all of it is there."""
     del index, upto

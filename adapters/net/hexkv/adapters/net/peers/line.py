@@ -58,21 +58,21 @@ from hexkv.ports import (
 )
 
 _PIECE = 8 * PIECE
-"""Bytes after which a sink is told how far its memory is filled. With an eighth of it, as stores
-take from files, receiving costs a seventh more of the CPU: each call may have to wait."""
+"""Bytes after which a sink learns how far its memory is filled. With an eighth of it, as stores
+read from files, receiving costs a seventh more of the CPU: each call may have to wait."""
 
 _AT_ONCE = _PIECE + TOGETHER * PAGE
 """Bytes of small parts that one call receives: those of a group, with their headers' pages."""
 
 OWNER = "channel"
-"""Under whose name the leases of transfers are listed."""
+"""The owner of the leases of transfers."""
 
 
 class Terms(NamedTuple):
-    """What a peer said of itself."""
+    """The limits and the generation of a peer, from its greeting."""
 
     largest: int
-    """Bytes of a frame that both ends take."""
+    """Bytes of a frame that both ends accept."""
 
     generation: int
     most: int
@@ -82,8 +82,8 @@ class Terms(NamedTuple):
 class Line:
     """One connection, after its greeting. For one call at a time.
 
-    Whatever breaks a call off leaves half a message behind: the pool then closes the connection,
-    which is how a transfer is cancelled. Memory is written by the calling thread alone.
+    An aborted call leaves half a message behind: the pool then closes the connection, which cancels
+    the transfer. Memory is written by the calling thread alone.
     """
 
     def __init__(self, stream: Stream, terms: Terms) -> None:
@@ -104,7 +104,7 @@ class Line:
         outcomes: list[ReadOutcome | None],
         deadline: Deadline,
     ) -> None:
-        """Read *parts*, which are those from *first* on of a batch.
+        """Read *parts*, which begin at index *first* of a batch.
 
         Raises:
             OutOfTime, StoreUnreachable: the rest has no outcome.
@@ -126,7 +126,7 @@ class Line:
                 self._check(part, size)
                 landing.take(index, part, size)
             done += len(sizes)
-            # The next group's is received with what is left of this one; none behind the last one.
+            # The next group's head is received with the rest of this one; none after the last.
             landing.finish(head if done < len(parts) else head[:0])
 
     def offer(
@@ -160,10 +160,10 @@ class Line:
             left = later + left
 
     def question(self, question: bytes, deadline: Deadline) -> bytes:
-        """What the peer answers.
+        """Return the peer's answer.
 
         Raises:
-            OutOfTime, StoreUnreachable: nothing.
+            OutOfTime, StoreUnreachable: there is none.
         """
         self._ask(Kind.ASK, 0, question, deadline)
         status, answer = self._answer(Kind.ASK, 0, MAX_QUESTION, deadline)
@@ -176,7 +176,7 @@ class Line:
         self.stream.send([FRAMING.message(kind, count, body, patience=patience)], deadline)
 
     def _answer(self, kind: Kind, count: int, most: int, deadline: Deadline) -> tuple[int, bytes]:
-        """The status and the body of an answer about *count* entries, of *most* bytes at most."""
+        """Receive an answer about *count* entries, up to *most* bytes. Return status and body."""
         found = FRAMING.head(self.stream.take(HEAD_BYTES, deadline))
         if found.status == Status.BAD_REQUEST:
             raise BadMessage("the peer did not understand a request")
@@ -187,7 +187,7 @@ class Line:
         return found.status, body
 
     def _words(self, count: int, deadline: Deadline) -> bytes:
-        """A byte for each of *count* frames."""
+        """Receive a byte for each of *count* frames."""
         _, body = self._answer(Kind.OFFER, count, count, deadline)
         if len(body) != count:
             raise BadMessage("not one word for each frame")
@@ -200,7 +200,7 @@ class Line:
         outcomes: list[WriteOutcome | None],
         deadline: Deadline,
     ) -> None:
-        """Send the frames that the peer has granted, and hear what became of them."""
+        """Send the frames that the peer has granted, and set their outcomes."""
         with ExitStack() as leased:
             for index in sending:
                 leased.enter_context(offers[index].lease.share(OWNER))
@@ -208,7 +208,7 @@ class Line:
                 self._push([offers[index] for index in sending], deadline)
                 verdicts = self._words(len(sending), deadline)
             except BaseException:
-                # Before the leases end: what the peer goes on to read is nothing to it then.
+                # Before the leases end: the peer discards what it reads from here on.
                 self.stream.abort()
                 raise
         for index, verdict in zip(sending, verdicts, strict=True):
@@ -224,7 +224,7 @@ class Line:
         self.stream.send([offer.lease.frame for offer in offers], deadline)
 
     def _check(self, part: Part, size: int) -> None:
-        """Raise, where a part cannot have *size* bytes."""
+        """Raise ``BadMessage`` if a part cannot have *size* bytes."""
         whole = part.size is None
         right = PAGE <= size <= self._largest and not size % PAGE if whole else size == part.size
         if not right:
@@ -232,7 +232,7 @@ class Line:
 
 
 class Landing:
-    """Receives the parts of a call into the room that *sink* gives: small ones together."""
+    """Receives the parts of a call into memory that *sink* gives: small ones together."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class Landing:
         self._outcomes = outcomes
         self._deadline = deadline
         self._waiting: list[tuple[int, Part, Destination]] = []
-        """Parts that come next, of which nothing was received."""
+        """The next parts, of which nothing was received yet."""
 
         self._bytes = 0
 
@@ -264,7 +264,7 @@ class Landing:
         self._bytes += size
 
     def finish(self, after: memoryview | None = None) -> None:
-        """Receive what waits, and then *after*."""
+        """Receive the waiting parts, and then *after*."""
         waiting, self._waiting, self._bytes = self._waiting, [], 0
         views = [there.into for _, _, there in waiting]
         if after is not None:
@@ -272,7 +272,7 @@ class Landing:
         shares: list[Lease] = []  # an ExitStack costs a small frame a tenth more
         try:
             for share in share_all([there.lease for _, _, there in waiting], OWNER):
-                shares.append(share)  # noqa: PERF402 - one that cannot be had leaves the others
+                shares.append(share)  # noqa: PERF402 - an error leaves the others
             if len(waiting) == 1:
                 views[0] = self._begin(waiting[0][0], views[0])
             self._stream.fill_each(views, self._deadline)
@@ -280,16 +280,16 @@ class Landing:
                 if part.size is None and not names_key(into, part.key):
                     self._outcomes[index] = Corrupt("the frame is of another chunk")
                     continue
-                # While the peer sends the next ones, these are verified.
+                # These are verified while the peer sends the next ones.
                 self._sink.filled(index, len(into))
                 self._outcomes[index] = Hit(len(into))
         finally:
             release_all(shares)
 
     def _begin(self, index: int, into: memoryview) -> memoryview:
-        """Receive the beginning of a large part piece by piece; what is left of it."""
+        """Receive the beginning of a large part piece by piece; return the rest of it."""
         start = 0
-        # What is left is received with the last piece: a header's page alone is a wait more.
+        # The rest comes with the last piece: receiving a header's page alone is one more wait.
         while len(into) - start >= 2 * _PIECE:
             self._stream.fill(into[start : start + _PIECE], self._deadline)
             start += _PIECE
@@ -305,7 +305,7 @@ def greet(
     deadline: Deadline,
     magic: bytes = MAGIC,
 ) -> Terms:
-    """What the peer on *stream* takes, once both ends have shown that they know *secret*.
+    """Return the terms of the peer on *stream*, once both ends have proved that they know *secret*.
 
     Args:
         stream: connected, after TLS.
@@ -313,10 +313,10 @@ def greet(
         name: of this peer, for the other one.
         largest: bytes of a frame at most.
         deadline: for all of it.
-        magic: of the way by which frames move.
+        magic: of the transport of frames.
 
     Raises:
-        Refused: another version or secret, on whichever side.
+        Refused: another version or secret, on either side.
         BadMessage: this is no peer.
         OutOfTime, ConnectionBroken: as everything that waits for a stream.
     """

@@ -1,4 +1,4 @@
-"""A channel whose connections are TCP's, whatever moves the frames."""
+"""A channel over TCP connections, for any way of moving frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hexkv.ports import Clock, Deadline, PeerSource
 
 
 class TcpPeers(PeerChannel):
-    """Reads from peers over TCP, and serves them. Closing a connection cancels what it carries.
+    """Reads from peers over TCP, and serves them. Closing a connection cancels its transfers.
 
     Args:
         address: where :meth:`serve` listens; port 0 takes a free one.
@@ -26,10 +26,10 @@ class TcpPeers(PeerChannel):
         name: of this peer, for others.
         advertise: the host by which others reach it, if not that of *address*.
         security: a secret, and TLS.
-        limits: of each connection that is served; ``max_value`` is the largest frame.
+        limits: of each served connection; ``max_value`` is the largest frame.
         connections: to each peer.
         clients: connections that are served at a time.
-        memory: of which peers copy by themselves what they were lent; ``None``: frames are sent.
+        memory: from which peers copy lent frames directly; ``None``: frames are sent.
     """
 
     def __init__(  # noqa: PLR0913

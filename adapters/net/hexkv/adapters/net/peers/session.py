@@ -1,4 +1,4 @@
-"""A server's side of one connection: what a peer reads, offers and asks."""
+"""A server's side of one connection: a peer's reads, offers and questions."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ from hexkv.ports import (
 )
 
 _LARGE, _FEW = 2 << 20, 8
-"""Bytes of a part, and how many so large ones are leased and sent at a time: one that is in the way
-takes no more than that."""
+"""Bytes of a large part, and the number of such parts leased and sent at a time: a slow peer holds
+no more than that."""
 
 
 class Session:
     """Answers one connection until it ends.
 
     Args:
-        connection: to a peer of which nothing is known.
-        source: what is served.
+        connection: to a peer that has not been checked.
+        source: the source that is served.
         generation: of this server.
         secret: that the peer must know.
-        magic: of the way by which frames move.
+        magic: of the transport of frames.
     """
 
     _source: GuardedSource
@@ -79,7 +79,7 @@ class Session:
         self._served = source
 
     def run(self) -> None:
-        """Answer until the connection breaks, which is how it ends.
+        """Answer until the connection breaks; it always ends by an error.
 
         Raises:
             BadMessage, Refused: the peer does not speak the protocol, or know the secret.
@@ -92,7 +92,8 @@ class Session:
             body = self._connection.rest(asked.length)
             verify(asked, body)
             if not self._answer(asked, body):
-                # Framed well, meaningless all the same: both sides know where they are.
+                # Well framed, but meaningless: both sides still agree on the position in the
+                # stream.
                 refusal = FRAMING.message(asked.kind, 0, b"", status=Status.BAD_REQUEST)
                 self._send([refusal])
 
@@ -126,7 +127,7 @@ class Session:
         return GuardedSource(self._served, who, self._limits.max_value)
 
     def _answer(self, asked: Head, body: bytes) -> bool:
-        """Answer a request. False if it means nothing."""
+        """Answer a request. False if it is invalid."""
         answers: dict[int, tuple[Struct, Callable[[list[tuple[Any, ...]], Head], None]]] = {
             Kind.READ: (PARTS, self._read),
             Kind.OFFER: (OFFERS, self._take_offers),
@@ -154,7 +155,7 @@ class Session:
 
     def _read(self, parts: Sequence[tuple[ChunkKey, int, int]], asked: Head) -> None:
         before = FRAMING.message(Kind.READ, len(parts), b"")
-        done, most = 0, _FEW  # nobody knows how large they are
+        done, most = 0, _FEW  # their sizes are unknown so far
         while done < len(parts):
             count, size = self._give(before, parts[done : done + most], self._soon(asked))
             done += count
@@ -164,9 +165,9 @@ class Session:
     def _give(
         self, before: bytes, parts: Sequence[tuple[ChunkKey, int, int]], deadline: Deadline
     ) -> tuple[int, int]:
-        """Answer the first of *parts*, and say how many, and of how many bytes.
+        """Answer the first of *parts*. Return their number, and the number of bytes sent.
 
-        Up to the first one that is not lent beside others: it may be once these were released.
+        Ends before a part that is not lent beside others: it may be lent once these were released.
         """
         # Layers of one chunk take one lease.
         keys = list(dict.fromkeys([key for key, _, _ in parts]))
@@ -199,7 +200,7 @@ class Session:
         deadline = self._soon(asked)
         with ExitStack() as leased:
             rooms = self._rooms(wanted, deadline, leased)
-            if all(isinstance(room, Reason) for room in rooms):  # there is nothing to wait for
+            if all(isinstance(room, Reason) for room in rooms):  # nothing to wait for
                 rooms = [Reason.NO_ROOM if room is Reason.QUEUE_FULL else room for room in rooms]
             self._tell(Kind.OFFER, list(map(_grant, rooms)))
             granted = [
@@ -225,7 +226,7 @@ class Session:
     def _rooms(
         self, wanted: Sequence[tuple[ChunkKey, int]], deadline: Deadline, leased: ExitStack
     ) -> list[Lease | Reason]:
-        """Room for the first of *wanted*, as many as a connection may receive at a time."""
+        """Return memory for the first of *wanted*, up to the limit of one connection."""
         total = 0
         rooms: list[Lease | Reason] = []
         for key, size in wanted:
@@ -242,7 +243,7 @@ class Session:
         return rooms
 
     def _receive(self, granted: Sequence[tuple[ChunkKey, int, Lease]]) -> list[bool]:
-        """Receive frames into their rooms. True for each that names its key."""
+        """Receive frames into their memory. Return True for each that names its key."""
         return [self._fill(key, room.frame[:size]) for key, size, room in granted]
 
     def _fill(self, key: ChunkKey, into: memoryview) -> bool:
@@ -251,7 +252,7 @@ class Session:
         return names_key(into, key)
 
     def _soon(self, asked: Head) -> Deadline:
-        """Until when the source is waited for: as long as the peer waits, within limits."""
+        """Return the deadline for the source: as long as the peer waits, within limits."""
         seconds = min(asked.patience / 1000, self._limits.wait)
         return Deadline.after(self._connection.clock, seconds)
 
@@ -263,7 +264,7 @@ class Session:
 
 
 def _note_moved(lent: dict[ChunkKey, Lease | None], sent: Sequence[tuple[ChunkKey, int]]) -> None:
-    """Tell leases how many of their bytes left, those of which none did included."""
+    """Report to leases how many of their bytes were sent, also 0 bytes."""
     nothing = lent.keys() - {key for key, _ in sent}
     for key, size in (*sent, *((key, 0) for key in nothing)):
         # Not isinstance, which takes as long as sending a small frame.
@@ -279,7 +280,7 @@ def _grant(room: Lease | Reason) -> Grant:
 
 
 def part_of(lease: Lease | None, start: int, size: int) -> memoryview | None:
-    """The bytes that are wanted of a frame; ``None`` if it has not so many."""
+    """Return the requested bytes of a frame; ``None`` if it is too short."""
     if lease is None:
         return None
     frame = lease.frame

@@ -13,11 +13,12 @@ and the proofs of :mod:`hexkv.adapters.net.handshake`. Then requests, each a mes
            granted frames, if any  -> one VERDICT each
     ASK    a question              -> an answer
 
-A GROUP repeats the keys that were asked for: an answer that names another one is none. It says the
-sizes of several parts before the bytes of the first one, so that a reader receives small frames in
-one call of the system, and is always of the same size, so that the next one's is among them.
+A GROUP repeats the requested keys: an answer with another one is invalid. It gives the sizes of
+several parts before the bytes of the first one, so that a reader receives small frames in one
+system call, and is always of the same size, so that the next GROUP is received with them.
 
-Where one end reaches the other's memory, both say behind the proofs how (INTRODUCTION), and::
+Where one end reaches the other's memory, both describe the way after the proofs (INTRODUCTION),
+and::
 
     LEND   key, start, size each   -> for the next few, until all have come or the peer lends no
                                       more: REF each. RETURN gives them back
@@ -25,13 +26,12 @@ Where one end reaches the other's memory, both say behind the proofs how (INTROD
            PUSH with a REF each    -> PULLED, answered by HELD, where a closed connection
                                       is not seen at once; one VERDICT each
 
-A REF says where in the memory of who sends it the bytes lie. They are leased until they are given
-back, by RETURN or by the next LEND, or until the connection ends: so nothing that was copied is
-believed before the connection was found open afterwards. What lies in no such memory is ELSEWHERE,
-and sent as over TCP.
+A REF gives the place of the bytes in the memory of its sender. They are leased until they are given
+back, by RETURN or by the next LEND, or until the connection ends: so a copy counts only once the
+connection was found open afterwards. Bytes outside such memory are ELSEWHERE, and sent as over TCP.
 
-An answer to LEND says by MORE that another one follows, which the owner makes while the reader
-copies. For what was left out the reader asks again, once it has copied what it was lent.
+An answer to LEND marks by MORE that another one follows, which the owner makes while the reader
+copies. The reader requests omitted parts again, once it has copied those that it was lent.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MAX_ENTRIES = 4096
 
 
 class Kind(IntEnum):
-    """What a request is for; its answer repeats it."""
+    """The kind of a request; its answer repeats it."""
 
     READ = 1
     OFFER = 2
@@ -74,27 +74,27 @@ class Kind(IntEnum):
 
 
 class Status(IntEnum):
-    """Whether a request was understood."""
+    """The status of an answer."""
 
     DONE = 0
     BAD_REQUEST = 1
     FAILED = 2
     MORE = 3
-    """It was, and another answer to it follows."""
+    """Done, and another answer to it follows."""
 
 
 class Grant(IntEnum):
-    """What becomes of one offered frame."""
+    """The decision on one offered frame."""
 
     SEND = 0
     PRESENT = 1
     NO_ROOM = 2
     LATER = 3
-    """Others of the batch come first."""
+    """Send others of the batch first."""
 
 
 class Verdict(IntEnum):
-    """What became of one frame that was sent."""
+    """The outcome of one frame that was sent."""
 
     KEPT = 0
     REFUSED = 1
@@ -102,12 +102,12 @@ class Verdict(IntEnum):
 
 
 PARTS = Struct(f"<{KEY_BYTES}sQQ")
-"""Key, first byte, and bytes; 0 bytes stand for the whole frame."""
+"""Key, first byte, and bytes; 0 bytes mean the whole frame."""
 
 OFFERS = Struct(f"<{KEY_BYTES}sQ")
 
 REFS = Struct(f"<{KEY_BYTES}sQQ")
-"""Key, bytes or ``ABSENT``, and where they begin or ``ELSEWHERE``."""
+"""Key, bytes or ``ABSENT``, and the offset of the first one, or ``ELSEWHERE``."""
 
 _ITEM = Struct(f"<{KEY_BYTES}sQ")
 _COUNT = Struct("<I")
@@ -117,7 +117,7 @@ TOGETHER = 16
 _ROWS = _COUNT.size + TOGETHER * _ITEM.size
 GROUP_BYTES = _ROWS + 4
 AHEAD = 16 << 10
-"""Bytes that are received with the head of a message, so that most take one call of the system."""
+"""Bytes received with the head of a message, so that most take one system call."""
 
 ABSENT = (1 << 64) - 1
 ELSEWHERE = (1 << 64) - 1
@@ -126,13 +126,13 @@ FRAMING = Framing("hexkv peers'", b"hxpr", max(MAX_ENTRIES * PARTS.size, MAX_QUE
 
 
 def pack_group(rows: Sequence[tuple[bytes, int]]) -> bytes:
-    """What goes before the bytes of some parts: the key of each, and its size or ``ABSENT``."""
+    """Return the head of some parts: the key of each, and its size or ``ABSENT``."""
     items = b"".join([_ITEM.pack(key, size) for key, size in rows])
     return summed((_COUNT.pack(len(rows)) + items).ljust(_ROWS, b"\0"))
 
 
 def read_group(data: memoryview, keys: Sequence[ChunkKey]) -> list[int]:
-    """The sizes of the parts of the first of *keys*, one at least; ``ABSENT`` for none.
+    """Return the sizes of the parts of the first of *keys*, one at least; ``ABSENT`` for none.
 
     Raises:
         BadMessage: it arrived damaged, or is an answer to another question.
