@@ -54,7 +54,7 @@ class SocketAccess:
         )
 
     def _known(self, secret: bytes) -> str:
-        """How clients are known, for people."""
+        """Return the checks of clients, in words."""
         shown = ["show that they know the secret"] if secret else []
         if self._address.path:
             users = {0, os.geteuid(), *self._settings.uids}

@@ -1,4 +1,4 @@
-"""From the words of a command line to chunks: namespaces, keys, tokens, a tenant, a part."""
+"""Selects chunks by a command line: namespaces, keys, tokens, a tenant, a part."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hexkv.ports import (
 
 
 class Known(Protocol):
-    """Whoever knows whose chunks there are: a cache's administration, or a fleet."""
+    """A source of namespaces: a cache's administration, or a fleet."""
 
     def namespaces(self) -> Sequence[NamespaceState]:
         """See :class:`hexkv.ports.Administration`."""
@@ -29,7 +29,7 @@ class Known(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What the options that choose chunks were given."""
+    """The values of the options that choose chunks."""
 
     tokens: str = ""
     keys: Sequence[str] = ()
@@ -39,7 +39,7 @@ class Words:
     oldest: str = ""
 
     def selection(self, admin: Known, *, otherwise: bool = False) -> Selection:
-        """The chunks that are meant; if *otherwise*, all of them where nothing is said."""
+        """Return the chosen chunks; if *otherwise*, all of them when no option is given."""
         oldest = part_of(self.oldest)
         given = {
             "--tokens": self.tokens,
@@ -70,7 +70,7 @@ class Words:
     def prompts(
         self, admin: Known, *, one: bool = False
     ) -> Iterator[tuple[NamespaceState, PromptKeys]]:
-        """The prompt as each namespace names it that may be meant."""
+        """Yield the prompt's keys in each namespace that may be meant."""
         try:
             tokens = tokens_in(self.tokens)
         except InvalidRequest as error:
@@ -92,12 +92,12 @@ class Words:
                     refuse("--namespace", f"{state.prefix.hex()[:12]}: {error}")
 
     def listed(self) -> list[ChunkKey]:
-        """The keys that were given one by one."""
+        """Return the keys given by ``--key``."""
         return list(map(key_of, self.keys))
 
 
 def key_of(text: str) -> ChunkKey:
-    """A key from its hexadecimal digits."""
+    """Return a key from its hexadecimal digits."""
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -108,7 +108,7 @@ def key_of(text: str) -> ChunkKey:
 
 
 def one_of(states: Sequence[NamespaceState], text: str) -> NamespaceState:
-    """The namespace whose prefix begins with the digits *text*."""
+    """Return the namespace whose prefix begins with the digits *text*."""
     found = [state for state in states if state.prefix.hex().startswith(text.lower())]
     if len(found) != 1:
         there = ", ".join(state.prefix.hex()[:12] for state in states) or "none"
@@ -118,7 +118,7 @@ def one_of(states: Sequence[NamespaceState], text: str) -> NamespaceState:
 
 
 def part_of(text: str) -> float:
-    """A part in (0, 1], from ``50%`` or ``0.5``; all for an empty text."""
+    """Return a part in (0, 1], from ``50%`` or ``0.5``; all for an empty text."""
     if not text:
         return 1.0
     try:

@@ -1,4 +1,4 @@
-"""The client of administration: each verb is a connection of its own."""
+"""The client of administration: each verb has a connection of its own."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from hexkv.ports import (
 _CONNECTING = 10.0
 
 _LOOK_UP = 0.1
-"""Seconds of waiting, after which a watch is asked again whether to go on."""
+"""Seconds of waiting between two calls of a watch."""
 
 
 class RemoteAdministration:
     """The verbs of a cache in another process; see :class:`hexkv.ports.Administration`.
 
-    Beside what they raise there, each raises ``StoreUnreachable``. Safe from any thread. Holds no
-    connection between two verbs.
+    Each verb may also raise ``StoreUnreachable``. Safe from any thread. Holds no connection between
+    two verbs.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class RemoteAdministration:
         tls: ssl.SSLContext | None = None,
         patience: float = 120.0,
     ) -> None:
-        """Of the server at *address*.
+        """Create a client of the server at *address*.
 
         Args:
-            address: where it listens.
+            address: at which it listens.
             clock: for deadlines.
-            secret: that it asks for.
+            secret: that it requires.
             tls: encrypts, if given.
-            patience: seconds that it may take for a few chunks, or for a verb that does not say
-                how far it has come.
+            patience: seconds that it may take for a few chunks, or for a verb that reports no
+                progress.
         """
         self._address = address
         self._clock = clock
@@ -241,7 +241,7 @@ class RemoteAdministration:
 
 
 def _stop(stream: Stream, until: Deadline) -> None:
-    """Ask for an end. A server that is done already says nothing but that any more."""
+    """Request an end. A server that has finished already ignores it."""
     with suppress(ConnectionBroken):
         wire.send(stream, Kind.STOP, b"", until)
 

@@ -208,7 +208,7 @@ def rules(
 
 
 def _tier_in(file: str) -> dict[str, object]:
-    """The tier that a file describes."""
+    """Return the tier that a file describes."""
     try:
         if file == "-":
             text = sys.stdin.read(MAX_FILE_BYTES + 1)
@@ -250,7 +250,7 @@ def _done(found: dict[str, object], said: str, *, as_json: bool) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, for a plugin."""
     app = new_app("Look into a running cache, and act on it.")
     app.callback()(target)
     add_looks(app)

@@ -255,7 +255,7 @@ def _of(context: typer.Context) -> Fleet:
 
 
 def _run(there: Sequence[bool]) -> int:
-    """How many of them are true before the first that is not."""
+    """Return the number of true values before the first false one."""
     return next((at for at, here in enumerate(there) if not here), len(there))
 
 
@@ -304,7 +304,7 @@ def _lines(named: Mapping[str, object], text: Callable[..., str]) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, for a plugin."""
     app = new_app("Look into all nodes of a fleet, and act on them.")
     app.callback()(fleet)
     for verb in (

@@ -1,9 +1,9 @@
-"""How both ends show that they know the secret, before anything else is said.
+"""The handshake by which both ends prove that they know the secret, before any other message.
 
 Mutual challenge and response with HMAC-SHA256 (RFC 2104): each proof covers both greetings, their
-nonces included, and who proves it, so it can be neither replayed nor reflected. The client proves
-first: who does not know the secret gets nothing to guess it by. Without a secret, over a Unix
-socket, both use the empty one: there the kernel says who connects.
+nonces included, and the role of its sender, so it can be neither replayed nor reflected. The client
+proves first: a client without the secret gets no data to guess it by. Without a secret, over a Unix
+socket, both use the empty one: there the kernel identifies the client.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hexkv.ports import Deadline, StoreUnreachable
 MAGIC = b"hexkvad\n"
 VERSION = 1
 GREETING = Struct("<8sH32s")
-"""Of either end: magic, version, and a nonce."""
+"""The greeting of either end: magic, version, and a nonce."""
 
 VERDICT = Struct("<B32s")
-"""Of the server: whether the client is let in, and a proof if so."""
+"""The server's answer: 1 if the client is accepted, and then a proof."""
 
 _NONCE = 32
 _PROOF = 32
@@ -34,10 +34,10 @@ class Refused(StoreUnreachable):
 
 
 def greet(stream: Stream, secret: bytes, deadline: Deadline) -> None:
-    """The client's side.
+    """Greet a server, as its client.
 
     Raises:
-        Refused: wrong version or secret, on whichever side.
+        Refused: wrong version or secret, on either side.
         BadMessage: no administration is served there.
         OutOfTime, ConnectionBroken
     """
@@ -54,10 +54,10 @@ def greet(stream: Stream, secret: bytes, deadline: Deadline) -> None:
 
 
 def answer(stream: Stream, secret: bytes, deadline: Deadline) -> None:
-    """The server's side; the client may ask for something afterwards.
+    """Answer a client, which may send a verb afterwards.
 
     Raises:
-        Refused: wrong version or secret; the client has been told.
+        Refused: wrong version or secret; the client has been informed.
         BadMessage: this is no client of administration.
         OutOfTime, ConnectionBroken
     """

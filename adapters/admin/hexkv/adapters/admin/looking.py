@@ -1,4 +1,4 @@
-"""The verbs of ``hexkv admin`` that look and change nothing."""
+"""The verbs of ``hexkv admin`` that read and change nothing."""
 
 from __future__ import annotations
 
@@ -123,13 +123,13 @@ def explain(
 
 
 class _Prefix(NamedTuple):
-    """How much of a prompt there is in a namespace."""
+    """The cached prefix of a prompt in a namespace."""
 
     state: NamespaceState
     tokens: int
     of: int
     tiers: Sequence[str]
-    """Of its chunks, from the first on."""
+    """The tiers of its chunks, from the first on."""
 
     whole: bool
 
@@ -148,7 +148,7 @@ def _prefix(admin: Administration, state: NamespaceState, prompt: PromptKeys) ->
     keys: Sequence[ChunkKey] = prompt.keys
     found = admin.lookup(keys)
     hit = next((i for i, tier in enumerate(found) if tier is None), len(found))
-    # A prompt's unfull end is kept only where tails are: without it all is there that can be.
+    # A prompt's partial last chunk is stored only where tails are enabled: it may be missing.
     unfull = bool(prompt.ends) and prompt.ends[-1] % prompt.size != 0
     return _Prefix(
         state,
@@ -174,6 +174,6 @@ def _reasons(whys: Mapping[str, Why]) -> str:
 
 
 def add_looks(app: typer.Typer) -> None:
-    """Add these verbs."""
+    """Add these verbs to *app*."""
     for verb in (status, tiers, namespaces, lookup, explain):
         app.command()(verb)

@@ -1,4 +1,4 @@
-"""Options that several verbs have, and where the cache is."""
+"""Options of several verbs, and the cache that they address."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Target:
 
     @classmethod
     def of(cls, address: str, secret_file: str, tls_ca: str, config: Path | None) -> Target:
-        """What is not given is taken from section ``admin`` of a configuration.
+        """Return a target; missing options come from section ``admin`` of a configuration.
 
         Raises:
             ConfigError: it cannot be read.
@@ -69,7 +69,7 @@ class Target:
         return cls(address, secret, file, tls_ca or str(said.get("tls_ca") or ""))
 
     def connect(self) -> Administration:
-        """The administration there.
+        """Return the administration at the address.
 
         Raises:
             ConfigError, StoreUnreachable
@@ -81,7 +81,7 @@ class Target:
 
 
 def target_of(context: typer.Context) -> Administration:
-    """The administration that a verb is for."""
+    """Return the administration that a verb addresses."""
     target: Target = context.obj
     return target.connect()
 
@@ -94,7 +94,7 @@ def words(
     everything: Everything = False,
     oldest: Oldest = "",
 ) -> Words:
-    """What the options that choose chunks were given."""
+    """Return the values of the options that choose chunks."""
     return Words(tokens, key or (), namespace or (), tenant, everything, oldest)
 
 
@@ -102,7 +102,7 @@ def choosing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
     """Give a verb the options that choose chunks, in place of its parameter ``chosen``.
 
     Args:
-        names: of those options of :func:`words` that it has; by default all.
+        names: of the options of :func:`words` to add; by default all.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Tells hexkv about administration from outside. Imported at discovery, so it stays light."""
+"""Registers administration from outside with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The server of administration: lets operators in, one verb for each connection.
+"""The server of administration: accepts operators, one verb for each connection.
 
-A client that sends nothing, or nonsense, is turned away after a few seconds, and before that when
-others come. Nothing larger than a greeting is received from a client that has not shown that it
-may ask.
+A client that sends nothing, or invalid data, is turned away after a few seconds, or earlier when
+others come. Nothing larger than a greeting is received from a client that has not proved its
+access.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _PARTING = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Whose processes may connect to a Unix socket, beside root's and those of the cache's user."""
+    """Users and groups that may connect to a Unix socket, beside root and the cache's user."""
 
     uids: Collection[int] = field(default_factory=frozenset)
     gids: Collection[int] = field(default_factory=frozenset)
-    """Of processes whose primary group it is."""
+    """Primary groups of processes."""
 
     def lets_in(self, uid: int, gid: int) -> bool:
-        """True if a process of this user and group may ask."""
+        """True if a process of this user and group may connect."""
         return uid in (0, os.geteuid()) or uid in self.uids or gid in self.gids
 
 
@@ -64,12 +64,12 @@ class AdminServer(StreamServer):
         """Begin to serve.
 
         Args:
-            administration: what is served; only referred to while a verb is under way.
-            listener: from now on the server's.
+            administration: the object to serve; held by a strong reference only during a verb.
+            listener: owned by the server from now on.
             clock: for deadlines.
             secret: that clients must know.
             tls: wraps every connection, if given.
-            allowed: who may connect to a Unix socket.
+            allowed: the processes that may connect to a Unix socket.
             clients: connections at a time.
             verbs: verbs that change something, at a time.
         """
@@ -91,9 +91,9 @@ class AdminServer(StreamServer):
         self._thread.start()
 
     def close(self) -> None:
-        """Serve no more. See :class:`hexkv.ports.ServedAdministration`."""
+        """Stop serving. See :class:`hexkv.ports.ServedAdministration`."""
         self.stop()
-        if not self.attending:  # else the thread of the server waits for this one
+        if not self.attending:  # otherwise the server's thread waits for this one
             self._thread.join(_PARTING)
 
     def _run_session(self, connection: Connection) -> None:
@@ -114,7 +114,7 @@ class AdminServer(StreamServer):
             raise
 
     def _check_user(self, stream: Stream) -> None:
-        """Nothing, if the process at the other end of a Unix socket may connect.
+        """Check that the process at the other end of a Unix socket may connect.
 
         Raises:
             Refused: it may not.

@@ -1,4 +1,4 @@
-"""One verb of one operator: read, done, answered, and written to the log."""
+"""One verb of one operator: read, executed, answered, and logged."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _SENDING = 10.0
 """Seconds that the client may take to receive an answer."""
 
 _TELLING = 0.25
-"""Seconds between two words on how far a verb has come."""
+"""Seconds between two progress messages."""
 
 
 class Caller(NamedTuple):
-    """Who asks, for the log."""
+    """The client, for the log."""
 
     name: str
 
@@ -44,10 +44,10 @@ class Caller(NamedTuple):
 
 
 class AdminSession:
-    """Does what one client asks for, which has been let in."""
+    """Executes the verb of one client, which has been accepted."""
 
     def __init__(self, connection: Connection, caller: Caller, verbs: BoundedSemaphore) -> None:
-        """Over *connection*; changes are made by as many at a time as *verbs* lets."""
+        """Serve *connection*; *verbs* limits the number of changing verbs at a time."""
         self._connection = connection
         self._stream = connection.stream
         self._caller = caller
@@ -55,11 +55,11 @@ class AdminSession:
         self._verbs = verbs
 
     def run(self, target: Callable[[], Administration | None]) -> None:
-        """Receive a verb, do it, and answer.
+        """Receive a verb, execute it, and answer.
 
         Raises:
             BadMessage: the client does not speak the protocol.
-            OutOfTime, ConnectionBroken: it is gone.
+            OutOfTime, ConnectionBroken: it has ended.
         """
         connection = self._connection
         kind, body = wire.receive(self._stream, wire.MAX_REQUEST, connection.opening)
@@ -121,7 +121,7 @@ class AdminSession:
         return found
 
     def _watch(self) -> Callable[[Progress], bool]:
-        """Tells the client how far a verb has come; False once it says stop, or is gone."""
+        """Return a watch that sends progress; False once the client sends STOP, or has ended."""
         told = float("-inf")
         going = True
 
@@ -154,14 +154,14 @@ class AdminSession:
 
 
 def _call_of(name: str, given: Sequence[object]) -> str:
-    """A verb and its arguments as the log has them."""
+    """Return a verb and its arguments for the log."""
     parameters = list(signature(getattr(Administration, name)).parameters)[1:]
     words = [f"{p}={_shown(v)}" for p, v in zip(parameters, given, strict=False) if v is not None]
     return " ".join([name, *words])
 
 
 def _shown(value: object) -> str:
-    """An argument. Of a tier to attach not what it is set to: there may be secrets in it."""
+    """Return an argument as text, without a tier's settings, which may hold secrets."""
     match value:
         case Selection():
             parts = [

@@ -1,4 +1,4 @@
-"""What can be set about administration over a socket. Imported at discovery, so it stays light."""
+"""Settings of administration over a socket. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hexkv.plugins.spec import SettingError, about
 from hexkv.plugins.values import FilePath
 
 _LONGEST = 107
-"""Bytes that a path has room for in the kernel's address of a Unix socket."""
+"""Bytes of a path that the kernel's address of a Unix socket can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class SocketSettings:
     """Groups whose processes may."""
 
     secret: Secret = NO_SECRET
-    """What both ends know. Where the address is ``host:port`` there must be one."""
+    """The secret of both ends. Required if the address is ``host:port``."""
 
     secret_file: FilePath = ""
     """A file that holds the secret instead. Only its owner may read it."""
@@ -65,7 +65,7 @@ class SocketSettings:
 
 
 def parse_address(text: str) -> Address:
-    """Where administration is served.
+    """Return the address at which administration is served.
 
     Raises:
         ValueError: *text* is neither an absolute path nor ``host:port``.

@@ -1,4 +1,4 @@
-"""What ``hexkv admin`` prints: answers for people, and how far a verb has come."""
+"""The output of ``hexkv admin``: answers for people, and the progress of a verb."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 _SOON = 1.0
-"""Seconds after which a verb shows how far it has come."""
+"""Seconds after which a verb shows its progress."""
 
 
 def as_json(found: object) -> None:
@@ -31,7 +31,7 @@ def as_json(found: object) -> None:
 
 
 def _named(value: object) -> object:
-    """What JSON can say of an answer; fields by their names, also those of tuples."""
+    """Return an answer as JSON values; fields by their names, also those of tuples."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Mapping):
@@ -80,7 +80,7 @@ def show_status(health: Health) -> None:
 
 
 def show_tiers(tiers: Sequence[TierState]) -> None:
-    """Print tiers and what is done with them."""
+    """Print tiers and their rules."""
     print_table(
         ["tier", "chunks ", "used ", "budget ", "policy", "read", "write", "promote", "tenants"],
         [
@@ -101,7 +101,7 @@ def show_tiers(tiers: Sequence[TierState]) -> None:
 
 
 def show_namespaces(states: Sequence[NamespaceState]) -> None:
-    """Print whose chunks there are."""
+    """Print the namespaces and tenants of chunks."""
     print_table(
         ["namespace", "tenant", "model", "layout", "chunks"],
         [
@@ -117,7 +117,7 @@ def show_namespaces(states: Sequence[NamespaceState]) -> None:
 
 
 def identity_of(state: NamespaceState) -> object:
-    """The identity as JSON values; as text, if another version wrote something else."""
+    """Return the identity as JSON values; as text if another version wrote a different form."""
     try:
         return json.loads(state.identity)
     except (ValueError, RecursionError):
@@ -125,7 +125,7 @@ def identity_of(state: NamespaceState) -> object:
 
 
 def show_report(report: WorkReport) -> None:
-    """Print what became of chunks; exit code 1 unless all is as it was wanted."""
+    """Print the result for chunks; exit code 1 unless it is complete."""
     words = [f"{report.done} of {report.chunks} chunks done"]
     words += [f"{report.absent} were not there"] if report.absent else []
     words += [f"{report.failed} failed"] if report.failed else []
@@ -139,7 +139,7 @@ def show_report(report: WorkReport) -> None:
 
 
 def show_kept(kept: Sequence[ChunkKey]) -> None:
-    """Print chunks that are only where they are to go from, if there are any."""
+    """Print the chunks that exist only on the tier or node to be emptied, if any."""
     if kept:
         more = "" if len(kept) < 1000 else " or more"
         typer.echo(f"{len(kept)}{more} chunks are nowhere else:")
@@ -149,7 +149,7 @@ def show_kept(kept: Sequence[ChunkKey]) -> None:
 
 @contextmanager
 def watching(what: str) -> Iterator[Watch]:
-    """Shows how far a verb has come, on a terminal and if it takes longer than a second.
+    """Shows the progress of a verb, on a terminal and if it takes longer than a second.
 
     The first Ctrl-C stops it before its next chunks, the second one leaves at once.
     """
@@ -205,7 +205,7 @@ def _breaker(state: str) -> str:
 
 
 def summed(tiers: Sequence[str | None]) -> str:
-    """How many chunks each tier has, in words."""
+    """Return the number of chunks on each tier, in words."""
     counts: dict[str, int] = {}
     for tier in tiers:
         if tier is not None:

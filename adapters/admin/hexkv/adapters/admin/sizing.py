@@ -1,4 +1,4 @@
-"""``hexkv fleet size``: the arithmetic before there is a fleet."""
+"""``hexkv fleet size``: the load of a fleet's directory, calculated in advance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hexkv trace``: what took time in a running cache of late, as a picture."""
+"""``hexkv trace``: the recent steps of a running cache, as a picture."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def trace(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, for a plugin."""
     app = new_app("Write what took time in a running cache, as a picture.")
     app.command()(trace)
     return run_app(app, "hexkv trace", arguments)

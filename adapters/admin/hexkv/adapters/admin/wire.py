@@ -1,9 +1,9 @@
-"""The protocol of administration: a greeting, one verb, and what became of it.
+"""The protocol of administration: a greeting, one verb, and its result.
 
 A connection is for one verb. After the greeting (:mod:`hexkv.adapters.admin.handshake`) come
 messages: ``length:u32 kind:u8``, little-endian, and a body of JSON, in which keys are written in
-hexadecimal. The client sends the verb, and may send ``STOP``; the server tells how far it has come,
-then what became of it or why it cannot be done.
+hexadecimal. The client sends the verb, and may send ``STOP``; the server reports progress, then the
+result or an error.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from hexkv.ports import (
 HEAD = Struct("<IB")
 
 MAX_REQUEST = 4 << 20
-"""Bytes of a verb with its arguments: forty thousand keys."""
+"""Bytes of a verb with its arguments: forty thousand keys fit."""
 
 MAX_ANSWER = 32 << 20
 
 MAX_KEYS = 32_768
-"""Keys of one verb."""
+"""Keys in one verb at most."""
 
 _CONFIG = ConfigDict(
     strict=True,
@@ -63,7 +63,7 @@ _CONFIG = ConfigDict(
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """The kind of a message."""
 
     VERB = 1
     STOP = 2
@@ -78,13 +78,13 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb of :class:`hexkv.ports.Administration`, as it goes over the wire."""
+    """A verb of :class:`hexkv.ports.Administration` and its encoding."""
 
     arguments: TypeAdapter[Any]
-    """A tuple of what the method takes, in order and without a watch."""
+    """A tuple of the method's arguments, in order and without a watch."""
 
     answer: TypeAdapter[Any]
-    """A tuple of what it gives."""
+    """A tuple of its result."""
 
     call: Callable[[Administration, tuple[Any, ...], Watch], object]
     changes: bool = True
@@ -165,7 +165,7 @@ _ERRORS: Mapping[str, type[Exception]] = {
 
 
 def pack_error(error: Exception) -> bytes:
-    """The body of ``ERROR``."""
+    """Return the body of ``ERROR``."""
     name = next((n for n, kind in _ERRORS.items() if type(error) is kind), "")
     if not name:
         name = next((n for n, kind in _ERRORS.items() if isinstance(error, kind)), "StoreError")
@@ -173,7 +173,7 @@ def pack_error(error: Exception) -> bytes:
 
 
 def read_error(body: bytes) -> Exception:
-    """The error that the other end raised, or the nearest one.
+    """Return the error that the other end raised, or the nearest one.
 
     Raises:
         BadMessage: it is none.
@@ -183,10 +183,10 @@ def read_error(body: bytes) -> Exception:
 
 
 def read(adapter: TypeAdapter[Any], body: bytes) -> Any:
-    """A body as *adapter* has it.
+    """Return a body, parsed by *adapter*.
 
     Raises:
-        BadMessage: it is something else. Says where, and nothing of what it holds.
+        BadMessage: it does not match. The message gives the place, and no part of the content.
     """
     try:
         return adapter.validate_json(body)
@@ -212,7 +212,7 @@ def send(stream: Stream, kind: Kind, body: bytes, deadline: Deadline) -> None:
 
 
 def receive(stream: Stream, most: int, deadline: Deadline) -> tuple[int, bytes]:
-    """The next message: its kind, and its body of *most* bytes at most.
+    """Return the next message: its kind, and its body of *most* bytes at most.
 
     Raises:
         BadMessage: it is longer.
