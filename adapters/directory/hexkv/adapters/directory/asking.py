@@ -1,4 +1,4 @@
-"""Another node of a list, asked over the channel that serves its chunks."""
+"""Another node of a list, queried over the channel that serves its chunks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class ChannelPeer:
 
     Args:
         channel: to all peers; not closed here.
-        address: where the node serves its chunks.
+        address: at which the node serves its chunks.
     """
 
     def __init__(self, channel: TransferChannel, address: str) -> None:
         self._channel = channel
         self._address = address
         self._life: Member | None = None
-        """The life of it that answered last."""
+        """The node's life that answered last."""
 
     def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[Sequence[Member]]:
         life = self._life
@@ -58,12 +58,12 @@ class ChannelPeer:
         return [(life,) if has else () for has in ask_of_each(ask, keys)]
 
     def _meet(self, deadline: Deadline) -> Member:
-        """Learn which life of the node this is.
+        """Return the present life of the node.
 
         Raises:
-            StoreUnreachable: it does not say.
+            StoreUnreachable: it does not answer.
         """
         said = self._channel.ask(Peer(self._address), SELF, deadline)
-        # Where it was found is where it is asked, whatever it says of its address.
+        # Use the address at which it was found, whatever address it reports.
         self._life = life = replace(unpack_member(said), address=self._address)
         return life

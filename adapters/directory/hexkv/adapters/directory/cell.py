@@ -1,9 +1,9 @@
-"""The state of a directory: its members, and which of them holds what.
+"""The state of a directory: its members, and the chunks that each of them holds.
 
-A membership has a number that nobody guesses or meets twice, also when the directory is started
-anew, and a column of the table. The columns of members that are silent are masked out of every
-answer; one that is heard of in time again goes on where it was. Those of memberships that are over
-are wiped, all together, once no other column is left for a new one.
+A membership has a random number that is never reused, also when the directory restarts, and a
+column of the table. The columns of silent members are masked out of every answer; a member that
+reports again in time continues with its column. The columns of ended memberships are wiped, all
+together, once no other column is left for a new one.
 """
 
 from __future__ import annotations
@@ -21,38 +21,39 @@ from hexkv.adapters.directory.tags import Tags
 from hexkv.ports import SILENT_HEARTBEATS, Clock, Member, StoreBusy, StoreFull
 
 FORGOTTEN = 10 * SILENT_HEARTBEATS
-"""Heartbeats after which a silent membership is over."""
+"""Heartbeats after which a silent membership ends."""
 
 _NAMES = 4096
-"""Of nodes that are over, whose last lives are remembered: a life that wakes is no later one."""
+"""The number of ended nodes whose last lives are remembered, so that an older life cannot return.
+"""
 
 NUMBER_BYTES = 8
 """Bytes of the number of a membership, and of a version."""
 
 
 def new_proof() -> int:
-    """A number for :meth:`Cell.join` that is not guessed, for one process and all its joins."""
+    """Return a random number for :meth:`Cell.join`, for one process and all its joins."""
     return secrets.randbits(8 * NUMBER_BYTES - 1) or 1
 
 
 @dataclass(slots=True)
 class _Membership:
-    """A member, and how far its reports have come."""
+    """A member, and the sequence of its last report."""
 
     member: Member
     column: int
     heard: float
     proof: int
-    """By which it may join again while it gives signs of life; 0: by none."""
+    """The number by which it may join again while it sends heartbeats; 0 for none."""
 
     sequence: int = 0
 
 
 class Located(NamedTuple):
-    """Who holds what: a row of columns for each tag."""
+    """The holders of chunks: a row of columns for each tag."""
 
     version: int
-    """Of what the columns stand for."""
+    """The version of the columns' meaning."""
 
     rows: Rows
 
@@ -61,10 +62,10 @@ class Cell:
     """Members and their entries. Safe from any thread; no call waits.
 
     Args:
-        clock: of the members' signs of life.
+        clock: for the members' heartbeats.
         heartbeat_seconds: between two of them.
-        members: how many there may be.
-        entries: chunks that the table takes; beyond, new ones are left out and counted.
+        members: the number allowed.
+        entries: chunks that the table takes; further ones are dropped and counted.
     """
 
     def __init__(
@@ -84,25 +85,26 @@ class Cell:
         self._memberships: dict[int, _Membership] = {}
         self._by_name: dict[str, int] = {}
         self._last: dict[str, int] = {}
-        """By name, the generation of the last life that is over; of so many names."""
+        """By name, the generation of the last life that has ended; of at most ``_NAMES`` names."""
         self._clean = list(range(self._columns))
         self._void: list[int] = []
         self._version = secrets.randbits(62)
         self._mask = self._row(())
         self._until = 0.0
-        """When the first of those who are alive by the mask will have been silent for too long."""
+        """The time at which the first member alive by the mask will have been silent for too long.
+        """
 
     def join(self, member: Member, proof: int) -> int | None:
         """Begin a membership without entries; ``None`` if a later generation is known.
 
         Args:
-            member: that joins.
-            proof: a number that only those know who speak for this member; 0 is none. While a
-                member gives signs of life, its name is joined again by the same proof alone.
+            member: the one that joins.
+            proof: a number known only to this member's process; 0 is none. While a member sends
+                heartbeats, its name can be joined again only by the same proof.
 
         Raises:
             StoreBusy: another process has the name at present.
-            StoreFull: there are as many members as there may be.
+            StoreFull: the directory has its limit of members.
         """
         with self._lock:
             known = self._by_name.get(member.name)
@@ -121,14 +123,14 @@ class Cell:
             return number
 
     def last_life(self, name: str) -> int:
-        """The generation of the last known life of a node, also if that is over; 0 for none."""
+        """Return the generation of a node's last known life, also if it has ended; 0 for none."""
         with self._lock:
             number = self._by_name.get(name, 0)
             known = self._memberships.get(number)
             return self._last.get(name, 0) if known is None else known.member.generation
 
     def take(self, number: int, tags: Tags) -> bool:
-        """Note a part of a snapshot. False if there is no such membership."""
+        """Note a part of a snapshot. False if the membership does not exist."""
         with self._lock:
             membership = self._heard(number)
             if membership is None:
@@ -137,7 +139,7 @@ class Cell:
             return True
 
     def report(self, number: int, sequence: int, added: Tags, removed: Tags) -> bool:
-        """Note a report. False if its node is to join again."""
+        """Note a report. False if its node must join again."""
         with self._lock:
             membership = self._heard(number)
             if membership is None or sequence > membership.sequence + 1:
@@ -149,33 +151,33 @@ class Cell:
             return True
 
     def heartbeat(self, number: int, sequence: int) -> bool:
-        """Note a sign of life. False if its node is to join again."""
+        """Note a heartbeat. False if its node must join again."""
         with self._lock:
             membership = self._heard(number)
             return membership is not None and sequence <= membership.sequence
 
     def leave(self, number: int) -> None:
-        """End a membership, if there is such a one."""
+        """End a membership, if it exists."""
         with self._lock:
             if number in self._memberships:
                 self._end(number)
                 self._change()
 
     def locate(self, tags: Tags) -> Located:
-        """Which columns hold each tag, of members that are alive."""
+        """Return the columns that hold each tag, of members that are alive."""
         with self._lock:
             self._look()
             return Located(self._version, self._table.rows(tags) & self._mask)
 
     def columns(self) -> tuple[int, Sequence[tuple[int, Member]]]:
-        """The version, and the member of each column; only those that are alive."""
+        """Return the version, and the member of each column; only those that are alive."""
         with self._lock:
             self._look()
             alive = (it for it in self._memberships.values() if self._is_alive(it))
             return self._version, [(it.column, it.member) for it in alive]
 
     def health(self) -> dict[str, int]:
-        """Numbers for people: members, entries, bytes, and what was left out."""
+        """Return numbers for people: members, entries, bytes, and dropped chunks."""
         with self._lock:
             self._look()
             alive = sum(map(self._is_alive, self._memberships.values()))
@@ -199,7 +201,7 @@ class Cell:
         return membership
 
     def _look(self) -> None:
-        """Have the mask say who is alive now."""
+        """Update the mask of members that are alive now."""
         now = self._clock.now()
         if now < self._until:
             return
@@ -219,7 +221,7 @@ class Cell:
         self._version += 1
 
     def _column(self) -> int:
-        """A column without a bit.
+        """Return a column without a bit.
 
         Raises:
             StoreFull: there is none.

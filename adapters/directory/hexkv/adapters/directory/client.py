@@ -1,4 +1,4 @@
-"""A directory on a server, as its clients see it."""
+"""The client of a directory on a server."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from hexkv.adapters.net.stream import Stream
 from hexkv.ports import ChunkKey, Deadline, Member, Report, StoreBusy, StoreFull
 
 _CONNECTIONS = 4
-"""Calls that may be under way at a time; others wait."""
+"""Calls under way at a time; others wait."""
 
 _WORDS = 16
-"""Words of a row that a client takes: 1,024 members."""
+"""Words of a row that a client accepts: 1,024 members."""
 
 
 class Wire:
-    """A connection that was greeted."""
+    """A connection after its greeting."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
 
     def reusable(self, *, well: bool) -> bool:
-        """True if the last answer was taken whole."""
+        """True if the last answer was received whole."""
         return well
 
     def ask(self, request: bytes, deadline: Deadline) -> Head:
@@ -71,10 +71,10 @@ class RemoteDirectory:
 
     Args:
         address: of the server.
-        secret: that both know; empty for none.
+        secret: that both ends know; empty for none.
         tls: encrypts connections.
-        patience: seconds for a connection, where the deadline does not come first.
-        heartbeat_seconds: between two signs of life, until the server has said so.
+        patience: seconds for a connection, unless the deadline comes first.
+        heartbeat_seconds: between two heartbeats, until the server has set it.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class RemoteDirectory:
         self._heartbeat_seconds = heartbeat_seconds
         self._pool = Pool(address, self._greeted, tls=tls, most=_CONNECTIONS, patience=patience)
         self._numbers: dict[str, tuple[int, int]] = {}
-        """Generation and number of the membership that each node began here last."""
+        """Generation and number of the last membership that each node began here."""
         self._proof = new_proof()
         self._holders = Holders()
 
@@ -114,7 +114,8 @@ class RemoteDirectory:
                 tags = tags_of(checked(batch))
                 part = Head(Kind.PART, first=len(tags), number=head.number).pack()
                 wire.stream.send([part, tags.tobytes()], deadline)
-            # NO: the directory forgot this life amid its snapshot, as the next heartbeat will tell.
+            # NO: the directory forgot this life during its snapshot; the next heartbeat will show
+            # it.
             wire.ask(Head(Kind.JOINED, number=head.number).pack(), deadline)
         self._numbers[member.name] = member.generation, head.number
         return True
@@ -123,7 +124,7 @@ class RemoteDirectory:
         text = name.encode()
         with self._wire(deadline) as wire:
             head = wire.ask(Head(Kind.MEMBERS, text=len(text)).pack() + text, deadline)
-            # A server that knows no such question names all who are alive.
+            # An older server ignores the name and lists all members that are alive.
             found = [member for _, member in self._columns(wire, head, deadline)]
         return max((it.generation for it in found if it.name == name), default=0)
 
@@ -155,10 +156,10 @@ class RemoteDirectory:
         self._pool.close()
 
     def _see_room(self, kind: Kind, member: Member) -> None:
-        """Nothing, where the answer to a join says that there is room for *member*.
+        """Check that the answer to a join accepts *member*.
 
         Raises:
-            StoreFull, StoreBusy: there is none; another process has its name.
+            StoreFull, StoreBusy: the directory is full; another process has its name.
         """
         if kind is Kind.FULL:
             raise StoreFull(f"{self.address} takes no more members")
@@ -198,14 +199,14 @@ class RemoteDirectory:
     ) -> bool:
         generation, number = self._numbers.get(member.name, (0, 0))
         if generation != member.generation:
-            number = 0  # of no membership; the directory is asked all the same, and is there or not
+            number = 0  # of no membership; still sent, to see if the directory answers
         head = Head(kind, first=sizes[0], second=sizes[1], sequence=sequence, number=number)
         with self._wire(deadline) as wire:
             return wire.ask(head.pack() + tags, deadline).kind is Kind.YES
 
     @contextmanager
     def _wire(self, deadline: Deadline) -> Iterator[Wire]:
-        """A connection.
+        """Yield a connection.
 
         Raises:
             StoreUnreachable: there is none in time, or the answer did not come in time.

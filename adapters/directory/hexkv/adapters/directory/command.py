@@ -31,8 +31,8 @@ from hexkv.plugins.families import Family, Sample, text_format
 from hexkv.plugins.observing import check_observed, serve_at
 
 _SWITCH = 0.0005
-"""Seconds after which a thread that computes lets another one run: a question waits for no more
-than that behind a snapshot."""
+"""Seconds after which a computing thread yields to another: a query waits no longer than that
+during a snapshot."""
 
 
 class ObservedCell:
@@ -117,7 +117,7 @@ def serve(  # noqa: PLR0913
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command, for a plugin."""
     app = new_app("Say to other nodes which of them holds which chunks.")
     app.command()(serve)
     return run_app(app, "hexkv directory", arguments)

@@ -21,12 +21,12 @@ from hexkv.ports import (
 
 
 class LocalDirectory:
-    """What a cell knows, as a directory. Safe from any thread."""
+    """A directory over a cell. Safe from any thread."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
         self._numbers: dict[str, tuple[int, int]] = {}
-        """Generation and number of the membership that each node began here last."""
+        """Generation and number of the last membership that each node began here."""
         self._proof = new_proof()
         self._holders = Holders()
         self._closed = False
@@ -74,7 +74,7 @@ class LocalDirectory:
             if located.version != holders.version:
                 version, columns = self.cell.columns()
                 holders = self._holders = Holders(version, dict(columns))
-            if located.version == holders.version:  # else the members changed in between
+            if located.version == holders.version:  # otherwise the members changed in between
                 return holders.of(located.rows)
 
     def members(self, deadline: Deadline) -> Sequence[Member]:
@@ -96,7 +96,7 @@ class LocalDirectory:
 
 
 class Holders:
-    """The members that rows stand for, of one version of the columns."""
+    """The members of the columns in rows, of one version of the columns."""
 
     def __init__(self, version: int = -1, columns: dict[int, Member] | None = None) -> None:
         self.version = version
@@ -104,7 +104,7 @@ class Holders:
         self._cached = lru_cache(maxsize=4096)(self._named)
 
     def of(self, rows: Rows) -> list[tuple[Member, ...]]:
-        """For each row the members of its columns."""
+        """Return, for each row, the members of its columns."""
         if rows.shape[1] == 1:
             return list(map(self._cached, rows[:, 0].tolist()))
         whole = [int.from_bytes(row.tobytes(), "little") for row in rows]
@@ -116,10 +116,10 @@ class Holders:
 
 
 def checked(*batches: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
-    """The first of *batches*.
+    """Return the first of *batches*.
 
     Raises:
-        InvalidRequest: they have more keys than a message takes.
+        InvalidRequest: they have more keys than a message allows.
     """
     if sum(map(len, batches)) > REPORT_KEYS:
         raise InvalidRequest(f"more than {REPORT_KEYS} keys in a batch")

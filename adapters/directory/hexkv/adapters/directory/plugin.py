@@ -1,4 +1,4 @@
-"""Tells hexkv about the directories. Imported at discovery, so it stays light."""
+"""Registers the directories with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _SCHEME = "hexkv-directory"
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """How servers are known, and what they ask for."""
+    """The settings for access to servers: a secret, and TLS."""
 
     secret: Secret = NO_SECRET
-    """What servers ask for; empty where they ask for nothing."""
+    """The secret that servers require; empty for none."""
 
     secret_file: FilePath = ""
     """A file that holds the secret instead. Line ends at its end do not count."""
 
     tls: bool = False
-    """Encrypt. A server's certificate must be good for the host in its address."""
+    """Encrypt. A server's certificate must be valid for the host in its address."""
 
     tls_ca: FilePath = ""
     """A file of authorities to trust instead of the system's."""
 
     tls_certificate: FilePath = ""
-    """A file with this end's certificate and key, for a server that asks for one."""
+    """A file with this end's certificate and key, for a server that requires one."""
 
     def __post_init__(self) -> None:
         if self.secret and self.secret_file:
@@ -56,10 +56,10 @@ class _Access:
             raise SettingError("tls", "tls_ca and tls_certificate mean nothing without it")
 
     def known(self) -> bytes:
-        """The secret.
+        """Return the secret.
 
         Raises:
-            ConfigError: the file that has it cannot be used.
+            ConfigError: its file cannot be used.
         """
         from hexkv.adapters.net.security import read_secret
 
@@ -69,7 +69,7 @@ class _Access:
         return self.secret.reveal().encode()
 
     def context(self) -> SSLContext | None:
-        """What encrypts connections to servers, if anything does.
+        """Return the TLS context for connections to servers, or ``None``.
 
         Raises:
             ConfigError: a file cannot be used.
@@ -80,7 +80,7 @@ class _Access:
         return trust.context(setting="tls_ca") if self.tls else None
 
     def client(self, address: str) -> RemoteDirectory:
-        """The directory at *address*."""
+        """Return the directory at *address*."""
         from hexkv.adapters.directory.client import RemoteDirectory
 
         place = Address.of_url(address, _SCHEME)
@@ -95,7 +95,7 @@ class EmbeddedSettings(_Access):
     """``host:port`` of ``hexkv directory``."""
 
     second: str = ""
-    """Of another one, which is told the same and asked where the first does not answer."""
+    """``host:port`` of a replica, which gets the same reports and is queried if the first fails."""
 
     def __post_init__(self) -> None:
         _Access.__post_init__(self)
@@ -117,17 +117,18 @@ class StaticSettings(_Access):
     the machine."""
 
     over_channel: bool = False
-    """Whether *peers* are where nodes serve their chunks, and are asked there: then nothing else
-    listens. Secrets and TLS are the channel's."""
+    """True if *peers* are the addresses at which nodes serve their chunks, and are queried there:
+    then nothing else listens. Secrets and TLS are the channel's."""
 
     listen: str = ""
-    """``host:port`` at which this node answers the others; empty if nobody is to ask it."""
+    """``host:port`` at which this node answers the others; empty if it answers none."""
 
     tls_client_ca: FilePath = ""
-    """A file of authorities whose certificates others must show where this node listens."""
+    """A file of authorities that must have signed the certificates of others, where this node
+    listens."""
 
     entries: int = 1 << 22
-    """Chunks of this node that are known at most."""
+    """Chunks of this node in the directory at most."""
 
     def __post_init__(self) -> None:
         _Access.__post_init__(self)
@@ -168,7 +169,7 @@ def _open_static(settings: StaticSettings, context: OpenContext) -> object:
 
 
 def _serving(settings: StaticSettings, cell: Cell, clock: Clock) -> Callable[[], DirectoryServer]:
-    """What gives a server of *cell* where the settings say.
+    """Return a function that serves *cell* at the address of the settings.
 
     Raises:
         ConfigError: a file cannot be used.
@@ -195,7 +196,7 @@ def _serving(settings: StaticSettings, cell: Cell, clock: Clock) -> Callable[[],
 
 
 def _asked(settings: StaticSettings, context: OpenContext) -> Sequence[Asked]:
-    """The other nodes."""
+    """Return the other nodes."""
     from hexkv.adapters.directory.asking import ChannelPeer
 
     if not settings.over_channel:

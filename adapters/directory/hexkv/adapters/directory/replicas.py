@@ -1,4 +1,4 @@
-"""One directory on several servers, each of which knows everything."""
+"""One directory on several servers, each of which has all entries."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 
 class ReplicatedDirectory:
-    """Asks one of several directories, and the next one where that does not answer.
+    """Queries one of several directories, and the next one if that does not answer.
 
-    A node's reports go to each of *replicas* by itself (:class:`~hexkv.ports.SupportsReplicas`),
-    so that one which is away, or was started anew, keeps nobody waiting. Who reports to this one
-    as a whole is told to join again where any replica needs it.
+    A node's reports go to each of *replicas* separately (:class:`~hexkv.ports.SupportsReplicas`),
+    so that a replica which is down, or has restarted, delays no node. A node that reports to this
+    object as a whole must join again if any replica needs it.
 
     Args:
-        replicas: in the order in which they are asked.
+        replicas: in the order of queries.
         clock: for *pause*.
-        pause: seconds for which one that did not answer is asked last.
+        pause: seconds for which a replica that did not answer is queried last.
     """
 
     def __init__(self, replicas: Sequence[Directory], clock: Clock, pause: float = 5.0) -> None:
@@ -74,7 +74,7 @@ class ReplicatedDirectory:
             replica.close()
 
     def _everywhere(self, call: Callable[[Directory], bool]) -> bool:
-        """True if no replica says otherwise; one that does not answer says nothing.
+        """Call every replica. True if all that answer return True.
 
         Raises:
             StoreError: none answers.
@@ -92,7 +92,7 @@ class ReplicatedDirectory:
         return all(verdicts)
 
     def _first(self, call: Callable[[Directory, Deadline], T], deadline: Deadline) -> T:
-        """What the first says that answers.
+        """Return the answer of the first replica that answers.
 
         Raises:
             StoreError: none does.
@@ -101,7 +101,7 @@ class ReplicatedDirectory:
         order = sorted(range(len(self.replicas)), key=lambda it: self._silent_until[it] > now)
         failure: StoreError = StoreUnreachable("there is no directory")
         for place, number in enumerate(order):
-            # Each but the last leaves half of the time that there is to the next ones.
+            # Each but the last leaves half of the remaining time to the next ones.
             share = deadline.remaining() / (2 if place + 1 < len(order) else 1)
             try:
                 return call(self.replicas[number], Deadline.after(deadline.clock, share))
@@ -112,7 +112,7 @@ class ReplicatedDirectory:
 
 
 def merged(answers: Iterable[Sequence[Sequence[Member]]], count: int) -> list[tuple[Member, ...]]:
-    """For each of *count* keys the members that any of *answers* names."""
+    """Return, for each of *count* keys, the members in any of *answers*."""
     columns = list(answers)
     if not columns:
         return [()] * count

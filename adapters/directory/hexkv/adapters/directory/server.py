@@ -1,4 +1,4 @@
-"""A cell as a server, for other processes' :class:`~hexkv.adapters.directory.client`."""
+"""A server of a cell, for other processes' :class:`~hexkv.adapters.directory.client`."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class DirectoryServer(StreamServer):
         connections: int = 512,
         patience: float = 10.0,
     ) -> None:
-        """Serve what connects to *listener*; :meth:`run` does it.
+        """Prepare to serve the clients of *listener*; :meth:`run` serves them.
 
         Args:
-            listener: bound and listening, from now on the server's.
-            cell: what is served.
+            listener: bound and listening; the server owns it from now on.
+            cell: the cell to serve.
             clock: for deadlines.
             secret: that clients must know.
             tls: wraps every connection.
-            connections: how many there may be, as of every :class:`StreamServer`.
+            connections: the number allowed, as in every :class:`StreamServer`.
             patience: seconds for a message that has begun.
 
         Raises:
-            ConfigError: other machines could connect, and nothing keeps anybody out.
+            ConfigError: other machines could connect without any check.
         """
         self._cell = cell
         self._secret = secret

@@ -42,8 +42,8 @@ class Session:
         """Answer until the connection ends.
 
         Raises:
-            OutOfTime, ConnectionBroken: the connection is over, as every one is at last.
-            BadMessage, Refused: the client does not speak the protocol, or knows no secret.
+            OutOfTime, ConnectionBroken: the connection is over; every session ends by an error.
+            BadMessage, Refused: the client does not speak the protocol, or know the secret.
         """
         self._greet()
         answers: dict[Kind, Callable[[Head, bytes, Tags], list[bytes]]] = {
@@ -83,7 +83,7 @@ class Session:
         connection.known = True
 
     def _receive(self, head: Head) -> tuple[bytes, Tags]:
-        """What follows a head: text, and tags."""
+        """Receive the parts after a head: text, and tags."""
         size = head.text + (head.first + head.second) * TAG_BYTES
         if not size:
             return b"", _NONE
@@ -149,7 +149,7 @@ class Session:
     def _members(self, head: Head, text: bytes, tags: Tags) -> list[bytes]:
         del head, tags
         version, columns = self._cell.columns()
-        if text:  # of one node, the last life, which may be over
+        if text:  # the last life of one node, which may have ended
             name = text.decode(errors="replace")
             last = self._cell.last_life(name)
             columns = [(0, Member(name, last))] if last else []

@@ -1,4 +1,4 @@
-"""A directory without a server of its own: every node is asked for what it holds."""
+"""A directory without a server of its own: it queries every node for its chunks."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from hexkv.ports import (
 log = logging.getLogger("hexkv")
 
 _WAITING = 8
-"""Questions to one node that may wait; beyond, it counts as one that does not answer."""
+"""Queries to one node that may wait; beyond, it counts as one that does not answer."""
 
 
 _FAREWELL = 0.8
-"""Seconds that the end waits for the server's threads."""
+"""Seconds that closing waits for the server's threads."""
 
 
 class Asked(Protocol):
-    """A node, or whatever asks it: by the directory's wire, or by a question of a channel."""
+    """A node, or its client: by the directory's wire, or by a question of a channel."""
 
     def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[Sequence[Member]]:
-        """For each key the node itself, if it holds it. Raises as a directory."""
+        """Return, for each key, the node itself if it holds it. Raises as a directory."""
         ...
 
     def members(self, deadline: Deadline) -> Sequence[Member]:
-        """The node itself, if it has joined. Raises as a directory."""
+        """Return the node itself, if it has joined. Raises as a directory."""
         ...
 
     def close(self) -> None:
@@ -51,18 +51,18 @@ class Asked(Protocol):
 
 
 class StaticDirectory:
-    """Knows what this node holds, and asks a list of others for what they do.
+    """Knows this node's chunks, and queries a list of other nodes for theirs.
 
-    Each of them has a thread here, so that the slowest one delays no other. One that does not
-    answer by a deadline is not asked again for a while. A dead node's entries are gone with it.
+    Each of them has a thread here, so that the slowest one delays no other. A node that does not
+    answer by a deadline is not queried again for a while. A dead node's entries end with it.
 
     Args:
-        own: what this node reports, and answers from.
+        own: the directory of this node's reports, from which it answers.
         peers: the other nodes.
         clock: for *pause*.
-        serve: gives a server that answers others from *own*, each time at the same address.
-            ``None`` where nobody is to ask this node.
-        pause: seconds for which a node that does not answer is left alone, at most: a sixteenth of
+        serve: returns a server that answers others from *own*, each time at the same address.
+            ``None`` if no other node queries this one.
+        pause: seconds at most for which a node that does not answer is not queried: a sixteenth of
             it after the first time, and twice as long after each further one.
 
     Raises:
@@ -139,7 +139,7 @@ class StaticDirectory:
     def _ask(
         self, keys: Sequence[ChunkKey], deadline: Deadline
     ) -> list[Sequence[Sequence[Member]]]:
-        """The answers of those who give one in time."""
+        """Return the answers of the nodes that answer in time."""
         question = _Question(keys, deadline)
         asked = [peer for peer in self._peers if peer.ask(question)]
         question.wait(len(asked))
@@ -150,7 +150,7 @@ class StaticDirectory:
 
 
 class _Question:
-    """One that several nodes are asked."""
+    """A query to several nodes."""
 
     def __init__(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
         self.keys = keys
@@ -160,7 +160,7 @@ class _Question:
         self._changed = Condition()
 
     def give(self, peer: _Peer, answer: Sequence[Sequence[Member]] | None) -> None:
-        """Note what *peer* says, if that is anything."""
+        """Note the answer of *peer*, if it is valid."""
         with self._changed:
             self.done.add(peer)
             if answer is not None and len(answer) == len(self.keys):
@@ -168,13 +168,13 @@ class _Question:
             self._changed.notify()
 
     def wait(self, count: int) -> None:
-        """Wait until so many have answered, or the deadline has passed."""
+        """Wait until *count* nodes have answered, or the deadline has passed."""
         with self._changed:
             self._changed.wait_for(lambda: len(self.done) >= count, self.deadline.remaining())
 
 
 class _Peer:
-    """A node, and the thread that asks it."""
+    """A node, and the thread that queries it."""
 
     def __init__(self, asked: Asked, clock: Clock, pause: float) -> None:
         self._asked = asked
@@ -182,13 +182,13 @@ class _Peer:
         self._pause = pause
         self._alone_until = 0.0
         self._failures = 0
-        """In a row."""
+        """Consecutive failures."""
         self._lock = Lock()
         self._waiting: Queue[_Question | None] = Queue(_WAITING)
         self._thread: Thread | None = None
 
     def ask(self, question: _Question) -> bool:
-        """Have it answer *question*. False if it is not asked."""
+        """Queue *question* for it. False if it is not queried."""
         if self._clock.now() < self._alone_until:
             return False
         with self._lock:
@@ -202,7 +202,7 @@ class _Peer:
         return True
 
     def members(self, deadline: Deadline) -> Sequence[Member]:
-        """The node, if it answers."""
+        """Return the node, if it answers."""
         if self._clock.now() < self._alone_until:
             return ()
         try:
@@ -212,9 +212,9 @@ class _Peer:
             return ()
 
     def leave_alone(self) -> None:
-        """Do not ask it for a while."""
+        """Do not query it for a while."""
         now = self._clock.now()
-        if now >= self._alone_until:  # else the same failure was noted already
+        if now >= self._alone_until:  # otherwise the same failure was noted already
             pause = self._pause / 16 * 2 ** min(self._failures, 4)
             self._alone_until = now + pause
             self._failures += 1
@@ -222,7 +222,7 @@ class _Peer:
     def close(self) -> None:
         """End its connections, and its thread as soon as it notices."""
         self._asked.close()
-        with suppress(Full):  # then every question fails at once, and it ends with the process
+        with suppress(Full):  # then every query fails at once, and the thread ends with the process
             self._waiting.put_nowait(None)
         self._alone_until = float("inf")
 

@@ -1,7 +1,7 @@
-"""Which columns have a tag: an open-addressing table in two arrays, worked on in whole batches.
+"""The columns that hold a tag: an open-addressing table in two arrays, used in whole batches.
 
 A slot has a tag and a row of bits, one for each column: 16 bytes with 64 columns. Slots are probed
-by double hashing. A slot without a bit is free, and keeps its tag so that probing goes on behind
+by double hashing. A slot without a bit is free, and keeps its tag so that probing continues after
 it; one that was never used has tag 0 and ends the probing.
 
 Each batch takes a few array operations for each round of probing, of which there are about ten; so
@@ -16,34 +16,34 @@ import numpy.typing as npt
 from hexkv.adapters.directory.tags import Tags
 
 Rows = npt.NDArray[np.uint64]
-"""One row of words per tag; bit ``column % 64`` of word ``column // 64`` stands for a column."""
+"""One row of words per tag; bit ``column % 64`` of word ``column // 64`` represents a column."""
 
 _Slots = npt.NDArray[np.intp]
 
 WORD = 64
 _SMALLEST = 12
-"""Of the table: the power of two of its slots."""
+"""The smallest size of the table: the power of two of its slots."""
 
 _FULL = 0.66
-"""Part of the slots that may have a tag: beyond, absent tags take too many rounds."""
+"""Share of the slots that may have a tag: beyond, absent tags take too many rounds."""
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio (Knuth, TAOCP 6.4): consecutive tags lie far apart."""
 
 _HALF = np.uint64(32)
-"""Bits by which a tag is shifted and mixed with itself: tags at equal distances would else have
-slots and steps at equal distances, too, and probe the same places one after the other."""
+"""Bits by which a tag is shifted and mixed with itself: otherwise tags at equal distances would
+have slots and steps at equal distances, too, and probe the same slots one after another."""
 
 _REBUILT = 1 << 16
-"""Rows that are moved in one batch."""
+"""Rows moved in one batch."""
 
 
 class Table:
     """Tags, each with a set of columns. Not safe from several threads at a time.
 
     Args:
-        columns: how many there may be.
-        most: tags that it takes at least; beyond twice as many, new ones are left out.
+        columns: the number allowed.
+        most: tags that it takes at least; beyond twice as many, new ones are dropped.
     """
 
     def __init__(self, columns: int, most: int) -> None:
@@ -51,14 +51,14 @@ class Table:
         self._largest = max(_SMALLEST, int(most / _FULL).bit_length())
         self._make(_SMALLEST)
         self.dropped = 0
-        """Tags that were left out for want of room, so far."""
+        """Tags dropped because the table was full, so far."""
 
     def __len__(self) -> int:
         return self._live
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
+        """The size of the arrays in bytes."""
         return self._tags.nbytes + self._rows.nbytes
 
     def add(self, tags: Tags, column: int) -> None:
@@ -89,14 +89,14 @@ class Table:
         self._live -= int(before.sum() - self._taken(slots).sum())
 
     def rows(self, tags: Tags) -> Rows:
-        """The columns of each tag."""
+        """Return the columns of each tag."""
         found = self._find(tags)
         rows = self._rows[found]
         rows[found < 0] = 0
         return rows
 
     def wipe(self, columns: Rows) -> None:
-        """Clear all columns of the row *columns*, for every tag. The one walk there is."""
+        """Clear all columns of the row *columns*, for every tag. The only full scan."""
         for word in range(self._words):
             if columns[word]:
                 self._rows[:, word] &= ~columns[word]
@@ -112,7 +112,7 @@ class Table:
         """Slots that have a bit."""
 
     def _start(self, tags: Tags) -> tuple[_Slots, _Slots]:
-        """Where probing begins for each tag, and by how much it goes on."""
+        """Return the first slot of each tag's probing, and its step."""
         mixed = (tags ^ tags >> _HALF) * _SPREAD
         mixed ^= mixed >> _HALF
         mixed *= _SPREAD
@@ -121,7 +121,7 @@ class Table:
         return slots, steps
 
     def _find(self, tags: Tags) -> _Slots:
-        """The slot of each tag, -1 where there is none."""
+        """Return the slot of each tag, -1 if there is none."""
         slots, steps = self._start(tags)
         found = np.full(len(tags), -1, np.intp)
         todo = np.arange(len(tags))
@@ -137,7 +137,7 @@ class Table:
         return found
 
     def _insert(self, tags: Tags, rows: Rows) -> None:
-        """Give each tag a free slot with its row. None is there or comes twice; there is room."""
+        """Give each tag a free slot with its row. All are new and distinct; the slots suffice."""
         self._live += len(tags)
         slots, steps = self._start(tags)
         ring = (1 << self._power) - 1
@@ -145,7 +145,7 @@ class Table:
             free = ~self._taken(slots)
             claimed = slots[free]
             fresh = self._tags[claimed] == 0
-            # Of several that claim one slot the last has it.
+            # If several claim one slot, the last one gets it.
             self._tags[claimed] = tags[free]
             won = self._tags[claimed] == tags[free]
             self._rows[claimed[won]] = rows[free][won]
@@ -162,13 +162,13 @@ class Table:
         return taken
 
     def _room(self, more: int) -> bool:
-        """Make room for so many new tags. False if there is none."""
+        """Make room for *more* new tags. False if the table is full."""
         if self._used + more <= _FULL * (1 << self._power):
             return True
         wanted = self._live + more
         power = max(_SMALLEST, int(wanted / _FULL).bit_length())
         if power > self._largest:
-            # Slots without a bit are worth a rebuild only where there are many of them.
+            # Slots without a bit are worth a rebuild only if there are many of them.
             if self._used - self._live < (1 << self._largest) // 8:
                 return False
             power = self._largest

@@ -3,7 +3,7 @@
 A tag is the sum of a key's six words of 8 bytes, little-endian, the n-th of them (from 1) times the
 n-th power of 0x9E3779B97F4A7C15, modulo 2**64; 1 in place of 0. Keys are digests, so of a million
 chunks two share a tag with a probability of 3e-8; then each seems to be where the other is, and a
-peer is asked in vain.
+query to a peer misses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Tags = npt.NDArray[np.uint64]
 
 
 def tags_of(keys: Sequence[ChunkKey]) -> Tags:
-    """The tag of each key.
+    """Return the tag of each key.
 
     Raises:
         InvalidRequest: these are no keys.
@@ -38,6 +38,6 @@ def tags_of(keys: Sequence[ChunkKey]) -> Tags:
 
 
 def tags_in(data: bytes | memoryview) -> Tags:
-    """The tags that a message has; a 0, which no key has, is read as 1."""
+    """Return the tags of a message; a 0, which no key has, is read as 1."""
     tags: Tags = np.maximum(np.frombuffer(data, "<u8"), np.uint64(1))
     return tags

@@ -1,4 +1,4 @@
-"""Messages between a directory and those who report to it or ask it.
+"""Messages between a directory and the nodes that report to it or query it.
 
 A connection begins with a greeting and a challenge (:mod:`hexkv.adapters.net.handshake`)::
 
@@ -18,14 +18,14 @@ answered. Both begin with a head, all numbers little-endian::
 | REPORT | | tags added, removed | of the report | membership | kind |
 | HEARTBEAT | | | of the last report | membership | kind |
 | LEAVE | | | | membership | kind |
-| LOCATE | | tags | version that the asker knows | | rows of so many words, members |
+| LOCATE | | tags | version that the client knows | | rows, each of *words* words, and members |
 | MEMBERS | nothing, or a name | | | | members that are alive, or that node's last life |
 
-The proof is a number that a client makes up and keeps: while a node gives signs of life, its name
-is joined again by the same one alone.
+The proof is a number that a client chooses and keeps: while a node sends heartbeats, its name can
+be joined again only by the same proof.
 
-The answer to LOCATE has the version as its sequence, as many rows as there were tags, and behind
-them the members of that version, with their columns, unless the asker knows it. *first* is the
+The answer to LOCATE has the version as its sequence, as many rows as there were tags, and after
+them the members of that version, with their columns, unless the client knows it. *first* is the
 number of rows, *second* the bytes of the members.
 """
 
@@ -53,15 +53,15 @@ MOST_TAGS = REPORT_KEYS
 """Tags of one message."""
 
 AHEAD = 8 << 10
-"""Bytes that are received with the head of a message, so that most take one call of the system."""
+"""Bytes received with the head of a message, so that most take one system call."""
 
 _LONGEST_TEXT = _MEMBER.size + 255 + 1024 + 255
 MOST_MEMBERS_BYTES = 16 << 20
-"""Bytes of the members of an answer that a client takes."""
+"""Bytes of the members in an answer that a client accepts."""
 
 
 class Kind(IntEnum):
-    """Of a request, and of an answer."""
+    """The kind of a request, and of an answer."""
 
     JOIN = 1
     PART = 2
@@ -74,13 +74,13 @@ class Kind(IntEnum):
 
     YES = 32
     NO = 33
-    """The node is to join again, or is a life that is over."""
+    """The node must join again, or is a life that has ended."""
 
     FULL = 34
-    """There are as many members as there may be."""
+    """The directory has its limit of members."""
 
     TAKEN = 35
-    """Another process has the name, and gives signs of life: that takes its proof."""
+    """Another process has the name, and sends heartbeats: joining requires its proof."""
 
 
 class Head(NamedTuple):
@@ -95,12 +95,12 @@ class Head(NamedTuple):
     number: int = 0
 
     def pack(self) -> bytes:
-        """As bytes."""
+        """Return the head as bytes."""
         return _HEAD.pack(*self)
 
 
 def unpack(data: bytes) -> Head:
-    """The head in *data*.
+    """Return the head in *data*.
 
     Raises:
         BadMessage: it is none.
@@ -113,10 +113,10 @@ def unpack(data: bytes) -> Head:
 
 
 def unpack_request(data: bytes) -> Head:
-    """Likewise, of a request.
+    """Return the head of a request.
 
     Raises:
-        BadMessage: it is none, or claims more than there may be.
+        BadMessage: it is none, or its sizes are over the limit.
     """
     head = unpack(data)
     if head.text > _LONGEST_TEXT or head.first + head.second > MOST_TAGS:
@@ -125,7 +125,7 @@ def unpack_request(data: bytes) -> Head:
 
 
 def pack_members(columns: Iterable[tuple[int, Member]]) -> bytes:
-    """Members with their columns."""
+    """Return members with their columns as bytes."""
     parts = []
     for column, member in columns:
         texts = [text.encode() for text in (member.name, member.address, member.admin)]
@@ -135,7 +135,7 @@ def pack_members(columns: Iterable[tuple[int, Member]]) -> bytes:
 
 
 def unpack_members(data: bytes) -> Iterator[tuple[int, Member]]:
-    """What :func:`pack_members` was given.
+    """Yield the members and columns packed by :func:`pack_members`.
 
     Raises:
         BadMessage: these are no members.
@@ -157,7 +157,7 @@ def unpack_members(data: bytes) -> Iterator[tuple[int, Member]]:
 
 
 def _ends(start: int, sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Where each of neighbouring texts ends, and its size."""
+    """Yield the end of each of consecutive texts, and its size."""
     for size in sizes:
         start += size
         yield start, size
