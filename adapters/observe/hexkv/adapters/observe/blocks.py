@@ -1,8 +1,8 @@
-"""A chunk as routers know it: blocks of tokens, each named by all tokens up to its end.
+"""A chunk as routers see it: blocks of tokens, each named by all tokens up to its end.
 
-A router hashes nothing of ours: it takes the numbers that events give, and the tokens beside them.
-So a block's number is a hash of the number before and of its tokens, and equal tokens have equal
-numbers whatever chunk or tail of a chunk they lie in.
+A router does not compute our hashes: it takes the numbers in events, and the tokens beside them. So
+a block's number is a hash of the previous number and of its tokens, and equal tokens have equal
+numbers in whichever chunk or tail of a chunk they are.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ Event = dict[str, Any]
 
 
 class Block(NamedTuple):
-    """What the blocks of one adapter (LoRA) have in common."""
+    """The common properties of the blocks of one adapter (LoRA)."""
 
     tokens: int
     lora: str
 
     @property
     def root(self) -> bytes:
-        """What stands for the block before the first one."""
+        """The name that represents the block before the first one."""
         return _hashed(self.lora.encode())
 
 
 class KnownChunk:
-    """The blocks of one chunk, and where they are announced."""
+    """The blocks of one chunk, and the media on which they are announced."""
 
     __slots__ = ("announced", "block", "depth", "hashes", "parent", "tokens")
 
     def __init__(self, block: Block, parent: bytes | None, depth: int, tokens: bytes) -> None:
-        """Of *tokens*, whole blocks of which *depth* stand before, the last one named *parent*."""
+        """Name the blocks of *tokens*, after *depth* others, the last of which is *parent*."""
         self.block = block
         self.parent = parent
         self.depth = depth
@@ -54,15 +54,15 @@ class KnownChunk:
 
     @property
     def last(self) -> bytes | None:
-        """The name of the last block; of the one before where this chunk has none."""
+        """The name of the last block, or of the block before if this chunk has none."""
         return self.hashes[-HASH_BYTES:] or self.parent
 
     def shared(self, others: Sequence[KnownChunk]) -> int:
-        """How many of the first blocks some of *others* has, too."""
+        """Return the number of first blocks that one of *others* has, too."""
         return max((_common(self.hashes, other.hashes) for other in others), default=0)
 
     def stored(self, first: int, medium: str) -> Event:
-        """The event that the blocks from *first* on are there."""
+        """Return the event that the blocks from *first* on are stored."""
         at = first * HASH_BYTES
         parent = self.hashes[at - HASH_BYTES : at] if first else self.parent
         tokens = self.tokens[at // HASH_BYTES * self.block.tokens * TOKEN_BYTES :]
@@ -78,7 +78,7 @@ class KnownChunk:
         }
 
     def removed(self, first: int, medium: str) -> Event:
-        """The event that they are there no more."""
+        """Return the event that the blocks from *first* on are removed."""
         gone = numbers(self.hashes[first * HASH_BYTES :])
         return {"type": "BlockRemoved", "block_hashes": gone, "medium": medium}
 
@@ -87,7 +87,7 @@ CLEARED: Event = {"type": "AllBlocksCleared"}
 
 
 def numbers(hashes: bytes) -> tuple[int, ...]:
-    """The numbers that routers are told."""
+    """Return the numbers in events for *hashes*."""
     return Struct(f">{len(hashes) // HASH_BYTES}Q").unpack(hashes)
 
 
@@ -96,7 +96,7 @@ def _hashed(data: bytes) -> bytes:
 
 
 def _common(a: bytes, b: bytes) -> int:
-    """How many blocks two chunks have in common, from the first on."""
+    """Return the number of common blocks of two chunks, from the first on."""
     most = min(len(a), len(b))
     if a[:most] == b[:most]:
         return most // HASH_BYTES

@@ -1,4 +1,4 @@
-"""The numbers of the events themselves, of the record and of the spans."""
+"""Metrics of the events, of the record and of the spans."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from hexkv.adapters.observe.spans import CallQueue
 
 _PASSED_OVER = ("block", "model", "orphan", "rank", "salt", "version")
-"""Why chunks that were named are not announced; ``docs/observing.md`` explains them."""
+"""Reasons why named chunks are not announced; ``docs/observing.md`` explains them."""
 
 
 def counted(feed: Feed, publisher: Publisher) -> str:
-    """All of them, in Prometheus' text format; every one is there from the start."""
+    """Return the metrics of events, in Prometheus' text format; each exists from the start."""
     ledger, held = feed.ledger, feed.held
     announced = dict(zip(held, ledger.announced, strict=True))
     unknown = {name: max(0, count - announced[name]) for name, count in held.items()}
@@ -65,14 +65,14 @@ def counted(feed: Feed, publisher: Publisher) -> str:
 
 
 def turned_away(counts: Mapping[TurnedAway, int]) -> str:
-    """Connections for numbers and probes that were turned away, in the same format."""
+    """Return the metrics of connections that were turned away, in the same format."""
     samples = [Sample((("reason", str(why)),), counts.get(why, 0)) for why in TurnedAway]
     text = "Connections for numbers and probes that were turned away."
     return text_format([Family("hexkv_http_turned_away_total", "counter", text, samples)])
 
 
 def recorded(recorder: Recorder) -> str:
-    """What a record has taken, in the same format."""
+    """Return the metrics of a record, in the same format."""
     counts = [
         ("calls", "Calls that were recorded.", recorder.calls),
         (
@@ -91,7 +91,7 @@ def recorded(recorder: Recorder) -> str:
 
 
 def counted_spans(calls: CallQueue, exporter: Exporter) -> str:
-    """Likewise of what goes to a collector."""
+    """Return the metrics of spans for a collector, in the same format."""
     return text_format(
         [
             _total("sent", "Spans that the collector took.", exporter.spans, "spans"),

@@ -1,4 +1,4 @@
-"""Where spans go: a collector that takes OTLP over HTTP, from a thread of our own.
+"""Sends spans to a collector that accepts OTLP over HTTP, from a thread of its own.
 
 https://opentelemetry.io/docs/specs/otlp/#otlphttp
 """
@@ -18,18 +18,18 @@ from hexkv.ports import Clock
 log = logging.getLogger("hexkv")
 
 _BEAT = 1.0
-"""Seconds between two requests, so that calls go together. The first failure doubles it."""
+"""Seconds between two requests, to batch calls. Each failure doubles it, up to the limit below."""
 
 _LONGEST_BEAT = 30.0
 _PATIENCE = 5.0
 """Seconds that the collector may be silent."""
 
 _CALLS = 512
-"""In a request: some 300 KiB."""
+"""Calls in a request: some 300 KiB."""
 
 _TRIES = 5
 _AGAIN = (429, 502, 503, 504)
-"""Answers after which the same request may be sent again."""
+"""Statuses after which the same request may be sent again."""
 
 _CLOSING = 0.5
 _ANSWER = 64 << 10
@@ -37,7 +37,7 @@ _ANSWER = 64 << 10
 
 
 class Exporter:
-    """Sends what waits, about once a second, until it is closed."""
+    """Sends the waiting calls, about once a second, until it is closed."""
 
     def __init__(
         self,
@@ -49,21 +49,21 @@ class Exporter:
         authorization: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Begin to send the calls in *queue*, as *encoder* writes them, to *collector*.
+        """Begin to send the calls in *queue*, encoded by *encoder*, to *collector*.
 
         Args:
-            queue: of what has ended.
+            queue: of calls that have ended.
             encoder: writes requests.
-            collector: takes them.
+            collector: receives them.
             clock: of the calls.
             authorization: the header of that name; empty: none.
             tls: wraps the connections to a collector that has TLS.
         """
         self.spans = 0
-        """Spans that the collector took."""
+        """Spans that the collector accepted."""
 
         self.lost = 0
-        """Spans that it did not take."""
+        """Spans that it did not accept."""
 
         self._queue = queue
         self._encoder = encoder
@@ -80,7 +80,7 @@ class Exporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Send what is left, within half a second. Never raises; twice is allowed."""
+        """Send the rest, within half a second. Never raises; twice is allowed."""
         self._ending.set()
         self._thread.join(_CLOSING)
 
@@ -91,7 +91,7 @@ class Exporter:
         self._send_all(_CLOSING)
 
     def _send_all(self, patience: float) -> bool:
-        """Send what waits. False if the collector does not take it now."""
+        """Send the waiting calls. False if the collector does not accept them now."""
         while True:
             if self._pending is None:
                 calls = self._queue.take(_CALLS)
@@ -114,7 +114,7 @@ class Exporter:
             return False
 
     def _send(self, body: bytes, patience: float) -> tuple[str, bool]:
-        """Why the collector does not take *body*, empty if it does; and if it may another time."""
+        """Return why the collector rejects *body*, empty if it does not; and True to retry."""
         to = self._collector
         connection = (
             HTTPSConnection(to.host, to.port, timeout=patience, context=self._tls)

@@ -1,7 +1,8 @@
-"""What tiers and engines tell, on its way to the thread that publishes it. Never waits.
+"""The reports of tiers and engines, queued for the thread that publishes them. Never waits.
 
-Of the tiers only the state is kept, not what led to it: a chunk that comes and goes before anybody
-has looked is not published, and a queue that outgrows its bytes is replaced by all that is held.
+Of the tiers only the state is kept, not its changes: a chunk that comes and goes before the thread
+reads the queue is not published, and a queue that outgrows its bytes is replaced by the set of all
+held chunks.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ from hexkv.plugins.reporting import ChangeQueue, HeldChunks
 from hexkv.ports import CacheEvent, ContentFeed, NamedPrompt
 
 _TOKENS_WAITING = 16 << 20
-"""Bytes of tokens that may wait to be remembered; what comes beyond is not announced."""
+"""Bytes of tokens that may wait; chunks beyond that are not announced."""
 
 _CHANGES_WAITING = 16 << 20
 _MEMORY, _ANY = "CPU", "DISK"
-"""What routers call host memory, and everything slower. They silently ignore other words."""
+"""The routers' words for host memory, and for everything slower. They ignore other words silently.
+"""
 
 
 class Feed:
-    """See :class:`hexkv.ports.ContentFeed`. One thread takes what has come.
+    """See :class:`hexkv.ports.ContentFeed`. One thread calls :meth:`take`.
 
     Routers follow a prompt from medium to medium in one direction: from a block in memory to one on
-    a disk, never back. So where there are slower tiers, too, ``DISK`` stands for all that is held.
+    a disk, never back. So if there are slower tiers, too, ``DISK`` means all held chunks.
     """
 
     def __init__(self, tiers: Mapping[str, bool], *, block: int, model: str, limit: int) -> None:
-        """Of *tiers* by name, True for those in memory; the others as of a :class:`Ledger`."""
+        """Follow *tiers* by name, True for those in memory; the others as in :class:`Ledger`."""
         self._tiers = tiers
         names = [
             *([_MEMORY] if any(tiers.values()) else []),
@@ -50,10 +52,10 @@ class Feed:
         self._tokens: deque[NewTokens] = deque()
         self._waiting = 0
         self.dropped = 0
-        """Chunks whose tokens found no room to wait."""
+        """Chunks whose tokens did not fit the queue."""
 
         self.passed_over: Counter[str] = Counter()
-        """Chunks that were named in namespaces that are not announced, by why."""
+        """Chunks named in namespaces that are not announced, by reason."""
 
         self.woken, self._wake = socketpair()
         self._wake.setblocking(False)
@@ -98,7 +100,7 @@ class Feed:
         self.wake()
 
     def take(self) -> list[Event]:
-        """The events that what has come leads to."""
+        """Return the events for all that has come."""
         with suppress(BlockingIOError):
             self.woken.recv(64)
         self._signalled = False
@@ -106,10 +108,10 @@ class Feed:
         for held, queue in zip(self._held.values(), self._queues, strict=True):
             if queue.following:
                 changes.append(held.take(queue))
-            else:  # it overflowed: whatever is not among these is gone
+            else:  # it overflowed: chunks not in the snapshot are gone
                 keys = held.snapshot(queue)
                 changes.append((keys, self.ledger.missing(len(changes), keys)))
-        # After the changes: who stores a chunk says its tokens first.
+        # After the changes: a caller names a chunk's tokens before it stores the chunk.
         with self._lock:
             tokens, self._tokens, self._waiting = self._tokens, deque(), 0
         events: list[Event] = []
@@ -124,13 +126,13 @@ class Feed:
         return events
 
     def close(self) -> None:
-        """Take no more signals."""
+        """Ignore further signals."""
         self._signalled = True
         self.woken.close()
         self._wake.close()
 
     def wake(self) -> None:
-        """Have the thread that takes what has come look for it."""
+        """Wake the thread that calls :meth:`take`."""
         if not self._signalled:
             self._signalled = True
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The HTTP server: numbers, whether the process lives, and whether it may be sent requests."""
+"""The HTTP server: metrics, liveness and readiness of the process."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _REQUEST = 64 << 10
 """Bytes of a request, at most."""
 
 _SECONDS, _FIRST = 5.0, 1.0
-"""For a whole request, up to the last byte of its answer, and for its first byte."""
+"""Seconds for a whole request, up to the last byte of its answer, and for its first byte."""
 
 _CLOSING = 1.0
 _PAGE = 256 << 10
-"""Bytes that a connection takes at once: a page of an engine with five tiers has 33 kB."""
+"""Bytes of a connection's send buffer: a page of an engine with five tiers has 33 kB."""
 
 
 class HealthServer:
@@ -60,11 +60,11 @@ class HealthServer:
         Args:
             address: host and port.
             clock: for deadlines.
-            metrics: gives the numbers as text.
-            unready: gives the reason why no requests should be sent here; empty for none.
-            secret: the bearer token that numbers take; empty: none.
+            metrics: returns the metrics as text.
+            unready: returns the reason why no requests should be sent here; empty for none.
+            secret: the bearer token that metrics require; empty: none.
             tls: wraps every connection.
-            connections: at a time, as of every :class:`StreamServer`.
+            connections: at a time, as in every :class:`StreamServer`.
 
         Raises:
             ConfigError: it cannot listen there.
@@ -73,7 +73,7 @@ class HealthServer:
         self.unready = unready
         self.secret = secret
         listener = listen(address.host, address.port)
-        # Connections inherit it: a page fits, so that sending one is not to wait for its reader.
+        # Connections inherit it: a page fits, so sending one does not wait for its reader.
         listener.setsockopt(SOL_SOCKET, SO_SNDBUF, _PAGE)
         self._server = StreamServer(
             listener,
@@ -90,24 +90,24 @@ class HealthServer:
 
     @property
     def turned_away(self) -> Mapping[TurnedAway, int]:
-        """How many connections were turned away, by why."""
+        """The number of connections turned away, by reason."""
         return self._server.turned_away
 
     def close(self) -> None:
-        """Serve no more. What is being answered may go on for a moment."""
+        """Stop serving. Requests under way may take a moment longer."""
         self._server.stop()
         self._thread.join(_CLOSING)
 
     def _attend(self, connection: Connection) -> None:
         # A connection in place of a socket, which only setup() would use.
         answer = _Handler(cast("socket", connection), None, cast("BaseServer", self)).answer
-        if answer:  # else the client has left
+        if answer:  # otherwise the client has left
             connection.engage(connection.opening.remaining())
             connection.send([answer])
 
 
 class _Request(RawIOBase):
-    """What a client sends, up to the deadline of its request."""
+    """The bytes that a client sends, up to the deadline of its request."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -130,10 +130,10 @@ class _Request(RawIOBase):
 class _Handler(BaseHTTPRequestHandler):
     """One request, after which the connection ends."""
 
-    server: HealthServer  # type: ignore[assignment]  # all that it asks of one
+    server: HealthServer  # type: ignore[assignment]  # all that it uses of one
     wfile: BytesIO
     answer: bytes
-    """All of it, once it is made."""
+    """The whole answer, once it is complete."""
 
     request: Connection
     server_version = "hexkv"
@@ -141,8 +141,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         self.rfile = BufferedReader(_Request(self.request))
-        # Heads and pages go out together: whatever a socket is asked for may cost a turn
-        # of the interpreter's lock.
+        # Heads and pages are sent together: each use of a socket may cost a turn of the
+        # interpreter's lock.
         self.wfile = BytesIO()
 
     def finish(self) -> None:
@@ -192,4 +192,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
-        """Nothing: a scrape every few seconds is no news."""
+        """Log nothing: a scrape every few seconds is no news."""

@@ -1,8 +1,8 @@
-"""What routers have been told, and the tokens that it takes to tell them.
+"""The chunks that are announced to routers, and their tokens.
 
-Tiers speak of keys, and a key says nothing of its tokens. Whoever names a prompt passes them on;
-they are remembered in a bounded memory, for as long as the chunk may come and go between tiers.
-What a scan found after a start has no tokens until somebody asks for it: it is not announced.
+Tiers report keys, and a key does not reveal its tokens. The caller that names a prompt passes them
+on; they are kept in bounded memory, as long as the chunk may come and go between tiers. Chunks that
+a scan found after a start have no tokens until a prompt with them is named: they are not announced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hexkv.adapters.observe.blocks import (
 from hexkv.ports import KEY_BYTES, ChunkKey
 
 _CHUNK_BYTES = 750
-"""What a known chunk takes beside its tokens and hashes: measured, objects and tables included."""
+"""Bytes of a known chunk beside its tokens and hashes: measured, objects and tables included."""
 
 _NAMESPACES = 1024
 
@@ -34,7 +34,7 @@ class NewTokens(NamedTuple):
     identity: str
     keys: Sequence[ChunkKey]
     ends: Sequence[int]
-    """The token position behind each, counted from the first of *tokens*."""
+    """The token position after each chunk, counted from the first of *tokens*."""
 
     tokens: bytes
     after: ChunkKey | None
@@ -42,26 +42,26 @@ class NewTokens(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that it takes while it waits."""
+        """The bytes that it takes while it waits."""
         return len(self.tokens) + len(self.keys) * (KEY_BYTES + 64)
 
 
 class Medium(NamedTuple):
-    """What a router calls a kind of tier, and what these tiers hold."""
+    """A router's name for a kind of tier, and the chunks that these tiers hold."""
 
     name: str
     held: Container[ChunkKey]
 
 
 class Ledger:
-    """For one thread, but for :meth:`knows`."""
+    """The announced chunks. For one thread, except :meth:`knows` and :meth:`refuses`."""
 
     def __init__(self, media: Sequence[Medium], *, block: int, model: str, limit: int) -> None:
-        """Of what *media* hold.
+        """Announce the chunks that *media* hold.
 
         Args:
-            media: in the order in which a router looks for a prompt: a block of a later one
-                continues a block of an earlier one.
+            media: in the order of a router's lookup: a block of a later one continues a block of an
+                earlier one.
             block: tokens in a block.
             model: whose chunks are announced; empty: those of every model.
             limit: bytes of memory for tokens and hashes.
@@ -72,7 +72,7 @@ class Ledger:
         self._limit = limit
         self._known: OrderedDict[ChunkKey, KnownChunk] = OrderedDict()
         self._groups: list[dict[bytes, list[KnownChunk]]] = [{} for _ in media]
-        """For each medium what is announced there, by the name of the first block."""
+        """For each medium, the chunks announced there, by the name of the first block."""
 
         self._blocks: dict[str, Block | str] = {}
         self.bytes = 0
@@ -82,22 +82,22 @@ class Ledger:
         """Chunks that are announced on each medium."""
 
         self.forgotten = 0
-        """Chunks that were held and made room for others."""
+        """Chunks that were announced and evicted from this memory."""
 
         self.passed_over: Counter[str] = Counter()
-        """Chunks that were named and are not announced, by why."""
+        """Chunks that were named and are not announced, by reason."""
 
     def knows(self, keys: Sequence[ChunkKey]) -> bool:
         """True if the tokens of all *keys* are known. From any thread."""
         return all(map(self._known.__contains__, keys))
 
     def refuses(self, identity: str) -> str:
-        """Why chunks of a namespace are not announced, once that is known. From any thread."""
+        """Return why chunks of a namespace are not announced, once known. From any thread."""
         found = self._blocks.get(identity)
         return found if isinstance(found, str) else ""
 
     def name(self, new: NewTokens) -> Iterator[Event]:
-        """Remember tokens; the events of chunks that are held already."""
+        """Remember tokens. Yield the events of chunks that are held already."""
         block = self._block_of(new)
         if isinstance(block, str):
             self.passed_over[block] += len(new.keys)
@@ -126,7 +126,7 @@ class Ledger:
         yield from self._make_room()
 
     def missing(self, number: int, held: Sequence[ChunkKey]) -> list[ChunkKey]:
-        """What is announced on medium *number* and not among *held*."""
+        """Return the chunks announced on medium *number* and not in *held*."""
         there = set(held)
         bit = 1 << number
         return [
@@ -136,12 +136,12 @@ class Ledger:
     def change(
         self, number: int, added: Iterable[ChunkKey], gone: Iterable[ChunkKey]
     ) -> list[Event]:
-        """The events of chunks that came to medium *number*, or left it."""
+        """Return the events of chunks that came to medium *number*, or left it."""
         events: list[Event] = []
         for key in gone:
             if (chunk := self._known.get(key)) is not None:
                 events += self._withdraw(number, chunk)
-                if not chunk.announced:  # the first to make room
+                if not chunk.announced:  # the first to be evicted
                     self._known.move_to_end(key, last=False)
         for key in added:
             if (chunk := self._known.get(key)) is not None:
@@ -149,9 +149,9 @@ class Ledger:
         return events
 
     def snapshot(self) -> Iterator[Event]:
-        """All that is announced, as events that lead to it from anywhere; parents first.
+        """Yield events that rebuild all announcements from any state; parents first.
 
-        It may be read bit by bit: what is announced no more by then is left out.
+        It may be read in parts: chunks withdrawn by then are left out.
         """
         yield CLEARED
         for i, medium in enumerate(self._media):
@@ -198,11 +198,11 @@ class Ledger:
                 yield from self._withdraw(number, chunk)
 
     def _block_of(self, new: NewTokens) -> Block | str:
-        """What the blocks of a namespace are, or why its chunks are not announced."""
+        """Return the blocks of a namespace, or the reason why its chunks are not announced."""
         known = found = self._blocks.get(new.identity)
         if found is None:
             found = _block_of(new.identity, self._block, self._model)
-        # Chunks of a namespace have one size, but for the last one of a prompt.
+        # Chunks of a namespace have one size, except for the last one of a prompt.
         if isinstance(found, Block) and any(end % self._block for end in new.ends[:-1]):
             found = "block"
         if found is not known and (known is not None or len(self._blocks) < _NAMESPACES):
@@ -219,9 +219,9 @@ def _block_of(identity: str, tokens: int, model: str) -> Block | str:
         return "version"
     if model and said != model:
         return "model"
-    if salt:  # a router has no word for whose prompt it is, and its tokens are nobody else's
+    if salt:  # routers cannot express a salt, which keeps these tokens private
         return "salt"
-    if rank:  # the first one's says it for all
+    if rank:  # rank 0 announces for all
         return "rank"
     return Block(tokens, lora if isinstance(lora, str) else "")
 

@@ -1,4 +1,4 @@
-"""See :class:`hexkv.ports.Observer`: what the settings have a process show."""
+"""See :class:`hexkv.ports.Observer`: the endpoints that the settings enable."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class ServerObserver:
     """See :class:`hexkv.ports.Observer`."""
 
     def __init__(self, settings: ServerSettings, clock: Clock) -> None:
-        """Of one process.
+        """Create the observer of one process.
 
         Raises:
-            ConfigError: a file cannot be used, or anybody could connect.
+            ConfigError: a file cannot be used, or any client could connect.
         """
         self._settings = settings
         self._clock = clock
@@ -65,7 +65,7 @@ class ServerObserver:
 
     @property
     def port(self) -> int:
-        """Where numbers are served; 0 while they are not."""
+        """The port of the metrics; 0 while they are not served."""
         return 0 if self._server is None else self._server.port
 
     def follow(self, tiers: Mapping[str, bool], *, rank: int = 0) -> ContentFeed | None:
@@ -159,7 +159,7 @@ class ServerObserver:
         """Begin to send *calls*.
 
         Raises:
-            ConfigError: they would leave this machine in the clear, or a file cannot be used.
+            ConfigError: they would leave this machine unencrypted, or a file cannot be used.
         """
         from hexkv.adapters.observe.exporter import Exporter
         from hexkv.adapters.observe.spans import Encoder
@@ -183,10 +183,10 @@ class ServerObserver:
         return Exporter(calls, encoder, collector, self._clock, authorization=said, tls=tls)
 
     def _publish(self, feed: Feed) -> Publisher:
-        """Bind where events are published.
+        """Bind the addresses of events and replays.
 
         Raises:
-            ConfigError: that is not possible.
+            ConfigError: an address cannot be bound.
             AdapterUnavailable: a library is missing.
         """
         settings = self._settings
@@ -207,7 +207,7 @@ class ServerObserver:
                         )
                     announce(text, name, "every client reads the tokens of prompts")
         events = addresses["events"]
-        assert events is not None  # noqa: S101 - or nothing would be followed
+        assert events is not None  # noqa: S101 - otherwise there is no feed
         with about("events"):
             return Publisher(
                 Source(feed.take, feed.ledger.snapshot, feed.woken.fileno(), feed.wake),
@@ -230,7 +230,7 @@ class ServerObserver:
 
 
 def shifted(address: Address, rank: int) -> Address:
-    """The port that the process of *rank* takes of those that begin with *address*'s.
+    """Return the address of the process of *rank*: *address* with its port plus *rank*.
 
     Raises:
         ConfigError: there is no such port.
@@ -241,10 +241,10 @@ def shifted(address: Address, rank: int) -> Address:
 
 
 def numeric(address: Address) -> str:
-    """The first numeric address that a host's name stands for.
+    """Return the first numeric address of a host's name.
 
     Raises:
-        ConfigError: it stands for none.
+        ConfigError: it has none.
     """
     try:
         return str(getaddrinfo(address.host, address.port)[0][4][0])

@@ -1,4 +1,4 @@
-"""Prometheus' text format 0.0.4 as OpenMetrics 1.0, and which of the two a client asks for.
+"""Prometheus' text format 0.0.4 as OpenMetrics 1.0, and the choice of a client between them.
 
 https://prometheus.io/docs/specs/om/open_metrics_spec/
 """
@@ -32,7 +32,7 @@ def _weight(parameters: list[str]) -> float:
 
 
 def as_openmetrics(text: str) -> str:
-    """*text* with counters described under their names without ``_total``, and an end mark."""
+    """Return *text* with counters described without ``_total``, and an end mark."""
     counters = {
         line.split(" ")[2]
         for line in text.splitlines()

@@ -1,4 +1,4 @@
-"""Where a collector of traces listens. Imports no library of theirs, so settings can be checked."""
+"""The address of a collector of traces. Imports no library, so settings can be checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Where one listens."""
+    """The address of a collector."""
 
     host: str
     port: int
@@ -17,13 +17,13 @@ class Collector:
 
     @classmethod
     def parse(cls, text: str) -> Collector:
-        """Of a URL; without a port those of OTLP and of HTTPS are taken.
+        """Return the collector of a URL; the default ports are those of OTLP and of HTTPS.
 
         Raises:
             ValueError: it is none.
         """
         parts = urlsplit(text)
-        if "@" in parts.netloc:  # it is not repeated
+        if "@" in parts.netloc:  # the URL is not repeated in the error
             raise ValueError("a URL with a user or a password in it: give traces_authorization")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{text!r} is no URL of http or https")

@@ -1,4 +1,4 @@
-"""Tells hexkv about observing a process. Imported at discovery, so it stays light."""
+"""Registers the observer of a process with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 

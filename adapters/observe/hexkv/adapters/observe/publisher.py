@@ -1,24 +1,24 @@
-"""KV events over ZeroMQ, as vLLM and SGLang publish theirs, and replays of what was missed.
+"""KV events over ZeroMQ, as vLLM and SGLang publish theirs, and replays of missed batches.
 
-XPUB, a PUB that hears of subscriptions: frames ``topic, sequence (8 bytes, big-endian), msgpack of
+XPUB, a PUB that receives subscriptions: frames ``topic, sequence (8 bytes, big-endian), msgpack of
 [seconds, [event, ...], 0]``.
-ROUTER: asked with ``b"", first sequence`` it answers ``b"", topic, sequence, payload`` for each
+ROUTER: a request ``b"", first sequence`` is answered by ``b"", topic, sequence, payload`` for each
 batch from there on, and at the end the sequence -1 with no payload.
 (vllm/distributed/kv_events.py)
 
-Four things are not as there, each for a listener that comes late or loses a batch:
+Four things differ from there, each for a listener that comes late or loses a batch:
 
 - Sequences begin at the milliseconds of the wall clock, so a new life of the process is a gap for
-  who listened to the last one, and no return to numbers that were seen. The first batch says that
-  everything is cleared.
+  listeners of the last one, and never repeats earlier numbers. The first batch clears everything.
 - A subscription is answered by all that is announced, which goes to all listeners: cleared, and
-  then each block. A router that has outlived the former process learns so that what it knew is
-  void, also where no replay is served; what other routers know is the same afterwards. Changes
-  that come meanwhile are published behind it, so no block comes before its parent.
-- A silence is broken by empty batches, so a loss is noticed though nothing happens any more.
-- Who asks for batches that are not kept any more gets all that is announced instead, under numbers
-  that were missed: cleared, and then each block. Where these are of a life before, or of none, it
-  is published for all to hear, too: some take a replay only if it begins at the number they want.
+  then each block. So a router that has outlived the former process drops its old state, also
+  without a replay; the state of other routers is the same afterwards. Changes during this answer
+  are published after it, so no block comes before its parent.
+- Empty batches end a silence, so a loss is noticed even if no further events come.
+- A listener that requests batches which were dropped gets all that is announced instead, under
+  missed numbers: cleared, and then each block. If these numbers are of an earlier life, or of none,
+  it is published to all listeners, too: some accept a replay only if it begins at the number that
+  they requested.
 """
 
 from __future__ import annotations
@@ -42,55 +42,55 @@ from hexkv.ports import Clock, ConfigError
 log = logging.getLogger("hexkv")
 
 _GATHERED = 0.01
-"""Seconds that events are gathered for one batch."""
+"""Seconds for which events are collected for one batch."""
 
 _PAUSE = 1.0
-"""Seconds between two looks whether it is to end."""
+"""Seconds between two checks for the end."""
 
 _AT_ONCE = 128
 """Events of a batch: about 150 KiB, with 256 tokens each."""
 
 _QUEUED = 256
-"""Batches that wait for one listener; it loses later ones, and asks for them again."""
+"""Batches that wait for one listener; it loses later ones, and requests them again."""
 
 _REPLIED = 8192
-"""Batches that wait for one that has asked for a replay."""
+"""Batches that wait for one listener that has requested a replay."""
 
 _REPLAYS = 4
-"""Replays in a second; who asks for more waits."""
+"""Replays in a second; further requests wait."""
 
 _REFRESHED = 5.0
 """Seconds between two times that everything is published anew."""
 
 _HANDSHAKE_MS = 5000
-"""For the whole greeting of a connection, after which ZeroMQ ends it."""
+"""Milliseconds for the whole greeting of a connection, after which ZeroMQ ends it."""
 
 _SETTLING = 1.0
-"""Seconds between the question of a newcomer and that: he may ask before his subscription is known,
-and would hear none of it."""
+"""Seconds between a new listener's request and the publication of everything: it may send the
+request before its subscription is known, and would miss the publication."""
 
 _SUBSCRIBED = b"\x01"
-"""What the message of a subscription begins with; that of its end begins with a zero."""
+"""The first byte of a subscription's message; that of its end begins with a zero."""
 
 _END = (-1).to_bytes(8, "big", signed=True)
 _PARTING = 0.25
-"""Seconds that replays are answered behind the last batch."""
+"""Seconds for which replays are answered after the last batch."""
 
 _LINGER_MS = 200
 _CLOSING = 1.0
 
 
 class Source(NamedTuple):
-    """Where a publisher has its events from. All of it is called from its thread."""
+    """The source of a publisher's events. All of it is called from its thread."""
 
     take: Callable[[], Iterable[Event]]
-    """What has happened since the last call."""
+    """The events since the last call."""
 
     snapshot: Callable[[], Iterable[Event]]
-    """Events that lead to the present state from any other."""
+    """Events that rebuild the present state from any other."""
 
     woken: int
-    """The descriptor that is readable once there is something to take."""
+    """The descriptor that becomes readable when there are events."""
 
     wake: Callable[[], None]
     """Make it readable. From any thread."""
@@ -116,10 +116,10 @@ class Publisher:
         Args:
             source: of the events.
             clock: for sequences and stamps.
-            events: where batches are published.
-            replay: where they are asked for again; ``None``: nowhere.
+            events: at which batches are published.
+            replay: at which they can be requested again; ``None``: nowhere.
             topic: leads each message.
-            history: bytes of batches that are kept for replays.
+            history: bytes of batches kept for replays.
             beat: seconds of silence before an empty batch.
             snapshots: True if each subscription is answered; otherwise the first one alone is.
 
@@ -148,10 +148,10 @@ class Publisher:
         """True from a subscription until all that is announced is published for it."""
 
         self._anew: Iterator[Event] | None = None
-        """What is left of all that is published anew."""
+        """The rest of the events that are published anew."""
 
         self._wanted: int | None = None
-        """The number that somebody asked for who needs everything anew."""
+        """The number requested by a listener that needs everything anew."""
 
         self._asked = self._latest = 0.0
         self._refreshed = -_REFRESHED
@@ -160,7 +160,7 @@ class Publisher:
         self._context: zmq.Context[Any] = zmq.Context()
         try:
             self._pub = self._bound(zmq.XPUB, events, _QUEUED)
-            self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)  # also what another one subscribes to, too
+            self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)  # also for topics that have a subscriber
             self._router = None if replay is None else self._bound(zmq.ROUTER, replay, _REPLIED)
         except BaseException:
             self._context.destroy(linger=0)
@@ -169,7 +169,7 @@ class Publisher:
         self._thread.start()
 
     def close(self) -> None:
-        """Publish that nothing is there any more, and end."""
+        """Publish that everything is cleared, and end."""
         self._ending.set()
         self._source.wake()
         self._thread.join(_CLOSING)
@@ -243,14 +243,14 @@ class Publisher:
         self.subscriptions += came
 
     def _refresh(self, now: float) -> None:
-        """Publish a part of what is to be published anew."""
+        """Publish a part of the events that are to be published anew."""
         if self._anew is None and not self._begin_anew(now):
             return
         assert self._anew is not None  # noqa: S101 - it has begun
         events = list(islice(self._anew, _AT_ONCE))
         if events:
             self._publish(events)
-            if events != [CLEARED]:  # which alone is nothing that has to be seldom
+            if events != [CLEARED]:  # which alone needs no limit of its rate
                 self._refreshed = now
         else:
             self._anew = None
@@ -263,7 +263,7 @@ class Publisher:
             self._anew = iter(self._source.snapshot())
         elif self._wanted is not None and now >= asked:
             self._anew = iter(self._source.snapshot())
-            if not self._wanted:  # a newcomer: to others it is nothing new
+            if not self._wanted:  # a new listener: the others keep their state
                 next(self._anew)
         else:
             return False
@@ -271,7 +271,7 @@ class Publisher:
         return True
 
     def _part(self) -> None:
-        """Answer who missed something of the end: Dynamo's indexer waits for ever for a replay."""
+        """Answer listeners that missed the end: Dynamo's indexer waits for ever for a replay."""
         until = self._clock.now() + _PARTING
         while self._router is not None and (left := until - self._clock.now()) > 0:
             if self._router.poll(int(left * 1000) + 1):
@@ -291,7 +291,7 @@ class Publisher:
         return self._encoder.encode((self._clock.wall(), events, 0))
 
     def _reply(self, router: zmq.Socket[Any]) -> None:
-        """Answer one who asks for batches, as far as he takes them."""
+        """Answer a request for batches, as far as the listener accepts them."""
         identity, *said = router.recv_multipart()
         if len(said) != 2 or said[0] or len(said[1]) != 8:
             return
@@ -302,20 +302,20 @@ class Publisher:
             if self._wanted is None:
                 self._latest = self._asked + _REFRESHED
             self._wanted = max(first, self._wanted or 0)
-        with suppress(zmq.ZMQError):  # he has gone, or has more to read than he ever asked for
+        with suppress(zmq.ZMQError):  # it has gone, or has too much to read
             for number, payload in self._missed(first):
                 message = identity, b"", self._topic, number.to_bytes(8, "big"), payload
                 router.send_multipart(message, zmq.NOBLOCK)
             router.send_multipart((identity, b"", self._topic, _END, b""), zmq.NOBLOCK)
 
     def _missed(self, first: int) -> list[tuple[int, bytes]]:
-        """The batches from *first* on, or what stands for them."""
+        """Return the batches from *first* on, or their replacement."""
         kept = [batch for batch in self._history if batch[0] >= first]
         if first >= self._next or (kept and kept[0][0] == first):
             return kept
         self.snapshots += 1
         events = list(self._source.snapshot())
-        # Each has a number of its own, and the last one that of the last batch.
+        # Each has its own number, and the last one has that of the last batch.
         count = min(-(-len(events) // _AT_ONCE), self._next - first)
         size = -(-len(events) // count)
         return [

@@ -1,8 +1,8 @@
-"""Writes a record of calls: off their path, in files of bounded size, for the owner alone.
+"""Writes a record of calls: off their path, in files of bounded size, readable by the owner only.
 
 A call is put into a queue that is bounded in bytes; a thread names, encodes and writes it within
-about a second. What finds no room, in the queue or on the disk, is counted as lost and told so in
-the record. Nothing here ever keeps a call waiting or makes it fail.
+about a second. Calls that do not fit the queue or the disk are counted as lost, also in the record.
+Recording never delays a call or makes it fail.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from hexkv.ports import CallSink, Clock, ConfigError, RecordedCache, RecordedCal
 log = logging.getLogger("hexkv")
 
 QUEUE_BYTES = 16 << 20
-"""Of calls that wait to be written, by what they take in memory."""
+"""Bytes of memory of the calls that wait to be written."""
 
 _CALL_BYTES = 1024
 _KEY_BYTES = 96
-"""What a call, and each key in it, takes in memory; at most, as measured with CPython."""
+"""Bytes of memory of a call, and of each key in it; at most, as measured with CPython."""
 
 _LONGEST = 1 << 20
-"""Keys of a call; one of more is lost."""
+"""Keys of a call; a call with more is lost."""
 
 _BEAT = 0.5
-"""Seconds between two looks into the queue."""
+"""Seconds between two checks of the queue."""
 
 _STATE = 10.0
-"""Seconds between two notes of how full the tiers are."""
+"""Seconds between two records of the tiers' usage."""
 
 _AGAIN = 60.0
 """Seconds after which a disk that failed is tried again."""
@@ -55,14 +55,14 @@ class Recorder:
     def __init__(
         self, folder: str, cache: RecordedCache, clock: Clock, *, most: int, files: int
     ) -> None:
-        """Begin a record in *folder*, which is made if need be.
+        """Begin a record in *folder*, which is created if missing.
 
         Args:
-            folder: whose old records make room for this one.
-            cache: what is recorded.
+            folder: its oldest records are deleted to make room for this one.
+            cache: the cache to record.
             clock: of the calls.
             most: bytes of all records in *folder*.
-            files: likewise.
+            files: the number of files in *folder*.
 
         Raises:
             ConfigError: no file can be written there.
@@ -86,20 +86,20 @@ class Recorder:
         self._again = self._began
         self._told = self._began - _STATE
         self._lock = Lock()
-        """Of the queue."""
+        """Guards the queue."""
 
         self._waiting: deque[RecordedCall] = deque()
         self._held = 0
         self._missed = 0
-        """Calls lost that the record does not tell of yet."""
+        """Calls lost that the record does not count yet."""
 
         self._writing = Lock()
-        """Of the files."""
+        """Guards the files."""
 
         self.calls = 0
         self.lost = 0
         self.bytes = 0
-        """All calls and bytes that were written, and all calls that were not."""
+        """Calls written, calls lost, and bytes written."""
 
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ class Recorder:
             self._waiting.append(call)
 
     def close(self) -> None:
-        """Write what waits, and end, within a second."""
+        """Write the waiting calls, and end, within a second."""
         self._ending.set()
         self._thread.join(_CLOSING)
         if not self._writing.acquire(timeout=_CLOSING):
@@ -135,11 +135,11 @@ class Recorder:
             self._writing.release()
 
     def flush(self) -> None:
-        """Write what waits now, and how full the tiers are if that is due."""
+        """Write the waiting calls, and the tiers' usage if that is due."""
         now = self._clock.now()
         tiers: Sequence[TierHealth] = ()
         if now >= self._told + _STATE and not self._ending.is_set():
-            tiers = self._cache.tiers()  # may wait for a node: nothing is held meanwhile
+            tiers = self._cache.tiers()  # may wait for a node: so hold no lock
         with self._writing:
             self._write_waiting()
             if tiers:
@@ -170,7 +170,7 @@ class Recorder:
                 return
 
     def _put(self, line: bytes) -> bool:
-        """Write *line* whole; False if that is not possible."""
+        """Write *line* whole. False if that is not possible."""
         if len(line) > self._size // 2:
             return False
         try:
@@ -202,7 +202,7 @@ class Recorder:
         path = self._folder / f"hexkv-{stamp}-{self._record}-{self._number:06}.jsonl"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.open(path, flags, 0o600)
-        # So that who makes room does not take a file that is being written.
+        # So that another process does not delete a file that is being written.
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._written = 0
         head = {
@@ -227,7 +227,7 @@ class Recorder:
                 os.close(file)
 
     def _make_room(self) -> None:
-        """Delete the oldest files of records until one more has room; not those being written."""
+        """Delete the oldest files of records until one more fits; not those being written."""
         found = [path for path in self._folder.iterdir() if PATTERN.fullmatch(path.name)]
         sizes = {path: _bytes_of(path) for path in found}
         oldest = sorted(sizes, key=_age)
@@ -256,7 +256,7 @@ def _age(path: Path) -> tuple[float, str]:
 
 
 def _delete(path: Path) -> bool:
-    """True unless somebody writes it."""
+    """Delete a file. True unless another recorder is writing it."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

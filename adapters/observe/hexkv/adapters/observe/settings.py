@@ -1,4 +1,4 @@
-"""What can be set about observing a process. Imported at discovery, so it stays light."""
+"""Settings of the observer of a process. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ServerSettings:
     Of the engines of one model the first takes this port, the next one that follows, and so on."""
 
     secret: Secret = NO_SECRET
-    """A bearer token that ``/metrics`` takes."""
+    """A bearer token that ``/metrics`` requires."""
 
     secret_file: FilePath = ""
     """A file that holds the secret instead. Only its owner may read it."""
@@ -42,30 +42,31 @@ class ServerSettings:
     """A file with certificate and key: serve HTTPS."""
 
     tls_client_ca: FilePath = ""
-    """Ask clients for a certificate of these authorities."""
+    """Require a client certificate of these authorities."""
 
     exposed: bool = False
     """True if other machines may connect without any of these, for a network that is guarded
     otherwise."""
 
     connections: int = 64
-    """HTTP connections at a time. One more has the place of the one that is silent for longest."""
+    """HTTP connections at a time. One more takes the place of the one that has been silent for
+    longest."""
 
     events: str = ""
     """``host:port`` where KV events are published, for routers; empty: nowhere. Only the first
     engine of a model publishes."""
 
     replay: str = ""
-    """``host:port`` where batches of events are asked for again; empty: nowhere."""
+    """``host:port`` where batches of events can be requested again; empty: nowhere."""
 
     events_block: int = 16
-    """Tokens in a block, as the router has it. It divides ``chunk.size``."""
+    """Tokens in a block, as in the router's settings. It divides ``chunk.size``."""
 
     events_model: str = ""
     """Announce chunks of this model only; empty: of every one."""
 
     events_topic: str = ""
-    """What each message of events begins with."""
+    """The topic at the start of each message of events."""
 
     events_memory: int = 64 * 2**20
     """Bytes of tokens and hashes that are remembered. A chunk of 256 tokens takes about 2 KiB."""
@@ -77,7 +78,7 @@ class ServerSettings:
     """Seconds of silence before an empty batch."""
 
     events_snapshots: bool = True
-    """True if each subscription is answered by all that is announced, for all routers to hear;
+    """True if each subscription is answered by all that is announced, which goes to all routers;
     otherwise only the first one after a start is."""
 
     record: FilePath = ""
@@ -88,23 +89,23 @@ class ServerSettings:
     """Bytes of all records in that folder; the oldest make room."""
 
     record_files: int = 8
-    """Files in that folder, likewise."""
+    """Files in that folder; the oldest make room."""
 
     traces: str = ""
     """URL of a collector that takes OTLP over HTTP, for a span of each call; empty: nowhere."""
 
     traces_authorization: Secret = NO_SECRET
-    """What it is told in the header ``Authorization``."""
+    """The value of the header ``Authorization`` for it."""
 
     traces_authorities: str = ""
     """A file with the certificates that sign the collector's; empty: the system's."""
 
     traces_service: str = "hexkv"
-    """What traces call this process."""
+    """The name of this process in traces."""
 
     traces_share: float = 1.0
-    """Share of the calls without a parent of which there is a span, from 0.0 to 1.0. A call whose
-    parent was not sampled has none."""
+    """Share of the calls without a parent that get a span, from 0.0 to 1.0. A call whose parent was
+    not sampled gets none."""
 
     traces_memory: int = 4 * 2**20
     """Bytes of calls that wait to be sent; further ones are dropped."""

@@ -1,7 +1,7 @@
-"""Calls as OpenTelemetry's spans: which are kept, how long they wait, and their bytes.
+"""Calls as OpenTelemetry's spans: sampling, a bounded queue, and encoding.
 
 One span for a call, and below it one for each tier that it waited for. There is no semantic
-convention for KV caches: attributes of ours begin with ``hexkv.``, the others are those of
+convention for KV caches: our attributes begin with ``hexkv.``, the others are those of
 https://opentelemetry.io/docs/specs/semconv/gen-ai/.
 """
 
@@ -25,17 +25,17 @@ from hexkv.ports import EndedCall, Lookup, Retrieved, SpanSink, TraceStep
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _SAMPLED = 1
 _CALL_BYTES = 2048
-"""What a call takes while it waits: measured, its result and the tables of that included."""
+"""Bytes of a waiting call: measured, with its result and the result's tables."""
 
 _PART_BYTES = 200
 _CHILDREN = {"retrieve": ("read", "hexkv.read"), "store": ("write", "hexkv.write")}
-"""Of which part of a call, about a tier, the span below it is, and what it is called."""
+"""The part of a call that its child spans measure, one for each tier, and their name."""
 
 Value = str | int | float | Sequence[str]
 
 
 class Parent(NamedTuple):
-    """The span that a call is a part of. Without *span* there is none, and *trace* is new."""
+    """The parent span of a call. Without *span* there is none, and *trace* is new."""
 
     trace: bytes
     span: bytes = b""
@@ -43,7 +43,7 @@ class Parent(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Parent | None:
-        """Of W3C's ``traceparent``; ``None`` if *text* is none."""
+        """Return the parent in W3C's ``traceparent``; ``None`` if *text* is none."""
         match = _PARENT.fullmatch(text)
         if match is None:
             return None
@@ -55,9 +55,9 @@ class Parent(NamedTuple):
 
 
 def running() -> Parent | None:
-    """The span that the program itself is in, if it traces by OpenTelemetry's API.
+    """Return the current span of the program, if it traces by OpenTelemetry's API.
 
-    It is not imported for that: who traces has it.
+    This does not import the API: a program that traces has imported it.
     """
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
@@ -73,21 +73,21 @@ class CallQueue:
     """See :class:`hexkv.ports.SpanSink`. Calls wait here, in bounded memory, for one thread."""
 
     def __init__(self, model: str, rank: int, *, share: float, limit: int) -> None:
-        """Of calls for *model*.
+        """Create an empty queue of calls for *model*.
 
         Args:
             model: whose KV it is.
             rank: of the process among those that share it.
             share: of the calls without a parent that are kept, from 0.0 to 1.0. The others are
                 kept if their parents are.
-            limit: bytes that may wait; what comes beyond is dropped.
+            limit: bytes that may wait; calls beyond that are dropped.
         """
         self.model = model
         self.rank = rank
         self.dropped = 0
-        """Calls that found no room."""
+        """Calls that did not fit the queue."""
 
-        # As consistent sampling has it: by the last 56 bits of a trace.
+        # As in consistent sampling: by the last 56 bits of a trace.
         self._below = round(share * 2**56)
         self._limit = limit
         self._lock = Lock()
@@ -110,7 +110,7 @@ class CallQueue:
             self._calls.append((call, parent, size))
 
     def take(self, most: int) -> list[tuple[EndedCall, Parent]]:
-        """Up to *most* calls, the oldest first."""
+        """Return up to *most* calls, the oldest first."""
         with self._lock:
             taken = [self._calls.popleft() for _ in range(min(most, len(self._calls)))]
             self._bytes -= sum(size for _, _, size in taken)
@@ -121,7 +121,7 @@ class Encoder:
     """Makes requests of OTLP from calls of one process."""
 
     def __init__(self, service: str, model: str, rank: int) -> None:
-        """Of the process that traces call *service*."""
+        """Encode for the process named *service* in traces."""
         self._model = model
         self._resource: Mapping[str, Value] = {
             "service.name": service,
@@ -131,11 +131,11 @@ class Encoder:
         self._version = installed_version("hexkv")
 
     def request(self, calls: Iterable[tuple[EndedCall, Parent]], ahead: float) -> tuple[bytes, int]:
-        """The bytes of a request with all spans of *calls*, and how many spans those are.
+        """Return the bytes of a request with all spans of *calls*, and the number of spans.
 
         Args:
             calls: with their parents.
-            ahead: by how many seconds the wall's clock is ahead of the calls'.
+            ahead: seconds by which the wall clock is ahead of the calls' clock.
         """
         made = ExportTraceServiceRequest()
         group = made.resource_spans.add()
@@ -183,7 +183,7 @@ def _span(name: str, parent: Parent, begun: float, seconds: float) -> Span:
 
 
 def _said(call: EndedCall) -> dict[str, Value]:
-    """What a call came to. No tokens, keys or names of tenants are among it."""
+    """Return the attributes of a call's result. They hold no tokens, keys or names of tenants."""
     result = call.result
     said: dict[str, Value] = {"hexkv.tokens": result.tokens}
     if result.tiers:
@@ -196,7 +196,7 @@ def _said(call: EndedCall) -> dict[str, Value]:
         said["hexkv.hit_tokens"] = result.hit_tokens
         said["hexkv.loaded_bytes"] = result.loaded_bytes
         said["gen_ai.usage.cache_read.input_tokens"] = result.loaded_tokens
-        for reason in result.misses:  # the first chunk's; those behind it follow from that
+        for reason in result.misses:  # the first chunk's; the later ones follow from that
             said["hexkv.miss.reason"] = reason.value
             break
     else:
