@@ -1,4 +1,4 @@
-"""Tells hexkv about the tier. Imported at discovery, so it stays light."""
+"""Registers the tier with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class PeerSettings:
     """Settings of the store ``peers``."""
 
     locate: float = 0.5
-    """Seconds that the directory is waited for, where the deadline does not come first."""
+    """Seconds to wait for the directory, unless the deadline comes first."""
 
     patience: float = 2.0
-    """Seconds that a peer is waited for, beside four times as long as its bytes should take."""
+    """Seconds to wait for a peer, beside four times as long as its bytes should take."""
 
     tries: int = 3
-    """Holders that are asked for a chunk, at most."""
+    """Holders queried for a chunk at most."""
 
     pause: float = 0.25
-    """Seconds for which a peer that failed is left alone; doubled after each further failure."""
+    """Seconds for which a peer that failed is not queried; doubled after each further failure."""
 
     longest_pause: float = 10.0
 

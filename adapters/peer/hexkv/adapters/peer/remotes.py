@@ -1,4 +1,4 @@
-"""Peers as a reader sees them: how fast each is, how much it is sending, and whether to ask it."""
+"""The peers of a reader: the rate, load and breaker of each."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from threading import Lock
 from hexkv.ports import Clock, Deadline, Member, Peer
 
 _RATE = 256e6
-"""Bytes per second that are expected of a peer of which nothing is known."""
+"""Bytes per second expected of a peer before the first measurement."""
 
 _NEAR = 4.0
-"""By how much one on the same machine is preferred: what it sends takes nothing of a network."""
+"""The factor by which a peer on the same machine is preferred: its bytes use no network."""
 
 _LATENCY = 0.001
 _SMALL = 64 << 10
-"""Bytes of an answer that says nothing of a peer's rate."""
+"""Bytes of an answer that is too small to measure a peer's rate."""
 
 _MOST = 1024
-"""Peers that are remembered."""
+"""The number of peers remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a peer is waited for, and left alone after it failed. Seconds."""
+    """How long to wait for a peer, and to skip it after a failure. Seconds."""
 
     wait: float = 2.0
     pause: float = 0.25
@@ -43,32 +43,33 @@ class Remote:
         self._lock = Lock()
         self._rate = _RATE
         self._wanted = 0
-        """Bytes that are being read from it."""
+        """Bytes under way from it."""
         self._failures = 0
         self._off_until = 0.0
         self._trying = False
 
     @property
     def off(self) -> bool:
-        """True while it is left alone."""
+        """True while its breaker is open: no call uses it."""
         return self._failures > 0 and (self._trying or self._clock.now() < self._off_until)
 
     def cost(self, size: int) -> float:
-        """Seconds until *size* bytes more would be here; less for one that is near."""
+        """Estimate the seconds until *size* more bytes arrive; less for a near peer."""
         seconds = _LATENCY + (self._wanted + size) / self._rate
         return seconds / _NEAR if self._near else seconds
 
     def until(self, size: int, deadline: Deadline, *, others: bool) -> Deadline:
-        """Until when *size* bytes are waited for; half of the time at most if *others* have them.
+        """Return the deadline for *size* bytes; at most half of the time if *others* have them.
 
-        Not to the very end in any case: that would count as a failure of the tier, not of the peer.
+        It always ends before *deadline*, whose end would count as a failure of the tier, not the
+        peer.
         """
         left = deadline.remaining()
         patience = self._patience.wait + 4 * (self._wanted + size) / self._rate
         return Deadline.after(deadline.clock, min(patience, left * (0.5 if others else 0.9)))
 
     def begin(self, size: int) -> bool:
-        """About *size* bytes are asked for. False: it is left alone, or somebody tries it now."""
+        """Begin a read of *size* bytes. False if the breaker is open, or another call probes it."""
         with self._lock:
             if self.off:
                 return False
@@ -77,9 +78,9 @@ class Remote:
             return True
 
     def end(self, size: int, arrived: int, seconds: float, *, well: bool | None) -> None:
-        """What was begun with *size* is over, and so many bytes have *arrived*.
+        """End a read of *size* bytes, of which *arrived* bytes came.
 
-        Not *well*: it did not answer, or broke off. ``None``: it had no time to.
+        Not *well*: it did not answer, or broke off. ``None``: the time was too short to tell.
         """
         with self._lock:
             self._trying = False
@@ -90,20 +91,20 @@ class Remote:
                 self._failures = 0
                 if arrived > _SMALL and seconds > 0:
                     self._rate += 0.3 * (arrived / seconds - self._rate)
-            elif self._clock.now() >= self._off_until:  # else this is noted already
+            elif self._clock.now() >= self._off_until:  # otherwise this is noted already
                 longest, pause = self._patience.longest_pause, self._patience.pause
                 self._off_until = self._clock.now() + min(longest, pause * 2**self._failures)
                 self._failures = min(self._failures + 1, 32)
 
     def lied(self) -> None:
-        """What it gave was not what it said: leave it alone."""
+        """Open the breaker for the longest pause: the peer sent a damaged frame."""
         with self._lock:
             self._failures = 32
             self._off_until = self._clock.now() + self._patience.longest_pause
 
 
 class Remotes:
-    """Those peers that are told of. Safe from any thread.
+    """The peers named by a directory. Safe from any thread.
 
     Args:
         own: this process, which is no peer of itself.
@@ -120,7 +121,7 @@ class Remotes:
         self._known: OrderedDict[Member, Remote] = OrderedDict()
 
     def of(self, members: Iterable[Member]) -> list[Remote]:
-        """Those of *members* that serve something and are others."""
+        """Return those of *members* that serve chunks and are not this process."""
         return [
             self._remote(member)
             for member in members

@@ -1,4 +1,4 @@
-"""The memory of a store's caller, as a channel wants it: on leases that it may share."""
+"""The memory of a store's caller, for a channel: on leases that it may share."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hexkv.ports import (
 
 
 class _Users:
-    """Who may still write to the memory of one call."""
+    """Counts the leases that may still write to the memory of one call."""
 
     def __init__(self) -> None:
-        self._lock = Lock()  # entered itself: a condition's way there costs as much again
+        self._lock = Lock()  # entered directly: by the condition it costs twice as much
         self._changed = Condition(self._lock)
         self._count = 0
 
@@ -33,18 +33,18 @@ class _Users:
                 self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until there are none."""
+        """Wait until the count is 0."""
         with self._changed:
             self._changed.wait_for(lambda: not self._count)
 
 
 class CallersLease:
-    """A lease on memory that is its caller's, for as long as the call lasts."""
+    """A lease on the caller's memory, for as long as the call lasts."""
 
     spec: ChunkSpec | None = None
 
     def __init__(self, frame: memoryview, users: _Users, owner: str) -> None:
-        """One of *users*, who has been counted."""
+        """Create a lease that *users* already counts."""
         self.frame = frame
         self.owner = owner
         self._users: _Users | None = users
@@ -121,9 +121,9 @@ class CallersSink:
         self._sink.filled(self._which[index], upto)
 
     def settle(self) -> None:
-        """Wait until nothing can write to the memory any more, whatever the deadline was.
+        """Wait until nothing can still write to the memory, also after the deadline.
 
-        The memory is the caller's, who uses it again when the call is over: as of a store that
+        The caller uses its memory again when the call is over: the same rule as for a store that
         knows the pool's memory (:class:`hexkv.ports.SupportsRegistration`).
         """
         release_all(list(self._leases.values()))

@@ -1,4 +1,4 @@
-"""The tier: a store whose chunks are what peers hold."""
+"""The tier: a store of the chunks that peers hold."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ V = TypeVar("V")
 _Lost = Miss | Corrupt | Failed | TimedOut
 
 _MOST = 1 << 14
-"""Chunks of which it is remembered who has them, who has them not, and who gave them."""
+"""Chunks whose holders, non-holders and givers are remembered."""
 
 _FRESH = 1.0
-"""Seconds for which it is believed who has a chunk, between a lookup and the read."""
+"""Seconds for which a chunk's holders stay valid, between a lookup and the read."""
 
 _LOOKS = (0.01, 0.02, 0.03, 0.05, 0.1)
-"""Seconds before each look for others that have a chunk; then the last one again and again."""
+"""Seconds before each new search for holders; then the last one repeats."""
 
 _AGAIN = 8
-"""Looks after which those are asked again that had others to give it to."""
+"""Searches after which peers are queried again that were busy with others."""
 
 _HASTE = 0.1
-"""Seconds within which nobody is blamed for not having answered."""
+"""Seconds within which a time-out does not count against a peer."""
 
 _CHUNK = 1 << 20
-"""Bytes of a frame before any has come."""
+"""Bytes assumed for a frame before the first one has come."""
 
 
 class PeerStore:
-    """Chunks that peers hold. Takes no writes, and deletes nothing of theirs.
+    """Chunks that peers hold. Accepts no writes, and never deletes from peers.
 
     Args:
         access: to peers; neither the channel nor the directory is closed here.
-        directory: says who holds what.
+        directory: of the holders of chunks.
         clock: for deadlines.
-        locate: seconds that the directory is waited for.
+        locate: seconds to wait for the directory.
         patience: with each peer.
-        tries: holders that are asked for a chunk.
-        lacking: seconds for which it is believed that somebody who was asked for a chunk has it
-            not, whatever the directory says.
+        tries: holders to query for a chunk.
+        lacking: seconds for which a peer that missed a chunk counts as without it, also against the
+            directory.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class PeerStore:
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         self._must_be_open()
         flags: list[bool] = []
-        # Neighbours of one prompt have the same holders: so these are asked once.
+        # Neighbours of one prompt have the same holders: so check these once.
         for remotes, run in groupby(self._locate(keys, deadline)):
             able = not all(remote.off for remote in remotes)
             flags += [able] * len(list(run))
@@ -136,7 +136,7 @@ class PeerStore:
         return []
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
-        """Leave those peers alone that gave damaged frames: nothing of theirs is kept aside."""
+        """Stop using the peers that sent damaged frames: no frame of theirs is kept aside."""
         del deadline
         for key in keys:
             with self._lock:
@@ -162,7 +162,7 @@ class PeerStore:
     def _await_others(
         self, reading: _Reading, busy: Sequence[int], sink: Sink, deadline: Deadline
     ) -> None:
-        """Read *busy* chunks from those that are being given them, as soon as they have them."""
+        """Read *busy* chunks from peers that are receiving them, as soon as these have them."""
         refused = {i: {reading.lacked[i]} for i in busy}
         for look in count():
             pause = _LOOKS[min(look, len(_LOOKS) - 1)]
@@ -180,7 +180,7 @@ class PeerStore:
                 refused[i].add(reading.lacked[i])
 
     def _round(self, reading: _Reading, sink: Sink, deadline: Deadline) -> bool:
-        """Ask one holder for each chunk that has not come. False if there was nobody to ask."""
+        """Query one holder for each missing chunk. False if there was none to query."""
         asked = False
         wanted = {i for i, outcome in enumerate(reading.outcomes) if outcome is None}
         while wanted and not deadline.expired:
@@ -196,7 +196,7 @@ class PeerStore:
     def _fetch(
         self, reading: _Reading, remote: Remote, which: list[int], sink: Sink, deadline: Deadline
     ) -> None:
-        """Read some chunks from one holder, and note what became of them."""
+        """Read some chunks from one holder, and note their outcomes."""
         others = any(len(reading.left[i]) > 1 for i in which)
         for i in which:
             reading.left[i].remove(remote)
@@ -250,7 +250,7 @@ class PeerStore:
                 reading.failed[i] = outcome
 
     def _busy(self, reading: _Reading, deadline: Deadline) -> list[int]:
-        """Those that a holder has and does not give now, because others are being given them."""
+        """Return the chunks that a holder has but is busy giving to others."""
         by_remote: dict[Remote, list[int]] = {}
         for i, remote in reading.lacked.items():
             if reading.outcomes[i] is None:
@@ -267,7 +267,7 @@ class PeerStore:
             try:
                 said = ask_of_each(ask, [reading.parts[i].key for i in which], BUSY)
             except StoreError:
-                continue  # then it has them not, as far as is known
+                continue  # then it counts as without them
             for i in (i for i, is_busy in zip(which, said, strict=True) if is_busy):
                 busy.append(i)
                 with self._lock:
@@ -275,7 +275,7 @@ class PeerStore:
         return sorted(busy)
 
     def _known(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[Sequence[Remote]]:
-        """Who has each chunk, as was said lately; the directory is asked of the others."""
+        """Return the holders of each chunk: remembered ones, or else from the directory."""
         now = self._clock.now()
         with self._lock:
             known = [self._holders.get(key) for key in keys]
@@ -292,9 +292,9 @@ class PeerStore:
     def _locate(
         self, keys: Sequence[ChunkKey], deadline: Deadline, *, believe: bool = True
     ) -> Sequence[Sequence[Remote]]:
-        """Who has each chunk, by the directory.
+        """Return the holders of each chunk, from the directory.
 
-        If *believe*, without those that had it not a moment ago, whatever the directory says.
+        If *believe*, without peers that missed it a moment ago, also against the directory.
 
         Raises:
             StoreUnreachable: the directory does not answer in time.
@@ -303,7 +303,7 @@ class PeerStore:
         rows = self._directory.locate(keys, until)
         now = self._clock.now()
         found: list[list[Remote]] = []
-        # Most rows are one and the same: neighbours of one prompt.
+        # Most rows are equal: neighbours of one prompt.
         same: dict[tuple[Member, ...], list[Remote]] = {}
         for row, run in groupby(map(tuple, rows)):
             if row not in same:
@@ -334,23 +334,23 @@ class PeerStore:
 
 
 class _Reading:
-    """What became of the chunks of one call so far."""
+    """The outcomes of the chunks of one call so far."""
 
     def __init__(self, parts: Sequence[Part], holders: Sequence[Sequence[Remote]]) -> None:
         self.parts = parts
         self.left = list(map(list, holders))
-        """Who may still be asked for each."""
+        """The holders that may still be queried, for each."""
 
         self.outcomes: list[ReadOutcome | None] = [None] * len(parts)
         self.failed: dict[int, Corrupt | Failed | TimedOut] = {}
         self.lacked: dict[int, Remote] = {}
-        """Who had it not, last."""
+        """The last peer that missed each chunk."""
 
         self.off: set[int] = set()
-        """Those of which a holder was left alone."""
+        """Chunks for which a holder was skipped."""
 
     def best(self, wanted: Collection[int], frame: int) -> Remote | None:
-        """Whom to ask next: who brings most of *wanted* per second."""
+        """Return the next peer to query: the one that brings most of *wanted* per second."""
         counts: dict[Remote, int] = {}
         for i in wanted:
             for remote in self.left[i]:
@@ -365,7 +365,7 @@ class _Reading:
         return max(rated, key=lambda remote: rated[remote], default=None)
 
     def settled(self, *, late: bool) -> list[ReadOutcome]:
-        """One outcome for each; *late*: the deadline has passed."""
+        """Return one outcome for each; *late*: the deadline has passed."""
         return [
             self._settled(i, late) if outcome is None else outcome
             for i, outcome in enumerate(self.outcomes)
