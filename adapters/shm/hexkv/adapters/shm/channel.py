@@ -33,18 +33,18 @@ from hexkv.ports import (
 
 
 class ShmChannel(PeerChannel):
-    """Reads from the pools of other processes of this machine, and shows them this one's.
+    """Reads from the pools of other processes of this machine, and shares this one's with them.
 
     Args:
         clock: for deadlines.
-        listen: where :meth:`serve` listens: a path, ``@name`` of the abstract kind, or nothing for
-            a name that nobody else has.
+        listen: the address of :meth:`serve`: a path, ``@name`` for an abstract one, or empty for a
+            unique name.
         name: of this peer, for others.
-        secret: that peers must know, beside being a user who may connect.
-        users: who may connect besides this process's own user and root, and may be connected to.
+        secret: that peers must know, beside running as an allowed user.
+        users: that may connect, and be connected to, beside this process's own user and root.
         mode: of the socket at a path.
-        limits: of each connection that is served; ``max_value`` is the largest frame, and how
-            many bytes a connection has leased at a time.
+        limits: of each served connection; ``max_value`` is the largest frame, and the number of
+            bytes that a connection leases at a time.
         connections: to each peer.
         clients: connections that are served at a time.
     """
@@ -76,12 +76,12 @@ class ShmChannel(PeerChannel):
         self._mode = mode
         self._path: Path | None = None
         self._owned = -1
-        """The lock that says who serves a path."""
+        """The descriptor of the lock of the process that serves a path."""
 
         self._memory = SharedMemory()
 
     def register(self, region: MemoryRegion) -> None:
-        """Show *region* to peers. Chunks that lie elsewhere are sent over the socket."""
+        """Share *region* with peers. Chunks outside it are sent over the socket."""
         self._memory.register(region)
 
     def listen(self) -> tuple[socket.socket, str]:
@@ -128,4 +128,4 @@ class ShmChannel(PeerChannel):
 
 
 def _registers(channel: ShmChannel) -> SupportsRegistration:
-    return channel  # mypy checks here that the pool's memory can be shown to it
+    return channel  # mypy checks here that it accepts the pool's memory

@@ -1,4 +1,4 @@
-"""The pools of two processes: one's own, as a file for peers, and theirs, mapped to be read."""
+"""The pools of two processes: this one's, as a file for peers, and theirs, mapped for reading."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Shown(NamedTuple):
     address: int
     size: int
     descriptor: int
-    """Open for reading only: who gets it can write nothing."""
+    """Open for reading only: a process that receives it cannot write."""
 
 
 def _address(view: memoryview) -> int:
@@ -56,7 +56,7 @@ class PeerPool:
     """A peer's pool, mapped for reading. Pages are mapped as they are read, several at a time.
 
     Raises:
-        ConfigError, OSError: it is not sealed, shorter than it says, or cannot be mapped.
+        ConfigError, OSError: it is not sealed, shorter than announced, or cannot be mapped.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -90,7 +90,7 @@ class PeerPool:
                 count = min(PIECE, size - done)
                 ctypes.memmove(to + done, start + done, count)
                 left -= count
-                if size > PIECE:  # else nobody looks at it before it is there
+                if size > PIECE:  # a smaller part is used only when complete
                     filled(place, done + count)
 
 
@@ -106,10 +106,10 @@ class SharedMemory:
         self._pools: weakref.WeakValueDictionary[tuple[int, int, int], PeerPool] = (
             weakref.WeakValueDictionary()
         )
-        """By device, file and size: one mapping of each, as long as a connection needs it."""
+        """By device, file and size: one mapping of each, while a connection needs it."""
 
     def register(self, region: MemoryRegion) -> None:
-        """Show *region* to peers, if it is a file that they can map."""
+        """Share *region* with peers, if it is a file that they can map."""
         size = len(region.buffer)
         if not isinstance(region, SupportsMapping) or not is_sealed(region.descriptor, size):
             log.warning("peers cannot map this pool: its chunks are sent over a socket instead")
@@ -149,16 +149,16 @@ class SharedMemory:
         return nullcontext()
 
     def close(self) -> None:
-        """Show nothing any more. Mappings go with the connections that need them."""
+        """Stop sharing the region. Mappings end with the connections that need them."""
         shown, self._shown = self._shown, None
         if shown is not None:
             os.close(shown.descriptor)
 
     def _pool(self, said: bytes, descriptors: Sequence[int]) -> PeerPool:
-        """The pool that a peer has introduced.
+        """Return the pool that a peer has introduced.
 
         Raises:
-            StoreUnreachable: it is none that can be read safely.
+            StoreUnreachable: it cannot be read safely.
         """
         head = FRAMING.head(said[:HEAD_BYTES])
         verify(head, said[HEAD_BYTES:])
@@ -171,7 +171,7 @@ class SharedMemory:
             raise BadMessage("a peer's memory is not sealed, or shorter than it says")
         found = os.fstat(descriptors[0])
         with self._lock:
-            # The number of a file is nobody else's as long as a mapping of it exists.
+            # The number of a file stays unique as long as a mapping of it exists.
             known = self._pools.get((found.st_dev, found.st_ino, size))
             if known is None:
                 try:
@@ -183,4 +183,4 @@ class SharedMemory:
 
 
 def _keeps_the_port(own: SharedMemory, far: PeerPool) -> tuple[OwnMemory, FarMemory]:
-    return own, far  # mypy checks here that both have what a channel asks for
+    return own, far  # mypy checks here that both match the channel's protocols

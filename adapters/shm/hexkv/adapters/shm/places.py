@@ -7,7 +7,7 @@ _MOST = 107
 
 
 def path_of(text: str) -> str:
-    """The path of *text*: a file's, or ``@name`` for one of the abstract kind.
+    """Return the path of *text*: a file's, or ``@name`` for an abstract one.
 
     Raises:
         ValueError: it is neither, or too long.

@@ -1,4 +1,4 @@
-"""Tells hexkv about the channel. Imported at discovery, so it stays light."""
+"""Registers the channel with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class ShmSettings(ChannelSettings):
     """Settings of the channel ``shm``."""
 
     listen: FilePath = ""
-    """Where peers are served: a path, ``@name``, or empty for a name of its own."""
+    """The address at which peers are served: a path, ``@name``, or empty for a unique name."""
 
     mode: str = "0600"
-    """Of the socket at a path."""
+    """The mode of the socket at a path."""
 
     users: tuple[int, ...] = ()
     """Numbers of users whose processes may be peers, beside this process's own and root."""
 
     @property
     def knows_peers(self) -> bool:
-        return True  # no container of a pod has the socket that is not given it
+        return True  # a container of a pod has no socket unless it is mounted
 
     def __post_init__(self) -> None:
         ChannelSettings.__post_init__(self)
