@@ -1,4 +1,4 @@
-"""Tells hexkv about the channel. Imported at discovery, so it stays light."""
+"""Registers the channel with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class TcpSettings(ChannelSettings):
     """Settings of the channel ``tcp``."""
 
     listen: str = "127.0.0.1:0"
-    """Where peers are served; port 0 takes a free one."""
+    """The address at which peers are served; port 0 takes a free one."""
 
     advertise: str = ""
     """The host by which peers reach this one, if it is not that of *listen*."""
 
     tls: bool = False
-    """Encrypt, with TLS 1.3. Peers' certificates must be good for the hosts of their addresses."""
+    """Encrypt, with TLS 1.3. Peers' certificates must be valid for the hosts of their addresses."""
 
     tls_certificate: FilePath = ""
     """A file with this peer's certificate and key."""
 
     tls_ca: FilePath = ""
-    """A file of the authorities that sign peers' certificates. Who has none of theirs stays out."""
+    """A file of the authorities that sign peers' certificates. A peer without one is refused."""
 
     @property
     def knows_peers(self) -> bool:
