@@ -1,5 +1,5 @@
 """hexkv under vLLM: a KV connector.
 
 ``--kv-transfer-config '{"kv_connector": "HexKVConnector", "kv_role": "kv_both"}'`` switches
-it on. Nothing is imported here: the plugin is looked at by every ``hexkv`` command.
+it on. Nothing is imported here: every ``hexkv`` command imports the plugin.
 """

@@ -1,4 +1,4 @@
-"""From vLLM's configuration to the two halves of the connector, and what is said about them."""
+"""Builds both sides of the connector from vLLM's configuration, and logs a summary of them."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("vllm.hexkv")
 
 _START_SECONDS = 10.0
-"""How long the scheduler waits for each worker to listen; they began before it."""
+"""Seconds that the scheduler waits for each worker to listen; they began before it."""
 
 
 def read(config: VllmConfig, memory: Memory) -> Configuration:
-    """What was configured, as far as this vLLM can do it.
+    """Return the configuration, as far as this vLLM supports it.
 
     Raises:
-        ConfigError: something that cannot be.
+        ConfigError: a setting is not possible.
     """
     extra = config.kv_transfer_config.kv_connector_extra_config
     configured = configure(extra, discover(), block_tokens=memory.block)
@@ -77,9 +77,9 @@ def adapters_of(config: VllmConfig) -> Adapters | None:
 
 
 def goes_only_forward(config: VllmConfig) -> bool:
-    """Whether vLLM computes wrong tokens after a load within a step that failed.
+    """True if vLLM computes wrong tokens after a failed load within a step.
 
-    Its second model runner keeps positions on the device that are not set back; with steps
+    Its second model runner keeps positions on the device and does not reset them; with steps
     planned ahead, the scheduler does not take back the tokens that it expects (0.25 to 0.32).
     """
     ahead = bool(getattr(config.scheduler_config, "async_scheduling", False))
@@ -89,7 +89,7 @@ def goes_only_forward(config: VllmConfig) -> bool:
 def scheduler_connector(
     config: VllmConfig, memory: Memory, configured: Configuration
 ) -> SchedulerConnector:
-    """The half that plans."""
+    """Return the scheduler side of the connector."""
     ours = configured.connector
     world = Rank.of(config).world
     place = _place(config, configured, make=False)
@@ -125,7 +125,7 @@ def scheduler_connector(
 
 
 def watched_weights(engine: str, ranks: Sequence[ChannelClient]) -> Weights:
-    """The weights of an engine of that name, seen from now on in the process that plans."""
+    """Return the weights of *engine*, watched from now on in the scheduler's process."""
     from vllm.v1.executor.abstract import Executor
 
     def first() -> str:
@@ -142,7 +142,7 @@ Half = WorkerConnector[DeviceKV] | WorkerConnector[Sequence[DeviceKV]]
 
 
 class WorkerContext:
-    """A worker's half, and the socket at which its engine is asked. Closed by :meth:`close`."""
+    """A worker's connector, and the socket of its engine. Closed by :meth:`close`."""
 
     def __init__(
         self,
@@ -154,14 +154,14 @@ class WorkerContext:
     ) -> None:
         self.half = half
         self.go_on = go_on
-        """Has the half use vLLM's KV memory again, after :meth:`leave`."""
+        """Makes the connector use vLLM's KV memory again, after :meth:`leave`."""
 
         self._listener = listener
         self._place = place
         self._device = device
 
     def leave(self) -> None:
-        """Leave vLLM's KV memory alone, with nothing queued that uses it. Twice is allowed.
+        """Stop using vLLM's KV memory; no queued copy uses it afterwards. Twice is allowed.
 
         Raises:
             EngineBusy: a copy does not end.
@@ -185,11 +185,11 @@ def worker_connector(
     version: str,
     adapters: Adapters | None = None,
 ) -> WorkerContext:
-    """The half that moves KV, with an engine of its own.
+    """Return the worker side of the connector, with an engine of its own.
 
     Raises:
         ConfigError, StoreError, PoolExhausted: the engine cannot be built.
-        LayoutMismatch: vLLM's tensors are not what its configuration says.
+        LayoutMismatch: vLLM's tensors do not match its configuration.
     """
     ours, settings = configured.connector, configured.engine.settings
     rank = Rank.of(config, memory.replicas)
@@ -201,7 +201,7 @@ def worker_connector(
         parallel=base.piece,
     )
     shards = len(slices) if ours.shards else 0
-    # Ranks with the same KV load it at other times, and none knows whether it is the last.
+    # Ranks with the same KV load it at different times, and none knows whether it is the last.
     removes = ours.remove_after_load and rank.replicas == 1
     handing = Handing(rank.number, ours.hold_seconds, removes, shards)
     with ExitStack() as opened:
@@ -216,7 +216,7 @@ def worker_connector(
         together = None if sharded else _together(config, configured, rank, base.pages.layout)
         if together is not None:
             opened.callback(together.close)
-        # Where nobody else sees what this rank stores, or is given it, each of them has to.
+        # Unless other ranks can see or receive the chunks of this rank, each stores its own.
         saves = rank.first or not (settings.shared or together)
         under_way = None
         if (announcing := engine.announcing) is not None:
@@ -308,10 +308,10 @@ def _largest(slices: Sequence[Slice]) -> Slice:
 def _together(
     config: VllmConfig, configured: Configuration, rank: Rank, layout: KVLayout
 ) -> LoadsTogether | None:
-    """This rank's part in loads with those that hold the same KV; ``None``: it loads by itself.
+    """Return this rank's part in loads shared by ranks with the same KV; ``None``: it has none.
 
     Raises:
-        ConfigError: the first one of them cannot be reached at the interface configured.
+        ConfigError: the first of these ranks cannot listen at the configured interface.
     """
     ours, settings = configured.connector, configured.engine.settings
     if not ours.collective:
@@ -321,7 +321,7 @@ def _together(
         return None
     place, interface = None, ours.collective_interface
     if rank.first:
-        with suppress(OSError):  # nobody is left waiting for its address
+        with suppress(OSError):  # the others receive an empty address, and do not wait for one
             place = MeetingPlace(interface)
     stage = int(config.parallel_config.tensor_parallel_size)
     mine, number = "" if place is None else place.address, rank.number % stage
@@ -340,7 +340,7 @@ def _together(
 
 
 def _exchange(mine: str) -> list[str]:
-    """A text of each rank of this stage, of which each gives its own, through vLLM's group."""
+    """Exchange one text per rank of this stage through vLLM's group, and return all of them."""
     from vllm.distributed.parallel_state import get_tp_group
 
     group = get_tp_group()
@@ -363,7 +363,7 @@ def tiers_of(tiers: Iterable[_Sized]) -> str:
 
 
 def listens(config: VllmConfig) -> bool:
-    """Whether vLLM publishes KV events."""
+    """True if vLLM publishes KV events."""
     events = getattr(config, "kv_events_config", None)
     return bool(events is not None and events.enable_kv_cache_events)
 

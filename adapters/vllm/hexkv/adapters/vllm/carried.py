@@ -1,4 +1,4 @@
-"""What vLLM carries from one half of the connector to the other."""
+"""Data that vLLM carries from one side of the connector to the other."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class PlannedStep(KVConnectorMetadata):  # type: ignore[misc]  # untyped here
 
 
 class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]  # untyped here
-    """What the ranks have to say after a step, on its way to the scheduler."""
+    """The ranks' reports after a step, on their way to the scheduler."""
 
     def __init__(self, steps: Mapping[int, int], told: Sequence[BlockEvent]) -> None:
-        """Take steps whose loads are over, on how many ranks; and what the tiers took and lost."""
+        """Take steps whose loads are over, with the number of ranks, and changes of the tiers."""
         self.steps = steps
         self.told = told
 

@@ -2,8 +2,8 @@
 
 A question is two parts: a JSON object with ``v`` (version), ``n`` (its number) and ``op``,
 and the tokens it is about, as uint32 of this machine. An answer is one JSON object with the
-same ``v`` and ``n``. Nobody but the user who runs vLLM can open the sockets: they lie in a
-directory of mode 0700, and that is all the authentication there is.
+same ``v`` and ``n``. Only the user who runs vLLM can open the sockets: they lie in a
+directory of mode 0700, and there is no other authentication.
 
 Where both sides are in one process, questions go by :mod:`~hexkv.adapters.vllm.in_process`.
 """
@@ -34,7 +34,7 @@ MAX_MESSAGE = 64 << 20
 
 _RECONNECT_MS = 20
 _HANDSHAKE_MS = 5000
-"""For the whole greeting of a connection, after which ZeroMQ ends it."""
+"""Milliseconds for the whole greeting of a connection, after which ZeroMQ ends it."""
 
 log = logging.getLogger("vllm.hexkv")
 
@@ -44,7 +44,7 @@ def meeting_place(directory: str, instance: str, *, make: bool) -> Path:
 
     Args:
         directory: where to put it; by default the one for temporary files.
-        instance: what scheduler and workers of one engine have in common, and no other has.
+        instance: a text that scheduler and workers of one engine share, and no other engine has.
         make: create it, as a worker does.
 
     Raises:
@@ -66,7 +66,7 @@ def meeting_place(directory: str, instance: str, *, make: bool) -> Path:
 
 
 def socket_path(place: Path, rank: int) -> Path:
-    """Where the worker of *rank* listens."""
+    """The path of the socket of the worker of *rank*."""
     return place / f"{rank}.sock"
 
 
@@ -106,7 +106,7 @@ class ChannelServer:
         self._near = Respondent(path, self._answered, threads)
 
     def close(self, seconds: float = 2.0) -> None:
-        """Stop listening; an answer under way is waited for, for a while. Twice is allowed."""
+        """Stop listening, and wait a while for answers under way. Twice is allowed."""
         self._near.close()
         if self._threads:
             end = threading.Thread(target=self._context.term, daemon=True)
@@ -126,8 +126,8 @@ class ChannelServer:
             back.close()
 
     def _inside(self) -> zmq.Socket[bytes]:
-        """A way to the questions, for one thread."""
-        # A DEALER, not a REP: a question that makes no sense gets no answer, and harms nobody.
+        """A socket that receives questions, for one thread."""
+        # A DEALER, not a REP: a malformed question gets no answer, and does no harm.
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect("inproc://answers")
@@ -161,13 +161,13 @@ class ChannelServer:
     def _answered(self, question: Json, tokens: memoryview) -> Json:
         try:
             answer = self._answer(question, tokens)
-        except Exception as error:  # noqa: BLE001 - it is for who asked; this thread goes on
+        except Exception as error:  # noqa: BLE001 - the caller gets it; this thread goes on
             answer = {"error": f"{type(error).__name__}: {error}"}
         return {**answer, "v": VERSION, "n": question["n"]}
 
 
 class _Way(Protocol):
-    """To a listener and back. For one thread."""
+    """A connection to a listener. For one thread."""
 
     def send(self, question: Json, tokens: bytes) -> bool: ...
     def receive(self, seconds: float) -> list[Json]: ...
@@ -176,7 +176,7 @@ class _Way(Protocol):
 
 
 class _Socket:
-    """The way to a listener in another process."""
+    """A connection to a listener in another process."""
 
     def __init__(self, path: Path) -> None:
         self._context = zmq.Context()
@@ -186,12 +186,12 @@ class _Socket:
         self._socket.setsockopt(zmq.RCVHWM, PENDING)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
         self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        # A question to nobody fails at once, and is not kept for somebody who comes later.
+        # Without a listener a question fails at once; it is not kept for one that comes later.
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
         self._socket.connect(f"ipc://{path}")
 
     def send(self, question: Json, tokens: bytes) -> bool:
-        """Send a question; false if there is nobody to take it."""
+        """Send a question. Return False if there is no listener to take it."""
         try:
             self._socket.send_multipart([json.dumps(question).encode(), tokens], flags=zmq.DONTWAIT)
         except zmq.Again:
@@ -199,7 +199,7 @@ class _Socket:
         return True
 
     def receive(self, seconds: float) -> list[Json]:
-        """The answers that have come; where none has, wait for one."""
+        """Return the answers that have arrived; if there are none, wait for one."""
         answers: list[Json] = []
         if self._socket.poll(math.ceil(seconds * 1000)):
             with suppress(zmq.Again):
@@ -208,11 +208,11 @@ class _Socket:
         return answers
 
     def reachable(self, seconds: float) -> bool:
-        """Whether somebody listens; waits for it that long."""
+        """True if there is a listener; waits for it that long."""
         return bool(self._socket.poll(int(seconds * 1000), zmq.POLLOUT))
 
     def close(self) -> None:
-        """Let go of the socket. Twice is allowed."""
+        """Close the socket. Twice is allowed."""
         self._socket.close()
         self._context.term()
 
@@ -221,11 +221,11 @@ class ChannelClient:
     """Asks one listener. For one thread. Closed by :meth:`close`.
 
     A listener that let a question wait until its deadline is not waited for again until it
-    says something. While questions with more than :data:`MAX_MESSAGE` bytes of tokens are
+    answers. While questions with more than :data:`MAX_MESSAGE` bytes of tokens are
     unanswered, further ones are refused.
 
     Args:
-        path: of the listener's socket, which a listener in this process is asked without.
+        path: of the listener's socket; a listener in this process is called without it.
         now: the time, seconds.
     """
 
@@ -235,19 +235,19 @@ class ChannelClient:
         self._number = 0
         self._wanted: dict[int, Json | None] = {}
         self._unanswered: dict[int, int] = {}
-        """Bytes of tokens by question; the listener answers each, also what nobody wants."""
+        """Bytes of tokens by question; the listener answers each, even if it was dropped."""
 
         self._waiting = 0
         self.silent = False
 
     def ask(self, op: str, tokens: bytes = b"", *, wanted: bool = True, **said: object) -> int:
-        """Send a question; its number, or 0 if it is not taken: nobody listens, or too much waits.
+        """Send a question. Return its number, or 0 if no listener takes it or too much waits.
 
         Args:
-            op: what is asked.
-            tokens: what it is asked about.
-            wanted: whether somebody will :meth:`take` the answer.
-            said: whatever else belongs to it.
+            op: the operation.
+            tokens: those that it is about.
+            wanted: True if the caller will :meth:`take` the answer.
+            said: further fields of the question.
         """
         if not self._room(len(tokens)):
             return 0
@@ -279,25 +279,25 @@ class ChannelClient:
         return self._wanted.pop(number)
 
     def drop(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Discard the answer to a question."""
         self._wanted.pop(number, None)
 
     def reachable(self, seconds: float) -> bool:
-        """Whether somebody listens; waits for it that long."""
+        """True if there is a listener; waits for it that long."""
         return self._way.reachable(seconds)
 
     def close(self) -> None:
-        """Let go of the way. Twice is allowed."""
+        """Close the connection. Twice is allowed."""
         self._way.close()
 
     def _room(self, size: int) -> bool:
-        """Whether *size* more bytes of tokens may wait; sees who has been answered, if need be."""
+        """True if *size* more bytes of tokens may wait; receives answers first if need be."""
         if size and self._waiting + size > MAX_MESSAGE:
             self._receive(0.0)
         return not size or self._waiting + size <= MAX_MESSAGE
 
     def _receive(self, seconds: float) -> None:
-        """Take in what has come; where nothing has, wait for something."""
+        """Take in the answers that have arrived; if there are none, wait for one."""
         for answer in self._way.receive(seconds):
             self.silent = False
             number = answer.get("n")

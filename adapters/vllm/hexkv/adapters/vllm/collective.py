@@ -1,8 +1,8 @@
 """The port ``Collective`` over torch.distributed: gloo, whose deadlines end an operation.
 
 A group of its own, not vLLM's: a load that waits must not stand between the model's own
-operations, and a group that gloo gave up is of no more use. The first member keeps a small store at
-which members meet, at first and whenever one was lost.
+operations, and a group that gloo gave up is of no further use. The first member keeps a small
+store at which members meet, at the start and after the loss of one.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from hexkv.ports import MAX_HEAD, MAX_MESSAGE, CollectiveBroken, Deadline, Inval
 log = logging.getLogger("vllm.hexkv")
 
 dist: Any = torch.distributed
-"""PyTorch's types do not say all that is in there."""
+"""PyTorch's types are incomplete here."""
 
 ADDRESS_BYTES = 64
-"""Of a meeting place, padded with zeros."""
+"""The size of a meeting place's address, padded with zeros."""
 
 _MEETING = 30.0
 """Seconds for which members that are there wait for one that is not, at a time."""
 
 _LEAVING = 2.0
-"""Seconds for which somebody who leaves waits for an attempt to meet, at most."""
+"""Seconds for which a member that leaves waits for an attempt to meet, at most."""
 
 _PAUSE = 1.0
 """Seconds between two attempts to meet; twice as many after each that failed."""
 
 _LONGEST_PAUSE = 60.0
 _LOOK = 0.2
-"""Seconds between two looks whether the first member calls everybody together."""
+"""Seconds between two checks for a call of the first member to all members."""
 
 _WATCH = 2.0
-"""Seconds between two looks, while all are together, whether another member is apart.
+"""Seconds between two checks, while all are together, for another member that is apart.
 
-One alone may be: its deadline passes, and what the first member sends has left that one in time.
-It finds nothing that only the first member keeps, so no load, and no message, may ever show it.
+One alone may be apart: its deadline passes, and the data of the first member has left that one in
+time. It finds no chunk that only the first member keeps, so no load or message may ever show it.
 """
 
 _LEAD = struct.Struct(f"<QQB{MAX_HEAD}s")
-"""What goes before each message: the bytes of its data, twice, and its head.
+"""The lead before each message: the bytes of its data, twice, and its head.
 
 gloo ends the whole process of a member that takes part with another number of bytes than the
-first one. So a lead has always the same, and who doubts one takes no part in what follows.
+first one. So a lead has always the same, and a member that doubts one skips what follows.
 """
 
 _EVERY_BIT = (1 << 64) - 1
@@ -84,7 +84,7 @@ class MeetingPlace:
         """Listen at *interface*.
 
         Raises:
-            OSError: nobody can, there.
+            OSError: it is not possible to listen there.
         """
         host = address_of(interface)
         listener = socket.socket(socket.AF_INET)
@@ -140,7 +140,7 @@ class GlooCollective:
         self._lock = Lock()
         self._closed, self._woken = Event(), Event()
         self._line: Any = None
-        """To the meeting place, of the thread below."""
+        """The connection to the meeting place, for the thread below."""
 
         self._meet()
         self._meeting = Thread(target=self._stay_together, name="hexkv-meeting", daemon=True)
@@ -192,7 +192,7 @@ class GlooCollective:
         with self._lock:
             group, self._group = self._group, None
         _end(group)
-        self._meeting.join(_LEAVING)  # PyTorch does not let go of who waits for others to come
+        self._meeting.join(_LEAVING)  # PyTorch does not release a thread that waits for members
         if self._place is not None:
             self._place.close()
 
@@ -220,18 +220,18 @@ class GlooCollective:
             self._break(group, str(error))
             raise CollectiveBroken(_first_line(error)) from error
         try:
-            # Each of its steps has the time-out; together they have no more.
+            # Each of its steps has the time-out; this limits all of them together.
             work.wait(timedelta(seconds=seconds))
         except RuntimeError as error:
             if not work.is_completed():
                 self._late = [late for late in self._late if not late[0].is_completed()]
                 self._late.append((work, tensor))
-            self._memory = bytearray()  # what is under way may still write to the former one
+            self._memory = bytearray()  # operations under way may still write to the former one
             self._break(group, str(error))
             raise CollectiveBroken(_first_line(error)) from error
 
     def _break(self, lost: Any, why: str) -> None:
-        """Count as apart, if *lost* is the group that there is; the others are met beside this."""
+        """Count as apart, if *lost* is the current group; another thread meets the others again."""
         with self._lock:
             if lost is None or lost is not self._group:
                 return
@@ -245,7 +245,7 @@ class GlooCollective:
             )
 
     def _meet(self) -> None:
-        """For the first time; without success others go on trying beside vLLM's start."""
+        """Meet for the first time; on failure, other attempts go on beside vLLM's start."""
         try:
             self._attempt = self._called()
             self._group = self._form(self._attempt)
@@ -269,7 +269,7 @@ class GlooCollective:
         self._line = None
 
     def _until_next(self, pause: float) -> float:
-        """Seconds until the next look at the meeting place."""
+        """Seconds until the next check of the meeting place."""
         if self.whole:
             return _WATCH
         return _LOOK if self._rank else pause
@@ -297,14 +297,14 @@ class GlooCollective:
                 log.info("all ranks that load together have met")
 
     def _others_apart(self) -> bool:
-        """Whether another one has lost the group that this one has."""
+        """True if another member has lost the group that this one has."""
         store = self._to_meeting_place()
         if self._rank:
             return int(store.get(_ATTEMPT)) > self._attempt
         return bool(store.check([_APART])) and int(store.get(_APART)) >= self._attempt
 
     def _called(self) -> int:
-        """The number of the attempt that the first member calls everybody to."""
+        """The number of the attempt to which the first member calls all members."""
         store = self._to_meeting_place()
         if self._rank:
             return int(store.get(_ATTEMPT))

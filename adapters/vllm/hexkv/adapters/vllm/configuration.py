@@ -1,7 +1,7 @@
-"""What can be configured here, and how it comes together with an engine's configuration.
+"""The settings of this adapter, and how they combine with an engine's configuration.
 
 ``kv_connector_extra_config`` holds both: the keys of :class:`ConnectorSettings`, ``config`` for
-a YAML file, and whatever else an engine's configuration has (``tiers``, ``pool``, ...).
+a YAML file, and the other keys of an engine's configuration (``tiers``, ``pool``, ...).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILE = "config"
 
 
 SOURCE = "kv_connector_extra_config"
-"""Where messages say that a value came from."""
+"""The source of a value in messages."""
 
 # A step of vLLM waits for these calls, and vLLM gives a process five seconds to end.
 _DEADLINES = {"lookup": 1.0, "retrieve": 5.0, "store": 1.0, "close": 4.0}
@@ -32,18 +32,18 @@ KEY = "hexkv"
 """The key of this configuration in that of vLLM's offloading."""
 
 _WITHIN_STEPS = "sync_load_budget_bytes"
-"""The key there that has vLLM 0.33 load within a step what is no more than so many bytes."""
+"""The key there that makes vLLM 0.33 load up to that many bytes within a step."""
 
 BLOCK_TOKENS = 1
-"""Tokens of a block's chunk behind vLLM's offloading. What vLLM counts is inside of a block."""
+"""Tokens of a block's chunk behind vLLM's offloading: the tokens that vLLM counts are inside."""
 
 LOCAL = frozenset({"memory", "heap", "disk"})
-"""Stores that know what they hold without asking anybody; any other one is remote."""
+"""Stores that know their content without a call to another process; any other is remote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Everything that was configured."""
+    """The settings of the connector and of its engine."""
 
     connector: ConnectorSettings
     engine: Loaded
@@ -60,7 +60,7 @@ def configure(
 
     Args:
         extra: the former; stronger than both others.
-        registry: what is installed.
+        registry: the installed adapters.
         block_tokens: tokens in a block of vLLM: chunks are made of whole blocks.
         environ: in place of the process's environment.
 
@@ -112,14 +112,14 @@ def configure(
 
 
 def configure_offloading(extra: Mapping[str, object], registry: Registry) -> Configuration:
-    """The same for what is behind vLLM's offloading, in the key ``hexkv`` of its configuration.
+    """The same for hexkv behind vLLM's offloading, from the key ``hexkv`` of its configuration.
 
     Raises:
-        ConfigError: as above, or the size of a chunk: vLLM says what a block is. Or vLLM is to load
-            within steps.
+        ConfigError: as above, or there is a size of a chunk, which is vLLM's block here. Or vLLM is
+            to load within steps.
     """
     wanted = extra.get(KEY, {})
-    # The other keys are vLLM's, which ignores what it does not know.
+    # The other keys are vLLM's, which ignores unknown ones.
     if KEY not in extra and (near := get_close_matches(KEY, extra, n=1)):
         raise ConfigError(f"{near[0]} (from {SOURCE}): unknown key, did you mean {KEY!r}?")
     # A load within a step has to be right when the step begins; here one that fails never ends.

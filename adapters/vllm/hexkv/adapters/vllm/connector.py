@@ -1,8 +1,8 @@
 """vLLM's KV connector: one class, made twice, in the scheduler's process and in each worker.
 
 Each worker has a cache engine of its own; the scheduler asks them through sockets. vLLM's
-base class says of every method who calls it, in which process, and when. What can go wrong
-at the start stops vLLM with one line that says why; afterwards nothing raised in here
+base class documents the caller, the process and the time of every method. An error at the
+start stops vLLM with one line that gives the reason; afterwards no exception of this module
 reaches vLLM: the cache is left out, and vLLM computes.
 """
 
@@ -67,7 +67,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
-        """Prepare one half.
+        """Prepare the side of *role*.
 
         Raises:
             ConfigError: the configuration does not describe something that can be built.
@@ -85,21 +85,21 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self._told: list[BlockEvent] = []
         self._promised: list[Load] = []
         self._later: dict[str, bool] = {}
-        """By request, whether vLLM was told that its loads happen between steps."""
+        """By request, True if vLLM knows that its loads happen between steps."""
 
         self._counted = counts_inputs(vllm_config)
-        # Before any request: what is loaded earlier is not known.
+        # Before any request: adapters that are loaded earlier are not known.
         self._adapters = None if role is KVConnectorRole.SCHEDULER else adapters_of(vllm_config)
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = assembly.scheduler_connector(
                 vllm_config, self._memory, self._configured
             )
 
-    # Before there is a connector. What vLLM asks of the class, it asks early.
+    # Before there is a connector. vLLM calls these methods of the class early.
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        """As vLLM says; asked where there are CUDA graphs, before any weights are loaded.
+        """True if loads or saves are layerwise. Called with CUDA graphs only, before weights load.
 
         Raises:
             ConfigError: nothing can be built from the configuration.
@@ -109,7 +109,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
-        """None in particular. Asked before memory is profiled and the model compiled.
+        """No layout in particular. Called before memory is profiled and the model compiled.
 
         Raises:
             ConfigError: nothing can be built from the configuration.
@@ -121,7 +121,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
 
     @property
     def requires_kv_delivery(self) -> bool:
-        return False  # what is not stored is computed again
+        return False  # KV that is not stored is computed again
 
     @classmethod
     def build_kv_connector_stats(
@@ -166,7 +166,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         return True
 
     def unregister_kv_caches(self) -> None:
-        """Leave the KV cache's memory alone, which is about to go. Twice is allowed.
+        """Stop using the KV cache's memory, which is about to be freed. Twice is allowed.
 
         Raises:
             EngineBusy: a copy from it or to it does not end; vLLM must keep the memory, and does.
@@ -208,7 +208,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         del kv_layer, attn_metadata, kwargs
         if self._rig is not None and self.has_connector_metadata():
             planned = self._get_connector_metadata()
-            # Of what is lost it is said at the end, and nothing computed from it may be stored.
+            # Lost loads are reported at the end, and KV computed from them may not be stored.
             if isinstance(planned, PlannedStep) and not planned.lost.loads:
                 self._rig.half.computed_layer(planned.step, layer_name)
 
@@ -233,7 +233,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if self._rig is None:
             return None, None
         arrived = self._arrived()
-        # Whoever is not told that a load is over waits for it for ever.
+        # A request whose load is never reported as over waits for ever.
         return None, (self._rig.half.lost() if arrived is None else arrived) or None
 
     @guarded(None)
@@ -379,7 +379,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
 
 
 def _share_logs() -> None:
-    """Let vLLM's handlers print what the engine logs, too."""
+    """Let vLLM's handlers print the engine's log, too."""
     engine = logging.getLogger("hexkv")
     if not engine.handlers:
         engine.propagate = False

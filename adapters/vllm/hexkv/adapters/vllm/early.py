@@ -1,4 +1,4 @@
-"""Mistakes in a configuration are told while vLLM reads its own: before weights, on any device.
+"""Reports errors in a configuration while vLLM reads its own: before weights, on any device.
 
 vLLM asks a connector's class about its configuration early only where there are CUDA graphs. On
 every device it looks the class up by that configuration, in the process that the user started and
@@ -25,7 +25,7 @@ _checked: set[str] = set()
 
 
 def watch(factory: Any) -> None:
-    """Have vLLM's class ``KVConnectorFactory`` check what it is asked for. Twice is allowed."""
+    """Make vLLM's class ``KVConnectorFactory`` check each configuration. Twice is allowed."""
     find: Callable[..., object] | None = getattr(factory, "get_connector_class", None)
     if find is not None and not hasattr(find, "hexkv"):
         factory.get_connector_class = staticmethod(_checking(find))
@@ -68,7 +68,7 @@ def _check(connector: str | None, extra: Mapping[str, object]) -> None:
 
 
 def _tell_last(told: HexKVError) -> None:
-    """Have *told* end the log in two lines where nobody catches it: a trace would bury them."""
+    """End the log with *told* in two lines if it is not caught: a traceback would bury them."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

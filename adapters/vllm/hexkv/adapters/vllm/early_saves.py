@@ -16,12 +16,12 @@ from hexkv.adapters.vllm.messages import Save, Step
 from hexkv.ports import StoreReport
 
 StorePart = Callable[[Save, int], StoreReport | None]
-"""Stores what a save has in one part of the layers; ``None``: its namespace is not known."""
+"""Stores one part of the layers of a save; ``None``: its namespace is not known."""
 
 
 @dataclass(slots=True)
 class _UnderWay:
-    """What has begun of one step."""
+    """The saves of one step that have begun."""
 
     step: Step
     computed: set[str] = field(default_factory=set)
@@ -35,7 +35,7 @@ class EarlySaves:
     Args:
         parts: for each part of the rank's layers, their names.
         store: called by a thread of this, one call at a time.
-        beside: a context for the copies, behind what the model's stream has by now.
+        beside: a context for the copies, behind the work queued on the model's stream by now.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class EarlySaves:
         return range(len(self._parts))
 
     def computed(self, step: Step, layer: str, sound: Callable[[Save], bool]) -> None:
-        """Begin to store the parts of which *layer*, of all of *step*, was the last to come.
+        """Begin to store the parts that are complete now that *layer* is, for all of *step*.
 
         Args:
             step: under way.
             layer: whose KV is in vLLM's memory now.
-            sound: whether what a save stores was computed from KV that had arrived.
+            sound: returns True if a save stores only KV computed from KV that had arrived.
         """
         if self._current.step is not step:
             self.wait()  # its blocks may be others' from now on
@@ -79,7 +79,7 @@ class EarlySaves:
                     now.begun.setdefault(place, {})[part] = future
 
     def wait(self, step: Step | None = None) -> None:
-        """Wait for what has begun of *step*, or of the last one.
+        """Wait for the saves of *step* that have begun, or of the last one.
 
         No deadline but those of stores may cut it short: the blocks that are read may be another
         request's afterwards.
@@ -88,9 +88,9 @@ class EarlySaves:
             wait([one for parts in self._current.begun.values() for one in parts.values()])
 
     def begun(self, step: Step, place: int) -> dict[int, StoreReport | None]:
-        """What became of the parts that have begun of one save, after :meth:`wait`.
+        """Return the reports of the parts of one save that have begun, after :meth:`wait`.
 
-        One that failed is left out: it has not begun.
+        A part that failed is left out: it counts as not begun.
         """
         if self._current.step is not step:
             return {}

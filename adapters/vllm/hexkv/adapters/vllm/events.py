@@ -1,4 +1,4 @@
-"""What the tiers hold, in vLLM's words, for routers that send requests to where their KV is.
+"""The content of the tiers in vLLM's terms, for routers that send requests to their KV.
 
 The engine speaks of chunks by its own keys, a router knows vLLM's block hashes. The worker
 that stores a chunk knows both.
@@ -14,7 +14,7 @@ from threading import Lock
 from hexkv.ports import CacheEvent, Change, ChunkKey
 
 _CHUNKS = 1 << 16
-"""Chunks whose hashes are remembered. Of others no removal is told."""
+"""Chunks whose hashes are remembered. The removal of others is not reported."""
 
 _WAITING = 1 << 14
 """Events that may wait to be fetched; older ones are lost."""
@@ -25,7 +25,7 @@ class BlockInfo:
     """A chunk as vLLM sees it."""
 
     hashes: tuple[bytes, ...]
-    """Of its blocks."""
+    """The hashes of its blocks."""
 
     parent: bytes | None
     """Hash of the block before."""
@@ -47,10 +47,10 @@ class BlockEvent:
 
 
 class Ledger:
-    """An event sink of the engine that keeps what vLLM will fetch. Safe from any thread.
+    """An event sink of the engine that keeps events for vLLM to fetch. Safe from any thread.
 
     Args:
-        media: what vLLM calls the medium of each tier.
+        media: vLLM's name for the medium of each tier.
     """
 
     def __init__(self, media: Mapping[str, str]) -> None:
@@ -60,7 +60,7 @@ class Ledger:
         self._lock = Lock()
 
     def expect(self, keys: Sequence[ChunkKey], chunks: Sequence[BlockInfo]) -> None:
-        """These chunks are about to be stored."""
+        """Note that these chunks are about to be stored."""
         with self._lock:
             for key, chunk in zip(keys, chunks, strict=True):
                 self._known[key] = chunk
@@ -77,7 +77,7 @@ class Ledger:
                     self._waiting.append(BlockEvent(event.change == Change.STORED, medium, chunk))
 
     def take(self) -> list[BlockEvent]:
-        """What happened since the last call."""
+        """Return the events since the last call."""
         if not self._waiting:
             return []
         with self._lock:

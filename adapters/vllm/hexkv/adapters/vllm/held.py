@@ -1,6 +1,6 @@
 """Blocks for vLLM's own offloading: named by vLLM, and held in the pool while they are promised.
 
-vLLM's OffloadingConnector cannot be told that a load failed. So a block only counts as found
+vLLM's OffloadingConnector cannot learn that a load failed. So a block only counts as found
 while it is held: it was read and verified, and stays in the pool until its ticket is released.
 Loading it is then a copy that cannot miss. A block is one chunk of one token, whose digest is
 that of vLLM's name.
@@ -39,10 +39,10 @@ from hexkv.ports import (
 log = logging.getLogger("vllm.hexkv")
 
 OWNER = "vllm offloading"
-"""Name under which the pool's ledger lists what is held for vLLM."""
+"""The owner under which the pool's ledger lists blocks that are held for vLLM."""
 
 COPYING = "vllm load"
-"""Name under which it lists what is being copied to vLLM's memory."""
+"""The owner under which it lists blocks that are being copied to vLLM's memory."""
 
 _REMEMBERED = 1 << 14
 """Tickets that were released before they were used: a question may still be on its way. More
@@ -99,7 +99,7 @@ class Copying:
 
 
 class HeldBlocks:
-    """The blocks of one rank: what is held of them for vLLM, and the way to it and from it.
+    """The blocks of one rank that are held for vLLM, and the copies to and from its memory.
 
     Safe from any thread, but for :meth:`load` and :meth:`close`, which the worker's calls.
 
@@ -148,7 +148,7 @@ class HeldBlocks:
 
         ``hold`` a block under a ticket, ``release`` tickets, ``give_up`` loads, ``weights``, and
         ``clear`` the tiers that it names. The last has the number of the ``generation`` that begins
-        with it: blocks that vLLM named before, and hands over after, are not stored any more.
+        with it: blocks that vLLM named before, and hands over after, are not stored.
         """
         match question:
             case {"op": "hold", "ticket": int(ticket), "group": int(group)}:
@@ -197,7 +197,7 @@ class HeldBlocks:
                 self._used -= room
 
     def release(self, tickets: Iterable[int]) -> None:
-        """Give back what is held under *tickets*; what is being copied stays until it is."""
+        """Release the blocks held under *tickets*; those being copied stay until the copy ends."""
         gone = []
         with self._lock:
             for ticket in tickets:
@@ -211,13 +211,13 @@ class HeldBlocks:
             held.hold.release()
 
     def give_up(self, loads: Sequence[int]) -> None:
-        """Note that nobody waits for *loads* any more."""
+        """Note that *loads* were given up."""
         with self._lock:
             for load in loads:
                 _remember(self._given_up, load)
 
     def gave_up(self, load: int) -> bool:
-        """True if nobody waits for a load any more."""
+        """True if a load was given up."""
         with self._lock:
             return load in self._given_up
 
@@ -299,7 +299,7 @@ class HeldBlocks:
             hold.wait(deadline)
             [lease] = hold.leases
             with self._lock:
-                # Threads overtake each other: it may have been released, or read twice, meanwhile.
+                # Threads overtake each other: it may have been released, or read twice, by now.
                 unwanted = self._closed or ticket in self._released or ticket in self._held
                 if lease is not None and not unwanted:
                     kept = self._used - room + lease.size <= self._limit

@@ -1,4 +1,4 @@
-"""Whose KV it is: what vLLM knows about a model, a rank and a request, as a namespace."""
+"""Namespaces of KV, from vLLM's data about a model, a rank and a request."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _BY_LENGTH = {"dynamic", "longrope"}
 """Kinds of RoPE that depend on how long sequences may become."""
 
 _WHENCE = {"_name_or_path", "_commit_hash", "transformers_version"}
-"""What a configuration says of where it is from, and not of the model."""
+"""Fields of a configuration that describe its origin, and not the model."""
 
 _WITHOUT_MODEL = {"ngram", "ngram_gpu", "suffix"}
-"""Ways to draft tokens that have no KV. What the model says to wrong drafts is never stored."""
+"""Ways to draft tokens that have no KV. The model's KV of wrong drafts is never stored."""
 
 _DRAFT = ("method", "quantization", "kv_cache_dtype", "parallel_drafting")
-"""What decides about a draft's KV beside its weights and configuration."""
+"""Settings that decide about a draft's KV beside its weights and configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Rank:
 
     @classmethod
     def of(cls, config: VllmConfig, replicas: int = 1) -> Rank:
-        """The rank whose configuration this is."""
+        """The rank of this configuration."""
         parallel = config.parallel_config
         world = int(parallel.tensor_parallel_size) * int(parallel.pipeline_parallel_size)
         return cls(int(parallel.rank) % world, world, replicas)
@@ -71,12 +71,12 @@ def namespace_of(
     Args:
         config: vLLM's.
         layout: of the KV here.
-        rank: whose KV it is.
-        configured: an operator who gives ``model.weights`` in here vouches for the weights.
-        inside: what else decides about the bytes in a block, where only vLLM understands them.
+        rank: of the worker.
+        configured: hexkv's; with ``model.weights`` in it, the operator vouches for the weights.
+        inside: other facts that decide about the bytes in a block that only vLLM understands.
 
     Raises:
-        ConfigError: nothing says which weights the model has, or will have.
+        ConfigError: it is not known which weights the model has, or will have.
     """
     model = config.model_config
     said = configured.settings.model
@@ -102,9 +102,9 @@ def namespace_of(
 
 
 def counts_inputs(config: VllmConfig) -> bool:
-    """Whether vLLM tells images, sounds, ... apart by a number within the process only.
+    """True if vLLM identifies images, sounds, ... by a number within the process only.
 
-    It does so where both of its caches that need to know equal ones are switched off.
+    It does so if both of its caches that need to recognise equal ones are switched off.
     """
     multimodal = getattr(config.model_config, "multimodal_config", None)
     processed = getattr(multimodal, "mm_processor_cache_gb", None)
@@ -112,11 +112,11 @@ def counts_inputs(config: VllmConfig) -> bool:
 
 
 def scope_of(request: Request, *, counted: bool = False) -> Scope | None:
-    """What is special about a request; ``None`` if its KV depends on more than can be named.
+    """The scope of a request; ``None`` if its KV depends on more than can be named.
 
     Args:
         request: vLLM's.
-        counted: whether images in it are named by numbers that others may have, too.
+        counted: True if images in it are named by numbers that others may have, too.
     """
     if request.prompt_token_ids is None or getattr(request, "prompt_embeds", None) is not None:
         return None
@@ -133,10 +133,10 @@ def scope_of(request: Request, *, counted: bool = False) -> Scope | None:
 
 
 def weights_of(model: ModelConfig, load: LoadConfig) -> str:
-    """Which weights a model has: a digest of them, or the commit that they are of.
+    """Return a digest of the weights of a model, or the commit that they are of.
 
     Raises:
-        ConfigError: they lie where nobody can look, or cannot be read.
+        ConfigError: they are not where they can be examined, or cannot be read.
     """
     load_format = str(getattr(load, "load_format", "")).rpartition(".")[2].lower()
     if load_format == "dummy":  # drawn for this configuration
@@ -158,11 +158,11 @@ def weights_of(model: ModelConfig, load: LoadConfig) -> str:
 
 
 def weights_at(config: VllmConfig, place: str | None) -> str:
-    """The digest of the weights that vLLM reads when it loads them anew; empty if there is none.
+    """The digest of the weights that vLLM reads on a reload; empty if there is none.
 
     Args:
         config: vLLM's.
-        place: a folder or a name that it is given for that; ``None``: that of the first ones.
+        place: a folder or a name that the reload reads; ``None``: that of the first ones.
 
     Raises:
         ConfigError, OSError: they cannot be read.
@@ -174,8 +174,8 @@ def weights_at(config: VllmConfig, place: str | None) -> str:
 
 
 def _place(model: ModelConfig, load: LoadConfig) -> Path | None:
-    """Where vLLM read the weights: a folder, a file, or a copy of what a hub has."""
-    # Of what lies in an object store, ``model`` is a folder that has the configuration alone.
+    """Where vLLM read the weights: a folder, a file, or a copy of a hub's."""
+    # For weights in an object store, ``model`` is a folder with the configuration alone.
     name = str(getattr(model, "model_weights", "") or model.model)
     if Path(name).exists():
         return Path(name)
@@ -183,7 +183,7 @@ def _place(model: ModelConfig, load: LoadConfig) -> Path | None:
 
 
 def _draft(config: VllmConfig) -> str:
-    """What decides about the KV of a model that drafts tokens; most ways to draft have none."""
+    """The facts that decide about a draft model's KV; empty for ways to draft without KV."""
     speculative = getattr(config, "speculative_config", None)
     model = getattr(speculative, "draft_model_config", None)
     if speculative is None or model is None or str(speculative.method) in _WITHOUT_MODEL:
@@ -207,7 +207,7 @@ def _rope_by_length(hf_config: object) -> bool:
 
 
 def _stretched(rope: object) -> bool:
-    """Whether this, or what it says of one kind of layers, depends on how long texts may get."""
+    """True if this RoPE, or that of one kind of layers, depends on the longest length."""
     if not isinstance(rope, Mapping):
         return False
     kind = rope.get("rope_type", rope.get("type"))
@@ -215,7 +215,7 @@ def _stretched(rope: object) -> bool:
 
 
 def _inputs(features: Sequence[Any]) -> str:
-    """A digest of what stands where in place of placeholder tokens."""
+    """A digest of the inputs in place of placeholder tokens, and of their positions."""
     if not features:
         return ""
     return digest_of_value(

@@ -1,7 +1,7 @@
-"""Questions between the two halves of a connector that live in one process, without a socket.
+"""Questions between the two sides of a connector in one process, without a socket.
 
-On one GPU vLLM schedules and computes in the same process. A question is then handed to a
-thread and its answer handed back: two threads to wake in place of eight.
+On one GPU vLLM schedules and computes in the same process. A thread of the process then takes
+a question and returns its answer: two threads to wake in place of eight.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 
 Json = Mapping[str, object]
 Answer = Callable[[Json, memoryview], Json]
-"""Gives the answer to a question and its tokens. An exception becomes ``{"error": ...}``."""
+"""Returns the answer to a question and its tokens. An exception becomes ``{"error": ...}``."""
 
 PENDING = 1024
 """Questions that may wait on either side; more are refused."""
@@ -38,7 +38,7 @@ class Respondent:
         _HERE[self._name] = self
 
     def hand_in(self, question: Json, tokens: bytes, answers: SimpleQueue[Json]) -> bool:
-        """Have a question answered into *answers*. False once this is closed."""
+        """Queue a question; its answer goes to *answers*. False once this is closed."""
         try:
             self._threads.submit(self._respond, question, tokens, answers)
         except RuntimeError:  # it was closed
@@ -46,7 +46,7 @@ class Respondent:
         return True
 
     def close(self) -> None:
-        """Take no more questions. Twice is allowed."""
+        """Refuse further questions. Twice is allowed."""
         if _HERE.get(self._name) is self:
             del _HERE[self._name]
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -59,7 +59,7 @@ _HERE: dict[tuple[int, Path], Respondent] = {}
 
 
 class Near:
-    """The way to a respondent of this process. For one thread."""
+    """A connection to a respondent of this process. For one thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -68,11 +68,11 @@ class Near:
 
     @staticmethod
     def leads_to(path: Path) -> bool:
-        """Whether there is a respondent of that name in this process."""
+        """True if there is a respondent of that name in this process."""
         return (os.getpid(), path) in _HERE
 
     def send(self, question: Json, tokens: bytes) -> bool:
-        """Hand a question in; false if there is nobody to take it."""
+        """Send a question. Return False if no respondent takes it."""
         there = _HERE.get((os.getpid(), self._path))
         if there is None or self._waiting >= PENDING:
             return False
@@ -81,7 +81,7 @@ class Near:
         return taken
 
     def receive(self, seconds: float) -> list[Json]:
-        """The answers that have come; where none has, wait for one."""
+        """Return the answers that have arrived; if there are none, wait for one."""
         answers = []
         try:
             if seconds > 0:
@@ -93,9 +93,9 @@ class Near:
             return answers
 
     def reachable(self, seconds: float) -> bool:
-        """Whether somebody is there; nobody will come."""
+        """True if there is a respondent. Does not wait for one."""
         del seconds
         return self.leads_to(self._path)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""

@@ -1,4 +1,4 @@
-"""What vLLM's configuration says of its KV memory, and what of it cannot be cached."""
+"""Reads the KV memory from vLLM's configuration, and refuses KV that cannot be cached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CACHEABLE = "FullAttentionSpec"
 """Name of the class of specs whose KV stays where it is for as long as the request runs."""
 
 _HEADS = re.compile("kv_head|head_kv|key_value_head|query_group|attention_group")
-"""In the names under which configurations say how many KV heads some layers have, or all."""
+"""In the names of configurations' fields for the number of KV heads of some layers, or of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def refuse(config: VllmConfig) -> None:
     """Stop where KV of a prefix must not be used again.
 
     Raises:
-        LayoutMismatch: it must not, in one line that says why.
+        LayoutMismatch: it must not; one line gives the reason.
     """
     model = config.model_config
     for said in (getattr(model, "hf_config", None), getattr(model, "hf_text_config", None)):
@@ -66,7 +66,7 @@ def describe(config: VllmConfig, kv: KVCacheConfig) -> Memory:
     """The memory of a model whose KV can be cached by prefix.
 
     Raises:
-        LayoutMismatch: it cannot, in one line that says why.
+        LayoutMismatch: it cannot; one line gives the reason.
     """
     refuse(config)
     parallel = config.parallel_config
@@ -93,9 +93,9 @@ def describe(config: VllmConfig, kv: KVCacheConfig) -> Memory:
 
 
 def replicas_of(config: VllmConfig, specs: Sequence[object]) -> int:
-    """How many consecutive ranks of a stage hold the same KV; 1 where that is not certain.
+    """The number of consecutive ranks of a stage with the same KV; 1 where that is not certain.
 
-    All of them, of latent attention and what indexes it. Where a model has fewer KV heads than
+    All of them, for latent attention and its index. Where a model has fewer KV heads than
     there are ranks, vLLM gives ranks ``r * n`` to ``r * n + n - 1`` the same one
     (``num_kv_head_replicas`` of its linear layers).
 
@@ -117,7 +117,7 @@ def replicas_of(config: VllmConfig, specs: Sequence[object]) -> int:
 
 
 def _heads_said(model: ModelConfig) -> set[int]:
-    """Every number of KV heads that a model's configuration has, of whichever layers."""
+    """Every number of KV heads in a model's configuration, of any of its layers."""
     said: set[int] = set()
     overrides = getattr(getattr(model, "model_arch_config", None), "per_layer_overrides", None)
     text: Any = getattr(model, "hf_text_config", None)
@@ -155,7 +155,7 @@ def _is_latent(spec: object) -> bool:
 
 
 def tokens_lie_apart(caches: Mapping[str, torch.Tensor]) -> bool:
-    """Whether the backends that run here keep the tokens of a block apart.
+    """True if the backends that run here keep the tokens of a block apart.
 
     All for NVIDIA GPUs do; some for others shuffle a block, and those for CPUs pack it.
     """
@@ -166,9 +166,9 @@ def tokens_lie_apart(caches: Mapping[str, torch.Tensor]) -> bool:
 def inside_of_blocks(
     config: VllmConfig, memory: Memory, caches: Mapping[str, torch.Tensor], version: str
 ) -> dict[str, str]:
-    """What decides about the bytes of a block that only vLLM understands.
+    """The facts that decide about the bytes of a block that only vLLM understands.
 
-    A release may pack blocks in another way without saying so, hence its number.
+    A release may pack blocks in another way without notice, hence its number.
     """
     cache = next(iter(caches.values()))
     heads, widths = zip(
@@ -185,7 +185,7 @@ def inside_of_blocks(
 
 
 def instructions(device: str) -> str:
-    """Which instructions a CPU has, as far as they decide how blocks are packed."""
+    """The instructions of a CPU, as far as they decide how blocks are packed."""
     if device != "cpu":
         return ""
     amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()

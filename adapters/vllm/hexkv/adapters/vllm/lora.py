@@ -1,8 +1,8 @@
-"""Which LoRA adapters a worker has loaded: a digest of each, of the tensors that were loaded.
+"""The LoRA adapters that a worker has loaded: a digest of each, of the tensors as loaded.
 
-vLLM keeps what it loaded first, whatever becomes of the file; so an adapter is known in the
-worker alone, from the moment when it is there. No hook of vLLM tells a connector of it: the method
-of its worker that reads an adapter is wrapped.
+vLLM keeps the adapter that it loaded first, even if the file changes; so an adapter is known in
+the worker alone, once it is loaded. vLLM has no hook for that: the method of its worker that
+reads an adapter is wrapped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("vllm.hexkv")
 
 
 class Digest(Protocol):
-    """What ``hashlib`` gives."""
+    """A hash object of ``hashlib``."""
 
     def update(self, data: bytes | memoryview, /) -> None: ...
 
@@ -33,7 +33,7 @@ class Adapters:
 
     A name stands for one content as long as the worker lives: vLLM's own prefix cache, which
     saves may copy from, goes by names. Once another content came under it, the name is
-    neither loaded nor stored any more.
+    neither loaded nor stored.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Adapters:
             name: of the request.
             number: vLLM's, of which each has one adapter at a time.
             adapter: the tensors; it is in use for as long as the object lives.
-            whole: whether all of it is here.
+            whole: True if all of it is here.
         """
         digest = ""
         try:

@@ -1,4 +1,4 @@
-"""What the scheduler's half tells the workers' half, once per step."""
+"""The messages of the scheduler side to the workers, once per step."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Asked(Protocol):
 
 
 class Scope(NamedTuple):
-    """What makes a request's KV differ from another one's of the same model and tokens."""
+    """The properties that make a request's KV differ from others of the same model and tokens."""
 
     lora: str = ""
-    """Name of the LoRA adapter; what it holds is known in the workers, once it is loaded."""
+    """Name of the LoRA adapter; its content is known in the workers, once it is loaded."""
 
     salt: str = ""
     """vLLM's ``cache_salt``."""
@@ -35,13 +35,13 @@ class Scope(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a prefiller has kept for one decoder."""
+    """The KV that a prefiller has kept for one decoder."""
 
     hold: str = ""
     """Name of its pin on the node; none if empty."""
 
     fresh: int = -1
-    """Token from which on chunks were made for this decoder; -1: nobody knows."""
+    """Token from which on chunks were made for this decoder; -1: unknown."""
 
 
 class Computed(NamedTuple):
@@ -53,7 +53,7 @@ class Computed(NamedTuple):
     """All of its chunks, as uint32 of this machine."""
 
     hold: str = ""
-    """What to call the pin that keeps them for a decoder; none if empty."""
+    """Name of the pin that keeps them for a decoder; none if empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +63,22 @@ class Load:
     request: str
     scope: Scope
     tokens: bytes
-    """Those of the chunks and of all before, as uint32 of this machine."""
+    """Tokens of the chunks and of all before, as uint32 of this machine."""
 
     start: int
-    """Positions before this one are somebody else's, too: they must not be written."""
+    """Positions before this one are shared with other requests: they must not be written."""
 
     end: int
     """Chunks end here."""
 
     blocks: Sequence[int]
-    """From the request's first one on."""
+    """Blocks from the request's first one on."""
 
     later: bool = False
-    """Whether the request waits outside of any step until this is done."""
+    """True if the request waits outside of any step until this is done."""
 
     kept: Kept = Kept()  # noqa: RUF009 - frozen
-    """What to let go of then."""
+    """The KV to release then."""
 
     parent: str = ""
     """W3C's ``traceparent`` of the request; empty where it is not traced."""
@@ -95,13 +95,13 @@ class Save:
     end: int
     blocks: Sequence[int]
     hashes: Sequence[bytes] = ()
-    """vLLM's, of the blocks from the one before *start* (or the first) on, if somebody listens."""
+    """vLLM's, of the blocks from the one before *start* (or the first) on, with KV events only."""
 
     parent: str = ""
 
 
 class Missed(NamedTuple):
-    """What of a request is not loaded because no tier was found to hold it."""
+    """The tokens of a request that are not loaded because no tier was found to hold them."""
 
     reason: Reason
     chunks: int
@@ -110,7 +110,7 @@ class Missed(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """All of one step."""
+    """All loads and saves of one step."""
 
     number: int = 0
     loads: list[Load] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Step:
     """True if no request computes anything in it."""
 
     waits: bool = False
-    """True if it is idle, and a request waits for what a rank or another engine has to say."""
+    """True if it is idle, and a request waits for an answer of a rank or another engine."""
 
     replaced: bool = False
     """True if the model's weights are not those that its KV is named after: no load is right."""

@@ -1,4 +1,4 @@
-"""What is counted for vLLM: its log line, and its ``/metrics``."""
+"""The counters and gauges for vLLM: its log line, and its ``/metrics``."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "tier_queued_bytes": ("Bytes of reads and writes that wait or run.", ("tier",)),
     "tier_breaker": ("State of a breaker: 0 closed, 1 half open, 2 open.", ("tier", "lane")),
 }
-"""What the tiers of a rank are now: what that is, and its labels beside the rank."""
+"""The state of a rank's tiers: the help of each gauge, and its labels beside the rank."""
 
 _PAUSE = 1.0
-"""Seconds between two looks at the tiers."""
+"""Seconds between two readings of the tiers' state."""
 
 _AGAIN = 5.0
-"""Seconds for which what has changed is said again: vLLM may drop the report of a step."""
+"""Seconds for which a changed value is reported again: vLLM may drop the report of a step."""
 
 _BETWEEN = "\x1f"
 
 
 def labels_of(name: str) -> tuple[str, ...]:
-    """The labels of what an engine counts, or of what its tiers are."""
+    """The labels of an engine's counter, or of a gauge of its tiers."""
     if name in GAUGES:
         return ("rank", *GAUGES[name][1])
     counter = COUNTERS[name]
@@ -81,7 +81,7 @@ def labels_of(name: str) -> tuple[str, ...]:
 
 
 def help_of(name: str) -> str:
-    """What it is, in words."""
+    """The help of a counter or a gauge."""
     return GAUGES[name][0] if name in GAUGES else ENGINE_HELP[COUNTERS[name]]
 
 
@@ -91,10 +91,10 @@ def values_of(key: str) -> list[str]:
 
 
 class EngineReport:
-    """What the engine of a rank counts, and how its tiers are: as nested numbers, for vLLM.
+    """The counters of a rank's engine, and the state of its tiers: as nested numbers, for vLLM.
 
-    Totals, not what was added to them, and each of them for some seconds again: a report that vLLM
-    drops, as of a step that answers nobody, costs nothing but the delay until the next one.
+    Totals, not increments, and each of them again for some seconds: a report that vLLM drops, as
+    that of a step without output, costs only the delay until the next one.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class EngineReport:
         health: Callable[[], Health] | None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Report of *telemetry*, if it adds up, and of *health*, if that is known without asking.
+        """Report *telemetry*, if it is :class:`Totals`, and *health*, if no call is needed for it.
 
         Args:
             rank: of the engine.
             telemetry: of the engine.
-            health: of the engine; ``None`` where another process would have to be asked.
+            health: of the engine; ``None`` where it takes a call to another process.
             now: seconds.
         """
         self._rank = str(rank)
@@ -117,7 +117,7 @@ class EngineReport:
         self._health = health
         self._now = now
         self._told: dict[str, dict[str, tuple[float, float]]] = {}
-        """What was said last, and until when it is said again."""
+        """The values of the last reports, and until when they are repeated."""
 
         self._nothing: dict[str, dict[str, float]] = {name: {} for name in (*COUNTERS, *GAUGES)}
         """Every series that is known, at zero."""
@@ -125,7 +125,7 @@ class EngineReport:
         self._looked: float | None = None
 
     def take(self) -> dict[str, dict[str, float]]:
-        """What has changed of late, by name and labels; all of it the first time."""
+        """Return the values that changed of late, by name and labels; all the first time."""
         if self._totals is None:
             return {}
         now = self._now()
@@ -173,12 +173,12 @@ class EngineReport:
 
 
 def _labels(counter: CounterName, *values: str) -> list[str]:
-    """Those of the values of *tier* and *reason* that *counter* has."""
+    """The labels that *counter* has, of the values of *tier* and *reason*."""
     return [value for value, has in zip(values, (TIERED, REASONS), strict=True) if counter in has]
 
 
 class Tally:
-    """Adds up what a rank does. Safe from any thread."""
+    """Adds up the activity of a rank. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -208,7 +208,7 @@ class Tally:
         self._add({WAITED_REQUESTS: 1, WAITED_SECONDS: seconds})
 
     def take(self) -> dict[str, float]:
-        """What was counted since the last call; empty where nothing was."""
+        """Return the counts since the last call; empty if there are none."""
         if not self._counts:
             return {}
         with self._lock:
@@ -222,7 +222,7 @@ class Tally:
 
 
 def count_missed(telemetry: Telemetry, missed: Sequence[Missed], each: int) -> None:
-    """Count what no load asks the engine for, because it was not found; a chunk has *each* keys."""
+    """Count chunks that no load requests because they were not found; each has *each* keys."""
     for reason, chunks, tokens in missed:
         telemetry.count(CounterName.LOOKUPS, chunks * each)
         telemetry.count(CounterName.LOOKUP_TOKENS, tokens * each)

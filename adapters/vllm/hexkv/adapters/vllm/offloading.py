@@ -96,7 +96,7 @@ class HexKVManager(OffloadingManager):  # type: ignore[misc]  # untyped here
         weights: Weights,
         clears: Sequence[str] = (),
     ) -> None:
-        """Ask *ranks*, each for *patience* seconds, while *weights* are what KV is named after.
+        """Ask *ranks*, each for *patience* seconds, while the KV is named after *weights*.
 
         A reset of vLLM's caches *clears* tiers.
         """
@@ -125,7 +125,7 @@ class HexKVManager(OffloadingManager):  # type: ignore[misc]  # untyped here
         load, tickets = self._load(keys, req_context.req_id)
         return Tickets(keys, load=load, tickets=tickets)
 
-    # Nobody ever has the ticket 0: what cannot even be asked for is not loaded.
+    # No block ever has the ticket 0: a block whose question cannot be sent is not loaded.
     @guarded(lambda keys, _: (0, [0] * len(keys)))
     def _load(self, keys: Collection[OffloadKey], request: str) -> tuple[int, list[int]]:
         return self._promises.load([(key, get_offload_group_idx(key)) for key in keys], request)
@@ -216,7 +216,7 @@ class HexKVWorker(OffloadingWorker):  # type: ignore[misc]  # untyped here
             self._held.close()
 
     def _go_on(self) -> None:
-        """See what can be loaded by now. What fails is not said to be over: it is not right."""
+        """Advance the loads. A failed one is not reported as over: its KV is not right."""
         for load in list(self._loads):
             size = self._load(load)
             if size is None:
@@ -254,7 +254,7 @@ class HexKVWorker(OffloadingWorker):  # type: ignore[misc]  # untyped here
 
 
 class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
-    """What vLLM's OffloadingConnector builds both sides from."""
+    """Builds both sides of vLLM's OffloadingConnector."""
 
     def __init__(self, config: OffloadingConfig) -> None:
         """Read the configuration.
@@ -304,7 +304,7 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
         largest = max((space for space, _ in groups.values()), key=lambda n: n.layout.token_bytes)
         engine = build(self._configured.engine, largest, rank=self.config.parallel.rank)
         settings = self._configured.engine.settings
-        # The other half is for what is stored, and for reads.
+        # The other half is for blocks to store, and for reads.
         held = HeldBlocks(
             engine,
             groups,

@@ -1,8 +1,8 @@
-"""Every field of vLLM's configuration, against the namespace: what KV can depend on is named.
+"""Every field of vLLM's configuration, against the namespace: all that KV can depend on is named.
 
-A field that is in none of the lists here is named, too: a new release of vLLM may miss what an
-older one stored, and never takes it for its own. The tests hold the lists against the fields of
-the vLLM that is installed, so that somebody decides about each.
+A field that is in none of the lists here is named, too: a new release of vLLM may miss the KV
+of an older one, and never takes it for its own. The tests compare the lists with the fields of
+the installed vLLM, so that each new field needs a decision.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECTIONS = {
     "parallel_config": "parallel",
     "lora_config": "adapters",
 }
-"""Parts of vLLM's configuration whose fields are looked at one by one, and their names here."""
+"""Parts of vLLM's configuration whose fields are examined one by one, and their names here."""
 
 WHOLE = {"additional_config": "additional"}
 """Parts that are named as a whole."""
@@ -51,9 +51,9 @@ BY_OTHERS: Mapping[str, str] = {
 """Fields that decide about KV and are in the namespace by another way.
 
 They are in the digest of the weights and of the model's configuration as it is in force, in the
-layout, in the slice of a rank, in what is said of opaque blocks, in the adapter of a request; or
+layout, in the slice of a rank, in the facts about opaque blocks, in the adapter of a request; or
 the engine does not start with them (context parallelism, diffusion, weights that are replaced).
-Of speculative decoding only a draft's weights and configuration are named: what its KV decides is
+Of speculative decoding only a draft's weights and configuration are named: its KV decides
 how many tokens are accepted, never which.
 """
 
@@ -154,7 +154,7 @@ NAMED: Mapping[str, str] = {
     " enable_moe_shared_loras",
     "": "additional_config",
 }
-"""Fields that are in the namespace wherever they are not as vLLM has them by itself."""
+"""Fields that are in the namespace wherever they differ from vLLM's defaults."""
 
 _SAME_FILES = {"auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "runai_streamer"}
 """Ways to load that read the same tensors of a checkpoint."""
@@ -167,10 +167,10 @@ def decided(section: str) -> AbstractSet[str]:
 
 
 def options_of(config: object) -> dict[str, str]:
-    """What is not as vLLM has it by itself, of all that KV may depend on, by name.
+    """The fields that differ from vLLM's defaults and that KV may depend on, by name.
 
     Args:
-        config: vLLM's; where a part of it is no dataclass, that part says nothing.
+        config: vLLM's; a part of it that is no dataclass is left out.
     """
     found = {}
     for section, name in SECTIONS.items():
@@ -187,7 +187,7 @@ def options_of(config: object) -> dict[str, str]:
 
 
 def _has_states(config: object) -> bool:
-    """Whether a model has states: vLLM sets what these are like by the processor that it finds."""
+    """True if a model has states: vLLM sets their options by the processor that it finds."""
     model = getattr(config, "model_config", None)
     return any(getattr(model, name, True) for name in ("is_hybrid", "has_inner_state"))
 
@@ -206,14 +206,14 @@ def _changed(section: str, part: object) -> Iterator[tuple[str, str]]:
 
 
 def _says(value: object) -> bool:
-    """Whether a value is more than nothing: ``None`` and what is empty say the same."""
+    """True if a value is set: ``None`` and empty collections are the same."""
     if isinstance(value, Sequence | AbstractSet | Mapping):
         return bool(value)
     return value is not None
 
 
 def _default(field: Any) -> object:
-    """What a field is where nobody says anything; pydantic's ``Field`` has it one level deeper."""
+    """The default of a field; pydantic's ``Field`` has it one level deeper."""
     where = field
     if field.default is not MISSING and hasattr(field.default, "default_factory"):
         where = field.default
@@ -224,7 +224,7 @@ def _default(field: Any) -> object:
 
 
 def _with_content(name: str, value: object) -> object:
-    """A file is what it holds, wherever it lies."""
+    """The digest of a file's content in place of its path; any other value as it is."""
     if name.endswith("_path") and isinstance(value, str) and Path(value).is_file():
         return sha256(Path(value).read_bytes()).hexdigest()
     return value
@@ -243,7 +243,7 @@ def digest_of_value(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """*value* made of what JSON has; of other kinds of objects their fields, or what they print."""
+    """*value* as JSON's types; other kinds of objects as their fields, or as their ``repr``."""
     if isinstance(value, Enum):
         return value.value if isinstance(value.value, str) else value.name
     if value is None or isinstance(value, bool | int | float | str):

@@ -12,16 +12,16 @@ log = logging.getLogger("vllm.hexkv")
 
 
 class Outside:
-    """Those of one rank, each with up to which token everything arrived. For vLLM's thread."""
+    """The loads of one rank, each with the token up to which all arrived. For vLLM's thread."""
 
     def __init__(self) -> None:
         self.running: dict[str, tuple[Load, Future[int]]] = {}
         """By request; those that are over stay until :meth:`over` has given them."""
 
     def over(self, *, lost: bool = False) -> Iterator[tuple[Load, int]]:
-        """Loads that are over. With *lost*, of none of them anything arrived.
+        """Loads that are over. With *lost*, nothing of any of them arrived.
 
-        Each one is forgotten once the next is asked for.
+        Each one is forgotten when the iterator goes on to the next.
         """
         for name in [name for name, (_, done) in self.running.items() if done.done()]:
             load, done = self.running[name]

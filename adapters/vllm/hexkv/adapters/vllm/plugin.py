@@ -1,4 +1,4 @@
-"""Tells hexkv and vLLM about each other. Imported at discovery, so it stays light."""
+"""Registers the adapter with hexkv and vLLM. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
 
 
 def register() -> None:
-    """Let vLLM know the connector by name; called in each of its processes, maybe twice.
+    """Register the connector with vLLM by name. Called in each of its processes, maybe twice.
 
     vLLM finds this by the entry-point group ``vllm.general_plugins``.
     """

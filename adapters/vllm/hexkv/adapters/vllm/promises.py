@@ -1,11 +1,11 @@
-"""What vLLM's offloading is told to be there: blocks that every rank holds.
+"""The blocks that vLLM's offloading may count on: those that every rank holds.
 
-A block is looked for when a request asks for it first, and held until all requests that
-asked for it are done. That it is there remains true so long; that it is not is said to the
-requests that asked, and looked up again for others: somebody may have stored it since.
+A block is looked up when a request asks for it first, and held until all requests that
+asked for it are done. A hit stays true until then. A miss is final for the requests that
+asked; for others the block is looked up again, for it may have been stored since.
 
-vLLM can load a block that it did not ask for (a window that begins in the middle of one), and
-cannot be told that a load failed. Such a load waits until the block is there, and is given up
+vLLM can load a block that it did not look up (a window that begins in the middle of one), and
+cannot learn that a load failed. Such a load waits until the block is there, and is given up
 with its request.
 """
 
@@ -23,7 +23,7 @@ from hexkv.adapters.vllm.messages import Asked
 log = logging.getLogger("vllm.hexkv")
 
 _STEPS = 16
-"""Steps of vLLM after which whatever was under way when the cache was emptied is over."""
+"""Steps of vLLM after which all loads that were under way when the cache was emptied are over."""
 
 _MOST = 1 << 16
 """Tickets in one message."""
@@ -46,7 +46,7 @@ class _Block:
     loading: int = 0
 
     outlived: bool = False
-    """True if the cache was emptied since: whether its load ends nobody may say any more."""
+    """True if the cache was emptied since: the end of its load may never be reported."""
 
 
 class Promises:
@@ -54,7 +54,7 @@ class Promises:
 
     Args:
         ranks: ways to them. Closed with this.
-        patience: seconds that a block is waited for.
+        patience: seconds to wait for a block.
         now: the time.
     """
 
@@ -70,13 +70,13 @@ class Promises:
         self._steps = 0
         self._emptied: deque[tuple[int, int]] = deque()
         self._missing: set[bytes] = set()
-        """What is to be loaded, and is not there."""
+        """Blocks to be loaded that are not there."""
 
         self._loads: dict[str, int] = {}
-        """By request, the ticket of what is being loaded for it."""
+        """By request, the ticket of its load under way."""
 
         self._owed: list[dict[str, list[int]]] = [{"release": [], "give_up": []} for _ in ranks]
-        """By rank, what it is to be told of which tickets."""
+        """By rank, the tickets of the messages that are still to be sent."""
 
         self._said = ""
 
@@ -86,7 +86,7 @@ class Promises:
         if block is not None:
             self._hear(key, block)
         if key in self._missing:
-            return False  # who computes it ends the wait of who is to load it
+            return False  # computing it ends the wait of the request that is to load it
         if block is None or (block.held is False and request not in block.users):
             block = self._ask(key, group)
         self._use(key, block, request)
@@ -95,7 +95,7 @@ class Promises:
     def load(self, blocks: Iterable[tuple[bytes, int]], request: str) -> tuple[int, list[int]]:
         """A ticket for a load, and those of its blocks, each given with its group.
 
-        They stay until :meth:`loaded`. A block that is not held is looked for until it is, or
+        They stay until :meth:`loaded`. A block that is not held is looked up until it is, or
         until the request has left, which gives the load up.
         """
         tickets, waits = [], False
@@ -115,7 +115,7 @@ class Promises:
         return self._loads[request], tickets
 
     def loaded(self, keys: Iterable[bytes], request: str) -> None:
-        """A request has got blocks."""
+        """Note that a request has got blocks."""
         self._loads.pop(request, None)
         keys = list(keys)
         for key in keys:
@@ -125,14 +125,14 @@ class Promises:
         self._leave(keys, request)
 
     def stored(self, keys: Iterable[bytes]) -> None:
-        """Blocks are being stored: who asks again may get them."""
+        """Note that blocks are being stored: a request that asks again may get them."""
         for key in keys:
             block = self._blocks.get(key)
             if block is not None and not block.held and key not in self._missing:
                 block.users.clear()
 
     def left(self, request: str) -> None:
-        """A request asks for nothing any more."""
+        """Note that a request is over, which gives up its load."""
         keys = self._asked.pop(request, set())
         for key in keys & self._missing:
             block = self._blocks[key]
@@ -146,7 +146,7 @@ class Promises:
         self._leave(keys, request)
 
     def forget(self) -> None:
-        """Nothing is held from now on: the cache is being emptied."""
+        """Hold nothing from now on: the cache is being emptied."""
         missing = {key: self._blocks[key] for key in self._missing}
         gone = [block for key, block in self._blocks.items() if key not in missing]
         # A step that is under way may still load some.
@@ -160,7 +160,7 @@ class Promises:
                 self._asked[request].add(key)
 
     def step(self) -> None:
-        """Another step has been planned."""
+        """Note that another step has been planned."""
         self._steps += 1
         over = []
         while self._emptied and self._emptied[0][0] <= self._steps:
@@ -170,12 +170,12 @@ class Promises:
         self._release(over)
 
     def close(self) -> None:
-        """Let go of the ranks. Twice is allowed."""
+        """Close the connections to the ranks. Twice is allowed."""
         for rank in self._ranks:
             rank.close()
 
     def _ask(self, key: bytes, group: int) -> _Block:
-        """Begin to look for a block anew, for whoever waits for it already."""
+        """Begin to look up a block anew, for the requests that wait for it already."""
         before = self._blocks.get(key)
         users = set() if before is None else before.users
         ticket = next(self._tickets)
@@ -190,7 +190,7 @@ class Promises:
         self._asked[request].add(key)
 
     def _hear(self, key: bytes, block: _Block) -> None:
-        """Take in what the ranks say of a block, if they have not yet."""
+        """Take in the ranks' answers about a block, if it is still undecided."""
         if block.held is not None and key not in self._missing:
             return
         late = self._now() - block.asked_at > self._patience
@@ -210,7 +210,7 @@ class Promises:
             self._take_back(block)
 
     def _ask_again(self, key: bytes, block: _Block) -> None:
-        """Somebody may have stored a block since, on the ranks that did not have it."""
+        """Ask the ranks that did not have a block again: it may have been stored since."""
         block.asked_at = self._now()
         for place, number in enumerate(block.questions):
             if number == _NOBODY:
@@ -219,7 +219,7 @@ class Promises:
                 )
 
     def _take_back(self, block: _Block) -> None:
-        """Some rank has not got a block: no other one needs it."""
+        """Release a block that some rank does not have: no other one needs it."""
         for rank, owed, number in zip(self._ranks, self._owed, block.questions, strict=True):
             if number != _NOBODY:
                 rank.drop(number)
@@ -232,7 +232,7 @@ class Promises:
             self._said = error
 
     def _leave(self, keys: Iterable[bytes], request: str) -> None:
-        """A request is done with blocks; let go of those that nobody waits for."""
+        """Remove a request from blocks, and release those that no request waits for."""
         gone: list[int] = []
         for key in keys:
             block = self._blocks.get(key)
@@ -259,7 +259,7 @@ class Promises:
         self._pay()
 
     def _pay(self) -> None:
-        """Tell ranks what they are owed; whose queue is full is told later."""
+        """Send ranks the messages due to them; a rank whose queue is full gets them later."""
         for rank, owed in zip(self._ranks, self._owed, strict=True):
             for op, tickets in owed.items():
                 if tickets and rank.ask(op, wanted=False, tickets=tickets[:_MOST]):

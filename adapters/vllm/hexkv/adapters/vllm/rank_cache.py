@@ -1,4 +1,4 @@
-"""As much of a cache by tokens as a rank uses, over its KV as a whole or cut into shards."""
+"""The part of a cache by tokens that a rank uses, over its KV as a whole or cut into shards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Made = TypeVar("_Made", covariant=True)
 
 
 class RankLookups(Protocol):
-    """What the scheduler's questions are answered with. As in ``PrefixCache``."""
+    """The methods that answer the scheduler's questions. As in ``PrefixCache``."""
 
     def lookup(
         self, tokens: memoryview, *, pin: str | None = None, namespace: Namespace | None = None
@@ -47,7 +47,7 @@ class RankLookups(Protocol):
 
 
 class RankCache(RankLookups, Protocol[Window]):
-    """What a worker moves KV with. As in ``PrefixCache``."""
+    """The methods that move a worker's KV. As in ``PrefixCache``."""
 
     @property
     def namespace(self) -> Namespace: ...
@@ -141,7 +141,7 @@ class KVMemory(Generic[_Whole]):
         return self._windows is not None
 
     def window(self, blocks: Sequence[int], start: int) -> _Whole:
-        """As of :class:`Windows`.
+        """As :meth:`Windows.window`.
 
         Raises:
             InvalidRequest: the memory is gone.
@@ -152,7 +152,7 @@ class KVMemory(Generic[_Whole]):
         return windows.window(blocks, start)
 
     def swap(self, windows: Windows[_Whole] | None) -> Windows[_Whole] | None:
-        """From now on there are *windows*, or there is no memory. Those that there were before."""
+        """Use *windows* from now on; ``None``: there is no memory. Return the former ones."""
         before, self._windows = self._windows, windows
         return before
 
@@ -172,7 +172,7 @@ class Together(Protocol[_Whole]):
 
 
 def stored_by_all(reports: Sequence[StoreReport]) -> StoreReport:
-    """What is stored of a prompt whose parts are stored so."""
+    """The report of a prompt whose parts have *reports*."""
     # A chunk of which one part was dropped is of no use.
     least = max(reports, key=lambda report: report.dropped_tokens)
     return replace(least, stored_bytes=sum(report.stored_bytes for report in reports))

@@ -1,4 +1,4 @@
-"""What vLLM's own objects say, in this adapter's words; releases differ in where they say it."""
+"""Translates vLLM's own objects into this adapter's terms; they differ between releases."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class RequestParams:
-    """What requests say in their ``kv_transfer_params``: ``{"hexkv": {"read": false}}``, say.
+    """Reads requests' ``kv_transfer_params``, for instance ``{"hexkv": {"read": false}}``.
 
     Args:
         transfer: vLLM's configuration, of which the role counts.
         settings: of the connector.
-        node: what the node is called that keeps what is handed over.
+        node: the name of the node that keeps KV for another engine.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class RequestParams:
         self._logged: set[str] = set()
 
     def allowed(self, params: object) -> Allowed:
-        """What may be done for a request that says *params*.
+        """Return the permissions of a request with *params*.
 
-        Who says something that means nothing wanted something switched off: nothing is done
-        for that request, and each kind of nonsense is logged once.
+        Invalid parameters were meant to switch something off: nothing is done for that request,
+        and each kind of error is logged once.
         """
         said: Mapping[Any, Any] = params if isinstance(params, Mapping) else {}
         wanted = said.get("hexkv")
@@ -64,10 +64,10 @@ class RequestParams:
                     wrong,
                 )
             return Allowed()
-        # Who routes requests says these two, to connectors of any kind.
+        # Routers set these two, for connectors of any kind.
         gives, takes = said.get("do_remote_decode") is True, said.get("do_remote_prefill") is True
         kept = Kept()
-        # A pin may also be on what was pushed here; ending one that is elsewhere does nothing.
+        # A pin may also be on chunks pushed here; ending one of another node does nothing.
         if "hold" in wanted and (wanted.get("node") == self._node or "prefill_node" in wanted):
             kept = Kept(wanted["hold"], wanted.get("fresh", -1))
         return Allowed(
@@ -84,7 +84,7 @@ class RequestParams:
     def answer(
         self, engine: object, request: str, tokens: int, kept: Kept, name: str = ""
     ) -> dict[str, Any]:
-        """What a router is to give to the engine that decodes, with the words of vLLM's own."""
+        """The parameters that a router passes on to the engine that decodes, in vLLM's terms."""
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -97,7 +97,7 @@ class RequestParams:
             "hexkv": {
                 "node": self._node,
                 **kept._asdict(),
-                # What other nodes call this one's.
+                # The name of this node at other nodes.
                 **({"prefill_node": name} if name else {}),
             },
         }
@@ -116,14 +116,14 @@ _KINDS: Mapping[str, type] = {
     "decode_node": str,
     "prefill_node": str,
 }
-"""What a request may say under ``hexkv``. A router says ``decode_node``; the others beside the
-first two it has from who computed the prompt."""
+"""The keys that a request may have under ``hexkv``. A router sets ``decode_node``; those after the
+first two come from the engine that computed the prompt."""
 
 _HOLD = re.compile("[0-9a-f]{32}|")
 
 
 def _nonsense(wanted: Any) -> str:
-    """What is wrong, in one of a few texts that repeat nothing of a client's; empty if nothing."""
+    """The error, as one of a few texts that repeat nothing of a client's; empty if none."""
     if not isinstance(wanted, Mapping):
         return f"is a {type(wanted).__name__}, not a mapping"
     if wanted.keys() - _KINDS.keys():
@@ -139,7 +139,7 @@ def _nonsense(wanted: Any) -> str:
 
 
 def node_name(path: str) -> str:
-    """What the node at *path* is called outside of this machine; empty if there is none."""
+    """The name of the node at *path* for other machines; empty if there is none."""
     digest = sha256(path.encode()).hexdigest()[:12]
     return f"{socket.gethostname()[:64]}-{digest}" if path else ""
 
@@ -167,7 +167,7 @@ def scheduled(output: SchedulerOutput) -> list[Scheduled]:
 
 
 def blocks_of(output: SchedulerOutput) -> Callable[[str], Sequence[int] | None]:
-    """All blocks of a request in a step, where this release of vLLM says so."""
+    """All blocks of a request in a step, where this release of vLLM has them."""
     state = getattr(output, "kv_connector_block_state", None)
     asked = getattr(state, "get_block_ids", None)
     if asked is None:
@@ -182,7 +182,7 @@ def blocks_of(output: SchedulerOutput) -> Callable[[str], Sequence[int] | None]:
 
 
 _SOURCES = {"memory": "HOST", "heap": "HOST", "disk": "DISK", "fs": "DISK"}
-"""What vLLM calls the places that stores keep chunks in; others it has no word for."""
+"""vLLM's names for the places where stores keep chunks; other places have none."""
 
 
 def by_source(
@@ -201,7 +201,7 @@ def by_source(
 
 
 def published(told: Sequence[BlockEvent]) -> list[Any]:
-    """What the tiers took and lost, as vLLM's events."""
+    """The changes of the tiers, as vLLM's events."""
     events = import_module("vllm.distributed.kv_events")
     convert = import_module("vllm.v1.core.kv_cache_utils").maybe_convert_block_hash
     made: list[Any] = []

@@ -1,4 +1,4 @@
-"""One request's way through the cache, as the scheduler's half sees it. No I/O in here.
+"""One request's way through the cache, on the scheduler side. No I/O in here.
 
 ::
 
@@ -6,7 +6,7 @@
                               ^                                             |
                               +----- preempted: everything is asked anew ---+
 
-Nothing is counted as stored or loaded here but what the workers said, or are about to be told.
+Only KV that the workers have reported, or are about to learn of, counts as stored or loaded here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAD = 0xFFFF_FFFF
 
 
 class Request(Protocol):
-    """What is needed of vLLM's request."""
+    """The attributes of vLLM's request that are used here."""
 
     request_id: str
     num_computed_tokens: int
@@ -53,11 +53,11 @@ class Shape:
     """Tokens in a block."""
 
     checked_later: bool = False
-    """Whether a load can fail unseen by whoever stores what was computed from it: on another
+    """True if a load can fail unseen by the rank that stores KV computed from it: on another
     rank, or in a step that was planned before the failure was known."""
 
     events: bool = False
-    """Whether somebody listens to what is stored."""
+    """True if KV events are published."""
 
     tail: int = 0
     """Tokens between the places where a prompt's last chunk may end: whole blocks. 0: no chunk is
@@ -65,7 +65,7 @@ class Shape:
 
     @property
     def keeps_blocks(self) -> bool:
-        """Whether the last chunk of a prompt can end with any block of it."""
+        """True if the last chunk of a prompt can end with any block of it."""
         return (self.tail or self.chunk) == self.block
 
 
@@ -82,45 +82,45 @@ class Scheduled:
 
     blocks: Sequence[int]
     replaces: bool
-    """Whether *blocks* are all there are; otherwise they come after those known."""
+    """True if *blocks* are all there are; otherwise they come after those known."""
 
 
 class Allowed(NamedTuple):
-    """What may be done for a request."""
+    """The permissions of a request."""
 
     reads: bool = False
     writes: bool = False
     hands_over: bool = False
-    """All of its prompt is stored, for an engine that goes on with it."""
+    """True if all of its prompt is stored, for an engine that goes on with it."""
 
     takes_over: bool = False
-    """All of its prompt is looked for, which another engine has computed."""
+    """True if all of its prompt is looked up, which another engine has computed."""
 
     holds: bool = False
-    """What is stored is kept for that engine, which is told by which name."""
+    """True if its stored KV is kept for that engine, which receives the name of the pin."""
 
     kept: Kept = Kept()
-    """What was kept for this request."""
+    """The KV that was kept for this request."""
 
     decode_node: str = ""
-    """The node that is pushed what is handed over; empty: none."""
+    """The node that receives the prompt's KV by push; empty: none."""
 
     prefill_node: str = ""
-    """The node that is asked for what is taken over; empty: some are."""
+    """The node to ask for the prompt's KV; empty: some are asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the tiers hold of a request."""
+    """The tokens of a request that the tiers hold."""
 
     tokens: int = 0
-    """From its beginning, whole chunks; the last one may be a tail."""
+    """Tokens from its beginning, whole chunks; the last one may be a tail."""
 
     tiers: Mapping[str, int] = field(default_factory=dict)
     """Tokens by tier, in the order of the prompt."""
 
     why: Reason = Reason.ABSENT
-    """Why there are no more of them."""
+    """The reason of the first miss after them."""
 
     def between(self, start: int, end: int) -> dict[str, int]:
         """Tokens ``[start, end)`` by tier."""
@@ -135,7 +135,7 @@ class Found:
 
 
 def found_in(answer: Mapping[str, object]) -> Found:
-    """What a rank says that it holds."""
+    """The tokens that a rank holds, by its answer."""
     hit, tiers = answer.get("hit"), answer.get("tiers")
     if not isinstance(hit, int) or not isinstance(tiers, dict):
         return Found(why=Reason.FAILED)
@@ -147,9 +147,9 @@ def found_in(answer: Mapping[str, object]) -> Found:
 
 
 def common(answers: Sequence[Found], chunk: int) -> Found:
-    """What every rank holds, where some hold more. What one lacks, all must compute.
+    """Return the tokens that every rank holds. All must compute those that one of them lacks.
 
-    Who holds more than another one's tail holds another tail: they share full chunks.
+    A rank that holds more than another one's tail holds another tail: they share full chunks.
     """
     least = min(answers, key=lambda found: found.tokens, default=Found())
     if any(found.tokens != least.tokens for found in answers):
@@ -166,7 +166,7 @@ class Tracked:
     reads: bool
     writes: bool
     later: bool = False
-    """Whether its loads happen between steps, and it waits for them."""
+    """True if its loads happen between steps, and it waits for them."""
 
     hands_over: bool = False
     """True if its last block is stored before it is full, for an engine that goes on with it."""
@@ -175,46 +175,46 @@ class Tracked:
     """True if such a block is looked for."""
 
     holds: bool = False
-    """True if what is stored of it is kept for that engine."""
+    """True if its stored KV is kept for that engine."""
 
     kept: Kept = Kept()  # noqa: RUF009 - frozen
-    """What was kept for it, or is for who decodes it."""
+    """The KV that was kept for it, or is kept for its decoder."""
 
     decode_node: str = ""
     prefill_node: str = ""
     """See :class:`Allowed`."""
 
     hold: str = ""
-    """What the pin at ``decode_node`` is called."""
+    """The name of the pin at ``decode_node``."""
 
     naming: int = 0
-    """The number of the question what other nodes call this one's."""
+    """The number of the question for the name of this node at other nodes."""
 
     announced: bool = False
-    """True if other engines were told that its prompt is computed here."""
+    """True if its prompt was announced to other engines."""
 
     waits_until: float = 0.0
     coming: set[int] = field(default_factory=set)
-    """Ranks for which it waits, because another engine computes what they lack."""
+    """Ranks for which it waits, because another engine computes the KV that they lack."""
 
     found: Found | None = None
-    """``None`` while nobody has answered."""
+    """``None`` until there is an answer."""
 
     asked_at: float = 0.0
     questions: dict[int, int] = field(default_factory=dict)
     """By rank, the numbers of the questions under way."""
 
     asked: int = 0
-    """Tokens of the chunks that were asked for."""
+    """Tokens of the chunks in its last lookup."""
 
     answers: list[Found] = field(default_factory=list)
-    """Those of the other ranks."""
+    """Answers of the other ranks."""
 
     held: bool = False
-    """Whether the workers hold pins and a prefetch for it."""
+    """True if the workers hold pins and a prefetch for it."""
 
     local: int = 0
-    """Tokens that vLLM itself had, when it asked last."""
+    """Tokens that vLLM itself had at its last question."""
 
     saved: int = 0
     """Tokens that need not be stored: they are, or will be after the step."""
@@ -224,22 +224,22 @@ class Tracked:
 
     blocks: list[int] = field(default_factory=list)
     allocated: bool = False
-    """Whether blocks were given since it was asked what is cached."""
+    """True if blocks were allocated since its last lookup."""
 
     @property
     def waits(self) -> bool:
-        """True while a rank, or another engine, has something to say of it."""
+        """True while it waits for an answer of a rank, or of another engine."""
         return bool(self.questions or self.coming)
 
     def stop(self, why: Reason) -> None:
-        """Nothing more is loaded for it, stored of it or handed over."""
+        """Load, store and hand over nothing more of it."""
         self.reads = self.writes = self.holds = self.hands_over = self.takes_over = False
         self.answers.clear()
         self.coming.clear()
         self.found = Found(why=why)
 
     def forget(self) -> None:
-        """Whatever was found need not be so any more."""
+        """Drop the result of its lookup, which may be outdated."""
         self.found = None
         self.questions.clear()
         self.answers.clear()
@@ -247,7 +247,7 @@ class Tracked:
         self.allocated = False
 
     def missed(self, chunk: int) -> list[Missed]:
-        """What neither vLLM nor the tiers have, of chunks of so many tokens."""
+        """Return the tokens that neither vLLM nor the tiers have, in chunks of *chunk* tokens."""
         found = self.found
         here = max(self.local, found.tokens if found is not None else 0)
         if found is None or here >= self.asked:
@@ -281,9 +281,9 @@ class Tracked:
         return self.request.num_prompt_tokens
 
     def whole(self, block: int) -> int:
-        """Where the last block of the prompt ends, full or not; 0 once more than that is known.
+        """The end of the prompt's last block, full or not; 0 once further tokens are known.
 
-        Behind a prompt stands ``PAD``, so what was generated since must not be there.
+        Behind a prompt stands ``PAD``, so tokens generated since must not be there.
         """
         prompt = self.prompt
         return -(-prompt // block) * block if self.request.num_tokens == prompt else 0
@@ -298,7 +298,7 @@ class Tracked:
         return max(0, min(self.found.tokens, most) - local)
 
     def load(self, external: int, chunk: int) -> Load:
-        """What the workers are to load: *external* tokens beyond the local ones."""
+        """Return the load for the workers: *external* tokens beyond the local ones."""
         end = -(-(self.local + external) // chunk) * chunk
         if self.found is not None:
             end = min(end, self.found.tokens)  # a tail ends before its chunk would
@@ -317,8 +317,8 @@ class Tracked:
     def completed(self, chunk: int, tail: int, *, generated: bool) -> int:
         """Tokens at the beginning that make whole chunks, whose KV is known after this step.
 
-        With *tail* the last chunk of a prompt may end at any multiple of it. What is beyond the
-        known tokens was guessed (speculative decoding), and may be wrong.
+        With *tail* the last chunk of a prompt may end at any multiple of it. Tokens beyond the
+        known ones were guessed (speculative decoding), and may be wrong.
         """
         prompt = self.prompt
         whole = min(self.known, self.request.num_tokens if generated else prompt) // chunk * chunk
@@ -326,7 +326,7 @@ class Tracked:
         return max(whole, end) if self.known >= end else whole
 
     def save(self, end: int, chunk: int, block_tokens: int, *, events: bool = False) -> Save:
-        """What the workers are to store, up to *end*; with *events* also vLLM's names for it."""
+        """Return the save for the workers, up to *end*; with *events* also vLLM's hashes."""
         # A full chunk takes the place of a tail from its beginning on.
         start, self.saved = self.saved // chunk * chunk, min(end, self.request.num_tokens)
         hashes: Sequence[bytes] = ()
@@ -349,7 +349,7 @@ class Tracked:
         )
 
     def spoiled(self, bad: set[int], block_tokens: int, chunk: int) -> bool:
-        """Take back what was said of blocks that turned out to be *bad*. Whether there are any."""
+        """Undo the progress over *bad* blocks. Return True if there are any."""
         for index, block in enumerate(self.blocks):
             if block in bad:
                 at = index * block_tokens

@@ -1,6 +1,6 @@
-"""What a reset of vLLM's own caches does to hexkv's: nothing, unless it is configured to.
+"""The effect of a reset of vLLM's own caches on hexkv's: none, unless it is configured.
 
-vLLM resets before it sleeps and pauses, and not because anything stored is wrong.
+vLLM resets before it sleeps and pauses, and not because any stored KV is wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hexkv.adapters.vllm.messages import Asked
 log = logging.getLogger("vllm.hexkv")
 
 _SECONDS = 30.0
-"""How long ranks are waited for, in which nothing is served."""
+"""Seconds to wait for ranks, in which nothing is served."""
 
 
 def reset(
@@ -24,9 +24,9 @@ def reset(
     now: Callable[[], float] = time.monotonic,
     generation: int = 0,
 ) -> bool:
-    """Delete what the model has on *tiers*. True if every rank has answered.
+    """Delete the model's chunks on *tiers*. True if every rank has answered.
 
-    One line says what was deleted, and where something may be left.
+    One log line has the number of deleted chunks, and the tiers where some may be left.
 
     Args:
         ranks: ways to them. They are asked even if there are no tiers.

@@ -1,4 +1,4 @@
-"""What a rank stores of its KV in vLLM's memory: at the end of a step, or during it."""
+"""Stores a rank's KV from vLLM's memory: at the end of a step, or during it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hexkv.ports import Namespace, StoreReport, traced
 Window = TypeVar("Window")
 
 Sound = Callable[[Save], bool]
-"""Whether what a save stores was computed from KV that had arrived."""
+"""Returns True if a save stores only KV that was computed from KV that had arrived."""
 
 
 class Saving(Generic[Window]):
@@ -29,10 +29,10 @@ class Saving(Generic[Window]):
         engine: the rank's.
         windows: on its KV memory.
         scopes: namespaces of requests.
-        ledger: told of full chunks before they are stored, where somebody listens to that.
+        ledger: expects full chunks before they are stored, if KV events are published.
         chunk: tokens of a full one.
         each: the number of keys that a chunk has here.
-        tally: what is counted.
+        tally: the counters.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Saving(Generic[Window]):
         self._early = EarlySaves(names, partial(self._store_part, parts), beside)
 
     def computed(self, step: Step, layer: str, sound: Sound) -> None:
-        """Begin to store what is complete now that *layer* is, for all of *step*."""
+        """Begin to store the parts that are complete now that *layer* is, for all of *step*."""
         if self._early is not None:
             self._early.computed(step, layer, sound)
 
     def save(self, step: Step, sound: Sound) -> None:
-        """Store what has not begun of a step that ended, and wait for what has."""
+        """Store the saves of an ended step that have not begun, and wait for those that have."""
         began = time.monotonic()
         if self._early is not None:
             self._early.wait(step)
@@ -81,7 +81,7 @@ class Saving(Generic[Window]):
             began = time.monotonic()
 
     def wait(self) -> None:
-        """Wait for what has begun of the last step."""
+        """Wait for the saves of the last step that have begun."""
         if self._early is not None:
             self._early.wait()
 
@@ -136,10 +136,10 @@ class Saving(Generic[Window]):
             )
 
     def _announce(self, save: Save, namespace: Namespace) -> None:
-        """Tell the ledger what vLLM calls the full chunks that are about to be stored.
+        """Give the ledger vLLM's hashes of the full chunks that are about to be stored.
 
-        Not of tails: their blocks are told of as part of a chunk, and would be said to be gone
-        when the tail is evicted.
+        Not of tails: their blocks are reported as part of a chunk, and would be reported as
+        removed when the tail is evicted.
         """
         if self._ledger is None or not save.hashes:
             return

@@ -1,8 +1,8 @@
-"""The half of the connector that lives in vLLM's scheduler: what to load, and what to store.
+"""The scheduler side of the connector: it plans loads and saves.
 
 Every method is called by the scheduler's one thread. The engines are in the workers'
-processes; they are asked through a channel, and what they say is trusted as a hint only:
-whether KV really arrives is known after loading.
+processes; they are asked through a channel, and their answers are hints only: the load
+shows whether the KV really arrives.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hexkv.adapters.vllm.weights import Weights
 from hexkv.ports import Reason
 
 _NAMING = 0.5
-"""Seconds that a rank is waited for, once, to say what other nodes call this one's."""
+"""Seconds to wait for a rank, once, for the name of this node at other nodes."""
 
 
 class SchedulerConnector:
@@ -58,15 +58,15 @@ class SchedulerConnector:
         self._confirmed: defaultdict[int, int] = defaultdict(int)
         self._name: str | None = None
         self._settling: dict[int, int] = {}
-        """By rank, the number of the question which requests need not wait any more."""
+        """By rank, the number of the question for requests that need not wait longer."""
 
     def arrived(self, request: Request, scope: Scope, may: Allowed) -> None:
-        """A request is new: begin to look for what is cached of it."""
+        """Take in a new request: begin to look up its KV."""
         self._stop_after_changes()
         if request.request_id not in self._requests:
             takes_over = may.takes_over and may.reads
-            # What is computed in the step of a load that may yet have failed is not stored, and a
-            # prompt that is handed over may have no other step.
+            # A step whose load may yet turn out to have failed stores nothing, and a prompt that is
+            # handed over may have no other step.
             handed = takes_over or (may.hands_over and self._shape.checked_later)
             later = self._settings.between_steps(images=bool(scope.inputs), handed=handed)
             whole = self._shape.keeps_blocks
@@ -94,20 +94,20 @@ class SchedulerConnector:
                 self._stop(tracked)
 
     def knows(self, request: str) -> bool:
-        """Whether *request* has arrived, and has not left."""
+        """True if *request* has arrived, and has not left."""
         return request in self._requests
 
     def matched(self, request: str, local: int) -> tuple[int | None, bool]:
-        """Tokens beyond *local* that can be loaded, and whether that happens between steps.
+        """Tokens beyond *local* that can be loaded, and True if that happens between steps.
 
-        ``None`` asks vLLM to come again. Changes nothing, so it may be asked at every step.
+        ``None`` makes vLLM ask again. It may be called at every step.
         """
         self._stop_after_changes()
         tracked = self._requests.get(request)
         if tracked is None or not tracked.reads:
             return 0, False
         tracked.local = local
-        if tracked.allocated:  # preempted since: what was cached then need not be any more
+        if tracked.allocated:  # preempted since: the KV of then may not be cached now
             tracked.forget()
             self._ask(tracked)
         if tracked.found is None and not self._answered(tracked):
@@ -116,7 +116,7 @@ class SchedulerConnector:
         return external, tracked.later and external > 0
 
     def allocated(self, request: str, blocks: Sequence[int], external: int) -> None:
-        """A request got its blocks; *external* tokens are to be loaded into them."""
+        """Note that a request got its blocks, to load *external* tokens into them."""
         tracked = self._requests.get(request)
         if tracked is None:
             return
@@ -128,7 +128,7 @@ class SchedulerConnector:
         if external:
             load = tracked.load(external, self._shape.chunk)
             self._step.loads.append(load)
-            # The workers let go when they have loaded.
+            # The workers release it when they have loaded.
             tracked.held, tracked.kept = False, Kept()
         else:
             self._release(tracked)
@@ -145,11 +145,11 @@ class SchedulerConnector:
         scheduled: Sequence[Scheduled],
         blocks_of: Callable[[str], Sequence[int] | None] = lambda _: None,
     ) -> Step:
-        """What the workers are to do in the step that vLLM just planned.
+        """Return the workers' part in the step that vLLM just planned.
 
         Args:
             scheduled: the requests that compute something in it.
-            blocks_of: all blocks of a request, where vLLM says so.
+            blocks_of: all blocks of a request, where vLLM has them.
         """
         self._stop_after_changes()
         if scheduled:
@@ -195,7 +195,7 @@ class SchedulerConnector:
         return step
 
     def done(self, bad_blocks: Collection[int], steps: Mapping[int, int]) -> None:
-        """What the workers say of a step.
+        """Take in the workers' report of a step.
 
         Args:
             bad_blocks: those that were not loaded as they should have been.
@@ -212,14 +212,14 @@ class SchedulerConnector:
                 self._unconfirmed.pop(number, None)
 
     def give_up(self, request: str) -> None:
-        """Load nothing more for a request, nor what is not yet under way."""
+        """Load nothing more for a request, and drop its loads that are not yet under way."""
         self._step.loads = [load for load in self._step.loads if load.request != request]
         tracked = self._requests.get(request)
         if tracked is not None:
             tracked.reads = False
 
     def handed_over(self, request: str) -> tuple[Kept | None, str]:
-        """What is kept of a prompt for who decodes it, and what other nodes call this one's."""
+        """Return the KV kept of a prompt for its decoder, and this node's name at other nodes."""
         self._stop_after_changes()
         tracked = self._requests.get(request)
         if tracked is None or not tracked.holds or not tracked.kept.hold:
@@ -240,7 +240,7 @@ class SchedulerConnector:
             self._withdraw(tracked)
 
     def reset(self) -> None:
-        """Take in that vLLM has reset its own caches."""
+        """Handle a reset of vLLM's own caches."""
         tiers = self._settings.reset_clears
         reset(self._ranks, tiers, self._now)
         for tracked in self._requests.values() if tiers else ():
@@ -251,12 +251,12 @@ class SchedulerConnector:
                 self._ask(tracked)
 
     def close(self) -> None:
-        """Let go of the ranks."""
+        """Close the connections to the ranks."""
         for rank in self._ranks:
             rank.close()
 
     def _stop_after_changes(self) -> None:
-        """Leave the requests alone that are older than the last change of the weights."""
+        """Stop the requests that are older than the last change of the weights."""
         if self._changes != self._weights.changes:
             self._changes = self._weights.changes
             for tracked in self._requests.values():
@@ -269,14 +269,14 @@ class SchedulerConnector:
         tracked.stop(Reason.TIER_OFF)
 
     def _withdraw(self, tracked: Tracked) -> None:
-        """End what other engines were told of a request's prompt."""
+        """Withdraw the announcement of a request's prompt to other engines."""
         if tracked.announced:
             tracked.announced = False
             for rank in self._ranks:
                 rank.ask("withdraw", wanted=False, id=tracked.request.request_id)
 
     def _announce(self, tracked: Tracked) -> None:
-        """Tell other engines that the prompt of a request that is handed over is computed here."""
+        """Announce to other engines that a prompt that is handed over is computed here."""
         if tracked.hands_over:
             tracked.announced = True
             packed = tracked.tokens(tracked.whole(self._shape.block))
@@ -304,7 +304,7 @@ class SchedulerConnector:
         return Computed(tracked.request.request_id, tracked.scope, packed, hold)
 
     def _ask(self, tracked: Tracked) -> None:
-        """Ask every rank what it holds of a request, and to hold it."""
+        """Look up a request on every rank, and have the ranks hold the KV that they find."""
         step = self._shape.tail or self._shape.chunk
         end = tracked.request.num_tokens // step * step
         if tracked.takes_over:
@@ -331,7 +331,7 @@ class SchedulerConnector:
             tracked.questions[index] = number
 
     def _answered(self, tracked: Tracked) -> bool:
-        """Whether it is known by now what is cached of a request; waits if it is to."""
+        """True if the lookup of a request is complete; waits for it unless lookups are async."""
         if tracked.coming:
             if not self._settled(tracked):
                 return False
@@ -357,7 +357,7 @@ class SchedulerConnector:
         return True
 
     def _settled(self, tracked: Tracked) -> bool:
-        """Whether a request need not wait any more for what another engine computes."""
+        """True if a request need not wait longer for KV that another engine computes."""
         for index in list(tracked.coming):
             rank = self._ranks[index]
             if index not in self._settling:
@@ -367,7 +367,7 @@ class SchedulerConnector:
                 continue
             del self._settling[index]
             names = None if answer is None else answer.get("settled")
-            # Who says nothing that can be understood is not waited for.
+            # A rank without a valid answer is not waited for.
             settled = names if isinstance(names, list) else list(self._requests)
             for name in settled:
                 if (other := self._requests.get(name)) is not None:
@@ -375,7 +375,7 @@ class SchedulerConnector:
         return not tracked.coming or self._now() >= tracked.waits_until
 
     def _release(self, tracked: Tracked) -> None:
-        """Have the workers let go of what they hold for a request."""
+        """Have the workers release the KV that they hold for a request."""
         for index, number in tracked.questions.items():
             self._ranks[index].drop(number)
         tracked.questions.clear()

@@ -1,4 +1,4 @@
-"""What a rank answers to the scheduler: what is cached, and that it lets go of it."""
+"""A rank's answers to the scheduler: it looks up KV, and releases it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hexkv.ports import SHARED_OWNER, Cleared, HexKVError, InvalidRequest, Names
 _SCOPES = 256
 
 _REMEMBERED = 4096
-"""Requests that were let go of: a question about one may still be on its way."""
+"""Requests that were released: a question about one may still be on its way."""
 
 
 _SETTLING = 0.2
 """Seconds that a question waits for the first of the requests that wait for other engines."""
 
 _JOINED = "joined "
-"""Before what is made of two parts."""
+"""Prefix of a text that is made of two parts."""
 
 
 class Scopes:
-    """Namespaces of requests, from the model's and what is special about the request.
+    """Namespaces of requests, from the model's and the properties of the request.
 
     Args:
         base: the model's.
@@ -41,7 +41,7 @@ class Scopes:
         self._made = lru_cache(_SCOPES)(self._make)
 
     def namespace(self, scope: Scope) -> Namespace | None:
-        """The namespace of a request; ``None`` while nobody knows which weights it runs with."""
+        """The namespace of a request; ``None`` while the weights it runs with are not known."""
         lora: str | None = ""
         if scope.adapter or scope.lora:
             known = self._adapters
@@ -62,11 +62,11 @@ class Scopes:
 
 
 def joined(own: str, asked: str) -> str:
-    """What the operator set for the instance, and what a client set for the request, as one.
+    """Join the operator's text for the instance and a client's text for the request.
 
-    Two pairs with something asked for never give the same, whatever is in them: the length of
-    the first part goes before both. Of a pair with one part this is that part: by its salt a
-    tenant is known, wherever it is set.
+    Two pairs with a client's part never give the same, for any content: the length of
+    the first part goes before both. A pair with one part gives that part: a tenant is known
+    by its salt, wherever it is set.
     """
     if asked and (own or asked.startswith(_JOINED)):
         return f"{_JOINED}{len(own)}:{own}{asked}"
@@ -74,18 +74,18 @@ def joined(own: str, asked: str) -> str:
 
 
 class Handing(NamedTuple):
-    """How what is handed over is kept for the engine that goes on with it."""
+    """How a prompt's KV is kept for the engine that goes on with it."""
 
     rank: int = 0
     seconds: float = 60.0
     removes: bool = False
-    """Whether what was made for this engine alone is deleted when it has it."""
+    """True if chunks that were made for this engine alone are deleted once it has them."""
 
     shards: int = 0
-    """Into how many a rank's KV is cut, each of which is pinned by itself; 0: it is not."""
+    """The number of shards of a rank's KV, each of which is pinned by itself; 0: it is not cut."""
 
     def owner(self, hold: str) -> str:
-        """Who pins what is kept under the name *hold*."""
+        """The owner of the pin with the name *hold*."""
         return f"{SHARED_OWNER}{hold}" if self.shards else f"{SHARED_OWNER}{hold} {self.rank}"
 
 
@@ -104,9 +104,9 @@ class LookupServer:
         follows: Callable[[], bool] = lambda: False,
         weights: str = "",
     ) -> None:
-        """Of *engine*, whose chunks have *chunk* tokens; *under_way* where others share it.
+        """Serve *engine*, whose chunks have *chunk* tokens; *under_way* where others share it.
 
-        A rank that *follows* another one is given what that one finds, and looks for nothing.
+        A rank that *follows* another one receives the KV that the other finds; it looks up nothing.
         *weights* is the digest of the model's, as they were loaded at the start.
         """
         self._engine = engine
@@ -128,7 +128,7 @@ class LookupServer:
                 node = str(question.get("node") or "")
                 with traced(str(question.get("parent") or "")):
                     found = self._find(request, scope, tokens.cast("I"), node, waits=waits)
-                # Threads overtake each other: this one may hold what was let go of meanwhile.
+                # Threads overtake each other: this one may hold a request that was released.
                 if self._left.get(request, 0) > _number(question):
                     self.release(request)
                 return found
@@ -157,14 +157,14 @@ class LookupServer:
         raise InvalidRequest(f"no such question: {question.get('op')!r}")
 
     def release(self, request: str) -> bool:
-        """Let go of what is held for *request*. Whether something was being prefetched."""
+        """Release the KV held for *request*. Return True if a prefetch was under way."""
         if self._under_way is not None:
             self._under_way.forget(request)
         self._engine.unpin(request)
         return self._engine.cancel(request)
 
     def withdraw(self, request: str) -> None:
-        """End what was announced for *request*."""
+        """Withdraw the announcement of *request*."""
         if self._under_way is not None:
             self._under_way.withdraw(request)
 
@@ -204,7 +204,7 @@ class LookupServer:
             behind = keys[found.hit_tokens // self._chunk * self._each :]
             if self._under_way.watch(request, behind, node, first=self._each):
                 return {"hit": found.hit_tokens, "tiers": dict(found.tiers), "coming": True}
-            # What was under way a moment ago may be here by now.
+            # KV that was under way a moment ago may be here by now.
             before = found.hit_tokens
             found = self._engine.lookup(tokens, pin=request, namespace=namespace)
             if found.hit_tokens <= before:
@@ -216,7 +216,7 @@ class LookupServer:
 
 
 def cleared(engine: RankLookups, question: Mapping[str, object]) -> Mapping[str, object]:
-    """The answer to a question to delete what a model has on the tiers that it names."""
+    """Answer a question that deletes a model's chunks on the tiers that it names."""
     named = question.get("tiers")
     tiers = [str(name) for name in named] if isinstance(named, list) else []
     try:
@@ -227,7 +227,7 @@ def cleared(engine: RankLookups, question: Mapping[str, object]) -> Mapping[str,
 
 
 def _announced(request: str) -> str:
-    """Under which name it is remembered that a request's announcement was withdrawn."""
+    """The name under which the withdrawal of a request's announcement is remembered."""
     return f"announced {request}"
 
 

@@ -11,12 +11,12 @@ from hexkv.plugins.values import FilePath
 
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
-    """Into how many equal parts a model's KV is cut, each of which is stored by itself.
+    """The numbers of equal parts that a model's KV is cut into, each of which is stored alone.
 
-    Engines that share a cache have the same here, whatever their numbers of ranks are.
+    Engines that share a cache have the same here, with any numbers of ranks.
     """
 
-    # What is unknown here is no more ignored than elsewhere.
+    # Unknown keys are errors here, as everywhere.
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - pydantic's
 
     heads: int = 1
@@ -35,41 +35,41 @@ class ShardSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorSettings:
-    """How the connector works. What an engine does is in the engine's own configuration."""
+    """How the connector works. The engine has a configuration of its own."""
 
     read: bool = True
-    """Load what is cached. A request may say no: ``kv_transfer_params.hexkv.read``."""
+    """Load cached KV. A request may refuse it: ``kv_transfer_params.hexkv.read``."""
 
     write: bool = True
-    """Store what is computed. A request may say no: ``kv_transfer_params.hexkv.write``."""
+    """Store computed KV. A request may refuse it: ``kv_transfer_params.hexkv.write``."""
 
     write_generated: bool = True
     """Store the KV of generated tokens, too: the next turn of a chat begins with them."""
 
     hands_over: bool | None = None
     """Store all of a prompt, its last block too, for an engine that decodes it. ``None``: where
-    ``kv_role`` is ``kv_producer``, or the request says ``do_remote_decode``."""
+    ``kv_role`` is ``kv_producer``, or the request has ``do_remote_decode``."""
 
     takes_over: bool | None = None
     """Load all of a prompt, its last block too, that another engine has computed. ``None``: where
-    ``kv_role`` is ``kv_consumer``, or the request says ``do_remote_prefill``."""
+    ``kv_role`` is ``kv_consumer``, or the request has ``do_remote_prefill``."""
 
     wait_seconds: float = 10.0
-    """How long a request that is taken over waits for what another engine computes, at most."""
+    """How long a request that is taken over waits for KV that another engine computes, at most."""
 
     hold_seconds: float = 60.0
-    """How long what was computed for one decoder is kept from eviction, at most."""
+    """How long KV that was computed for one decoder is kept from eviction, at most."""
 
     decode_node: str = ""
-    """Name, in the directory, of the node that is pushed what is handed over. A request may say
+    """Name, in the directory, of the node that receives handed-over KV by push. A request may name
     another one: ``kv_transfer_params.hexkv.decode_node``."""
 
     prefill_node: str = ""
-    """Name of the node that is asked for what is taken over and is not here. Empty: some are asked
-    for what they compute. A request may say another one, as prefillers do in their answers."""
+    """Name of the node to ask for KV that is taken over and is not here. Empty: some are asked for
+    KV that they compute. A request may name another one, as prefillers do in their answers."""
 
     remove_after_load: bool = False
-    """Delete what was made for this decoder alone, once it has it."""
+    """Delete chunks that were made for this decoder alone, once it has them."""
 
     loading: Literal["auto", "sync", "async", "layerwise"] = "auto"
     """Before the step that needs it; between steps, while others are served; or layer by layer
@@ -84,7 +84,7 @@ class ConnectorSettings:
     where a tier is remote."""
 
     lookup_seconds: float = 2.0
-    """How long a request waits for an answer about what is cached, at most."""
+    """How long a request waits for the answer to its lookup, at most."""
 
     loaders: int = 2
     """Threads that load asynchronously, on each rank."""
@@ -111,7 +111,7 @@ class ConnectorSettings:
 
     reset_clears: tuple[str, ...] = ()
     """Tiers from which a reset of vLLM's own caches (``reset_external``, ``/pause``, ``/sleep``)
-    deletes what this model has. Without any, it deletes nothing."""
+    deletes chunks of this model. Without any, it deletes nothing."""
 
     socket_dir: FilePath = ""
     """Where scheduler and workers meet; by default in the directory for temporary files."""
@@ -142,7 +142,7 @@ class ConnectorSettings:
     def resolved(self, *, remote: bool) -> ConnectorSettings:
         """These with nothing left open, where a tier is *remote*, or none is.
 
-        A remote tier can hang, and what waits for it within a step holds up every request.
+        A remote tier can hang, and a call that waits for it within a step holds up every request.
         """
         return replace(
             self,
@@ -151,7 +151,7 @@ class ConnectorSettings:
         )
 
     def between_steps(self, *, images: bool, handed: bool = False) -> bool:
-        """Whether the loads of a request happen between steps, with or without *images* in it.
+        """True if the loads of a request happen between steps, with or without *images* in it.
 
         Only there can all tokens of a prompt be loaded that is *handed* from engine to engine.
 

@@ -1,6 +1,6 @@
 """A rank's KV that is stored in shards: a cache and windows that are several, side by side.
 
-One engine, one namespace for each shard. What a rank has is what all of its shards have. Nothing is
+One engine, one namespace for each shard. A rank has the tokens that all its shards have. Nothing is
 copied or put together: each frame goes straight to and from its heads and layers in vLLM's memory.
 """
 
@@ -47,12 +47,12 @@ _NAMESPACES = 256
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One shard: what it is called, and where it lies."""
+    """One shard: its name, and its place."""
 
     piece: ParallelSlice
     pages: Pages
     inside: Mapping[str, str]
-    """What else decides about the bytes in a block, where only vLLM understands them."""
+    """Further facts that decide about the bytes in a block that only vLLM understands."""
 
     positions: tuple[int, ...]
     """Its layers among the rank's, ascending."""
@@ -66,19 +66,19 @@ def slices_of(
     caches: Mapping[str, torch.Tensor],
     version: str,
 ) -> list[Slice]:
-    """A rank's KV as it is stored: in shards, or in one piece where nobody wants any.
+    """A rank's KV as it is stored: in shards, or in one piece if none are configured.
 
     Args:
         config: vLLM's.
         memory: the rank's.
         rank: which one.
-        ours: what is configured.
+        ours: the connector's settings.
         caches: its tensors by layer, in the order of the layers.
         version: of vLLM.
 
     Raises:
-        ConfigError: the rank does not hold whole shards, or nobody can tell its heads apart.
-        LayoutMismatch: vLLM's tensors are not what its configuration says.
+        ConfigError: the rank does not hold whole shards, or the place of its heads is not known.
+        LayoutMismatch: vLLM's tensors do not match its configuration.
     """
     apart = ours.layout == "auto" and tokens_lie_apart(caches)
     names, slices = list(caches), []
@@ -99,7 +99,7 @@ def slices_of(
 
 
 class ShardedPages:
-    """A rank's KV memory, looked at shard by shard."""
+    """A rank's KV memory, as a sequence of shards."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         self._pages = [piece.pages for piece in slices]
@@ -150,7 +150,7 @@ class ShardedCache:
     def chunk_keys(
         self, tokens: memoryview, *, namespace: Namespace | None = None
     ) -> Sequence[ChunkKey]:
-        """Of the first chunk of every shard, then of the second of every shard, ..."""
+        """The keys of the first chunk of every shard, then of the second of every shard, ..."""
         names = self._names(namespace)
         keys = [self._engine.chunk_keys(tokens, namespace=name) for name in names]
         return [key for chunk in zip(*keys, strict=True) for key in chunk]
@@ -198,7 +198,7 @@ class ShardedCache:
         return min([pin(tokens, name, seconds=seconds, namespace=its) for name, its in pins])
 
     def unpin(self, owner: str) -> int:
-        # What another node was pushed is pinned there for all shards at once.
+        # Chunks that were pushed to another node are pinned there for all shards at once.
         return sum(self._engine.unpin(name) for name in {owner, *self._owners(owner)})
 
     def retrieve(
@@ -257,7 +257,7 @@ class ShardedCache:
 
     @property
     def layer_parts(self) -> Sequence[Sequence[int]]:
-        """Which layers of the rank are stored with each other, for each part of them."""
+        """The layers of the rank that are stored with each other, for each part of them."""
         return sorted({piece.positions for piece in self._slices})
 
     def store_part(
@@ -306,10 +306,10 @@ class ShardedCache:
         ]
 
     def _owners(self, owner: str) -> Sequence[str]:
-        """Who pins each shard.
+        """The owner of the pin of each shard.
 
-        A pin that anybody may end is of one shard: ranks of the decoder that have other shards of
-        the same chunks end theirs at other times.
+        A pin that any client may end is of one shard: ranks of the decoder that have other shards
+        of the same chunks end theirs at other times.
         """
         if not owner.startswith(SHARED_OWNER):
             return [owner] * len(self._slices)
@@ -348,11 +348,11 @@ class _ShardedRead:
 
 
 def _part_of(lookup_id: str, index: int) -> str:
-    """Under which name a shard of what is called *lookup_id* is prefetched."""
+    """The name under which a shard of *lookup_id* is prefetched."""
     return f"{lookup_id} {index}"
 
 
 def _all_of(got: Sequence[Retrieved]) -> Retrieved:
-    """What a rank has of which its shards have *got* so much."""
+    """The result of a rank whose shards have *got* these."""
     least = min(got, key=lambda one: one.hit_tokens)
     return replace(least, loaded_bytes=sum(one.loaded_bytes for one in got))

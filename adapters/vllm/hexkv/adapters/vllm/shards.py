@@ -1,7 +1,7 @@
-"""Where a rank's KV lies in the model's, and how it is cut where ranks of other numbers share it.
+"""The place of a rank's KV in the model's, and its cut where other numbers of ranks share it.
 
 A model's KV is cut into equal parts by KV heads and by layers. A shard is one part of each chunk,
-under a key and in a frame of its own, whoever stores it: the rank that has just this much, or one
+under a key and in a frame of its own, whether a rank that has just this much stores it or one
 that has several. It lies in vLLM's memory as a range of layers and a range of heads.
 """
 
@@ -31,16 +31,16 @@ _CUTTABLE = 4
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A part of a rank's KV that is stored by itself."""
+    """A part of a rank's KV that is stored alone."""
 
     piece: ParallelSlice
-    """Which one of the model's."""
+    """Its place among the model's shards."""
 
     layers: tuple[str, ...]
     """Names of its layers, in the order of the rank's."""
 
     heads: range
-    """Of the KV heads of the rank."""
+    """Its heads among the KV heads of the rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,17 @@ class Stage:
 
     @classmethod
     def of(cls, config: VllmConfig) -> Stage:
-        """Those of the rank whose configuration this is."""
+        """The layers of the rank with this configuration."""
         model = config.model_config
         start, end = model.get_layers_start_end_indices(config.parallel_config)
         return cls(int(start), int(end), int(model.get_total_num_hidden_layers()))
 
 
 def boundaries(total: int, parts: int) -> tuple[int, ...]:
-    """Where *total* layers are cut into *parts*, both ends included.
+    """The layers at which *total* layers are cut into *parts*, both ends included.
 
-    As vLLM divides them among the stages of a pipeline where nobody says how
-    (``get_pp_indices``): what does not divide evenly goes to the parts before the last one.
+    As vLLM divides them among the stages of a pipeline by default (``get_pp_indices``): the
+    remainder goes to the parts before the last one.
     """
     sizes = [total // parts] * parts
     for index in range(total % parts):
@@ -72,9 +72,9 @@ def boundaries(total: int, parts: int) -> tuple[int, ...]:
 
 
 def own_partition(config: VllmConfig, rank: Rank) -> dict[str, str]:
-    """Which layers a stage has, where that is not what its number says.
+    """The layers of a stage, if they are not those that its number implies.
 
-    ``VLLM_PP_LAYER_PARTITION`` may give two stages of one number as many layers, and not the same.
+    ``VLLM_PP_LAYER_PARTITION`` may give two stages of one number equally many, but other layers.
     """
     stages = int(config.parallel_config.pipeline_parallel_size)
     if stages == 1:
@@ -87,10 +87,10 @@ def own_partition(config: VllmConfig, rank: Rank) -> dict[str, str]:
 
 
 def shards_of(config: VllmConfig, memory: Memory, rank: Rank, wanted: ShardSettings) -> list[Shard]:
-    """What a rank holds, in the order of layers and then of heads.
+    """The shards of a rank, in the order of layers and then of heads.
 
     Raises:
-        ConfigError: it does not hold whole shards, or nobody can tell which it holds.
+        ConfigError: it does not hold whole shards, or it is not known which it holds.
     """
     first, own, heads = _heads(config, memory, rank)
     if heads % wanted.heads:
@@ -133,10 +133,10 @@ def narrowed(
         shard: which part.
         memory: the rank's.
         caches: its tensors.
-        apart: whether the tokens in a block are known to lie apart from each other.
+        apart: True if the tokens in a block are known to lie apart from each other.
 
     Raises:
-        ConfigError: heads are to be told apart, and nobody knows where they lie.
+        ConfigError: heads are to be separated, and their place is not known.
     """
     shapes: dict[str, LayerShape] = {}
     views: dict[str, torch.Tensor] = {}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class HexKVStats(KVConnectorStats):  # type: ignore[misc]  # untyped here
-    """What the ranks did since the last report, and what their engines say.
+    """The activity of the ranks since the last report, and the numbers of their engines.
 
     ``data`` has a number for each name in ``HELP``, which are added up, and for each name in
     ``COUNTERS`` and ``GAUGES`` the newest values by labels, the rank among them.
@@ -50,7 +50,7 @@ class HexKVStats(KVConnectorStats):  # type: ignore[misc]  # untyped here
 
 
 class HexKVProm(KVConnectorPromMetrics):  # type: ignore[misc]  # untyped here
-    """``vllm:hexkv_*``: a counter for each name in ``HELP``, and what engines say by labels."""
+    """``vllm:hexkv_*``: a counter for each name in ``HELP``, and engines' numbers by labels."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class HexKVProm(KVConnectorPromMetrics):  # type: ignore[misc]  # untyped here
                 counter.inc(amount)
 
     def _show(self, name: str, newest: Mapping[str, float], engine: int) -> None:
-        """Have what an engine says on the page: a counter by what came since it was shown."""
+        """Publish a number of an engine: a counter by its increase since the last time."""
         family = self._said.get(name)
         if family is None or engine not in self._engines:
             return

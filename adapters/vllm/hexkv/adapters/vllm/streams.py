@@ -10,7 +10,7 @@ import torch
 
 
 class _Stream:
-    """Copies beside the model's stream, after what was queued there at the time of making."""
+    """Copies beside the model's stream, after the work that was queued there at the time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

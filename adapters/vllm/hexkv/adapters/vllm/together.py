@@ -1,9 +1,9 @@
-"""Loads of ranks that hold the same KV: the first one's engine reads, and all get what it got.
+"""Loads of ranks that hold the same KV: the first one's engine reads, and all get the result.
 
-The first rank gives its engine a window that passes on what is scattered into it: bytes that were
-verified, decoded, and are in host memory already, while the engine reads what comes next. So the
-others need no engine's memory, no store and no codec for it. Each part says which load, which
-prompt and which tokens it is of, and has a checksum: a rank that got something else has a miss.
+The first rank gives its engine a window that passes on the bytes scattered into it: they are
+verified, decoded, and in host memory already, while the engine reads the next ones. So the
+others need no engine's memory, no store and no codec for it. Each part names its load, its
+prompt and its tokens, and has a checksum: a rank that got another part has a miss.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hexkv.ports import (
 log = logging.getLogger("vllm.hexkv")
 
 Read = Callable[[DeviceKV], Retrieved]
-"""Has the engine load into a window."""
+"""Makes the engine load into a window."""
 
 _HEAD = struct.Struct("<4sBQII16s16s")
 _MAGIC = b"HXT1"
@@ -42,12 +42,12 @@ _TOKEN_BYTES = 4
 
 
 class _Head(NamedTuple):
-    """What a message is about."""
+    """The head of a message."""
 
     magic: bytes
     kind: int
     order: int
-    """Of the load, among all of this engine: larger for later ones."""
+    """The place of the load among all of this engine: larger for later ones."""
 
     start: int
     end: int
@@ -68,7 +68,7 @@ class _Call(NamedTuple):
     name: bytes
 
     def got(self, hit: int = 0, size: int = 0) -> Retrieved:
-        """What was loaded: everything before token *hit*, in *size* bytes."""
+        """The result of the load: everything before token *hit*, in *size* bytes."""
         start = self.load.start
         hit = max(hit, start)
         return Retrieved(len(self.load.tokens) // _TOKEN_BYTES, hit, hit - start, size)
@@ -99,24 +99,24 @@ class LoadsTogether:
         self._seconds = seconds
         self._clock = clock
         self._pending: tuple[_Head, memoryview] | None = None
-        """What came of a load that is not begun here yet."""
+        """The message of a load that is not begun here yet."""
 
     @property
     def follows(self) -> bool:
-        """True while this rank gets from another one what it loads, so that it need not look."""
+        """True while this rank gets its loads from another one, so that it need not look up."""
         return self._collective.rank > 0 and self._collective.whole
 
     def load(self, order: int, load: Load, window: DeviceKV, read: Read | None) -> Retrieved:
-        """Load what the first rank reads, or be the first rank and read for all.
+        """Load together: read for all on the first rank, and receive its chunks on the others.
 
         Every rank calls it for the same loads, in the same order. While ranks are apart each one
-        reads by itself.
+        reads alone.
 
         Args:
             order: of this load; larger than those of all before.
             load: which one.
             window: this rank's.
-            read: has this rank's engine read; ``None`` if it cannot know what.
+            read: makes this rank's engine read; ``None`` if it cannot know the chunks.
         """
         deadline = Deadline.after(self._clock, self._seconds)
         call = _Call(order, load, window, read, deadline, _name(load))
@@ -132,7 +132,7 @@ class LoadsTogether:
     def _lead(self, call: _Call) -> Retrieved:
         def tell(kind: int, start: int, end: int, data: memoryview) -> None:
             if not self._collective.whole:
-                return  # nobody listens any more, and this rank's own load goes on
+                return  # no rank listens now, and this rank's own load goes on
             checksum = self._checksum.digest(data)
             head = _Head(_MAGIC, kind, call.order, start, end, call.name, checksum)
             try:
@@ -145,7 +145,7 @@ class LoadsTogether:
             if call.read is not None:
                 got = call.read(_PassedOn(call.window, partial(tell, _PART)))
             return got
-        finally:  # whatever happened, nobody is to wait for more
+        finally:  # in every case, no rank is to wait for more
             tell(_END, 0, got.hit_tokens, memoryview(b""))
 
     def _follow(self, call: _Call) -> Retrieved:
@@ -154,7 +154,7 @@ class LoadsTogether:
             while True:
                 head, data = self._next(call)
                 if head.order < call.order:
-                    continue  # of a load that this rank made by itself
+                    continue  # of a load that this rank made alone
                 if head.order > call.order:
                     self._pending = head, data
                     break
@@ -167,7 +167,7 @@ class LoadsTogether:
                     log.warning("tokens %d to %d came damaged", head.start, head.end)
                 elif head.start <= reached:
                     if not call.window.scatter([Span(*head[3:5], data)]).wait(call.deadline):
-                        self._collective.part()  # what was received is still being copied
+                        self._collective.part()  # the received part is still being copied
                         break
                     reached, size = max(reached, head.end), size + data.nbytes
         except CollectiveBroken as error:
@@ -197,7 +197,7 @@ class LoadsTogether:
 
 
 class _PassedOn:
-    """A window that passes on what is scattered into it: a :class:`~hexkv.ports.DeviceKV`."""
+    """A window that passes on the bytes scattered into it: a :class:`~hexkv.ports.DeviceKV`."""
 
     def __init__(self, window: DeviceKV, tell: Callable[[int, int, memoryview], None]) -> None:
         self._window = window

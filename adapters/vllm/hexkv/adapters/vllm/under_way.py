@@ -9,23 +9,23 @@ from typing import NamedTuple
 from hexkv.ports import Announcing, ChunkKey, Clock, Deadline, SupportsPushing
 
 _LASTS = 600.0
-"""Seconds that an announcement stands at most, whatever becomes of who made it."""
+"""Seconds that an announcement stands at most, even if its engine dies."""
 
 _ANSWER = 1.0
 """Seconds for an answer about announcements."""
 
 
 class Receiver(NamedTuple):
-    """Who is pushed what is computed."""
+    """The node that receives chunks as they are computed."""
 
     node: str = ""
-    """What others call the node; nobody is if it is empty."""
+    """The node's name at others; if it is empty, no node receives them."""
 
     hold: str = ""
     """The owner of the pin that keeps it there."""
 
     seconds: float = 0.0
-    """For which that lasts."""
+    """How long the pin lasts."""
 
 
 _NOBODY = Receiver()
@@ -37,15 +37,15 @@ class _Waiting(NamedTuple):
 
 
 class UnderWay:
-    """What one rank announces, and waits for. Safe from any thread.
+    """The announcements of one rank, and those it waits for. Safe from any thread.
 
     Args:
-        announcing: where both is known.
+        announcing: where both are known.
         group: the engine's own, all of whose ranks have it.
         clock: the time.
-        waited: told how many seconds a request has waited.
-        announces: whether what this rank computes is stored by it.
-        patience: seconds that other nodes have to say what they have or compute.
+        waited: called with the seconds that a request has waited.
+        announces: True if this rank stores the KV that it computes.
+        patience: seconds for the answers of other nodes about chunks they have or compute.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class UnderWay:
         self._lock = Lock()
 
     def announce(self, request: str, keys: Sequence[ChunkKey], receiver: Receiver = _NOBODY) -> str:
-        """Tell others that the chunks of *request* are computed here.
+        """Announce to others that the chunks of *request* are computed here.
 
-        What other nodes call this one's; empty if there are none.
+        Return other nodes' name for this one; empty if there are none.
         """
         if not self._announces:
             return ""
@@ -87,7 +87,7 @@ class UnderWay:
         )
 
     def withdraw(self, request: str) -> None:
-        """Whatever is not there of *request* by now does not come."""
+        """Note that chunks of *request* that are not there by now do not come."""
         if self._announces:
             self._announcing.withdraw(request, self._soon())
 
@@ -97,7 +97,7 @@ class UnderWay:
         """True if others compute any of the *first* keys: *request* is waited for from now on.
 
         These are the shards of one chunk, of which some may be there. True, too, if *node* has
-        one, whose name others know; without a name some are asked.
+        one of them: its name at other nodes; without a name some nodes are asked.
         """
         now = Deadline(self._clock, 0.0)
         if not keys:
@@ -115,12 +115,12 @@ class UnderWay:
         return True
 
     def forget(self, request: str) -> None:
-        """Nobody waits for *request* any more."""
+        """Stop waiting for *request*."""
         with self._lock:
             self._waiting.pop(request, None)
 
     def settled(self, seconds: float) -> list[str]:
-        """Requests of which nothing is under way any more; waits so many *seconds* for one."""
+        """Requests of which nothing is still under way; waits up to *seconds* for one."""
         with self._lock:
             waiting = dict(self._waiting)
         until = Deadline.after(self._clock, seconds)
@@ -138,7 +138,7 @@ class UnderWay:
         return found
 
     def _still(self, request: str, one: _Waiting) -> bool:
-        """True if chunks before the last one are under way, by somebody else."""
+        """True if another engine computes chunks before the last one."""
         flags = self._announcing.expect(one.keys, self._group, Deadline(self._clock, 0.0))
         coming = [key for key, is_coming in zip(one.keys, flags, strict=True) if is_coming]
         if coming:

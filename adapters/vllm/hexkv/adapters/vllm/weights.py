@@ -1,13 +1,13 @@
-"""Whether a running vLLM still has the weights that its KV is named after.
+"""Watches if a running vLLM still has the weights that its KV is named after.
 
 All that changes weights in vLLM's workers goes through one method of its executor: it calls them
 with ``collective_rpc``, by the name of a method or with any callable. That method is wrapped in the
 process that plans, where nothing is planned while a call is under way. So the cache stops before
 the first byte changes, and all ranks stop at once.
 
-No name begins for the weights that come: vLLM's own memory may still hold KV of both, and what was
-computed from it would be stored. Only where weights were dropped, and the same ones are loaded
-before anything was computed or loaded in between, does the cache go on.
+No new name begins for changed weights: vLLM's own memory may still hold KV of both, and KV computed
+from it would be stored. The cache goes on only if weights were dropped, and the same ones are
+loaded before anything was computed or loaded in between.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CHANGING = (
     " load_model reset_weights"
 )
 CHANGING = frozenset(_CHANGING.split())
-"""Methods that change them. Of others, what they do is seen by :func:`fingerprint`."""
+"""Methods that change them. The effect of other methods is seen by :func:`fingerprint`."""
 
 _SAMPLES = 1 << 16
 """Bytes of a tensor in its fingerprint."""
@@ -64,14 +64,14 @@ ARGUMENTS: Mapping[str, Sequence[str]] = {
     "update_config": ("overrides",),
     "wake_up": ("tags",),
 }
-"""Methods that change weights by what they are called with, and the names of that."""
+"""Methods whose arguments decide whether they change weights, and the names of these."""
 
 
 class Weights:
     """The weights of one engine. For the thread that plans.
 
     Args:
-        first: gives the digest of those that vLLM started with; empty where nothing says it.
+        first: gives the digest of those that vLLM started with; empty if it is not known.
     """
 
     def __init__(self, first: Callable[[], str] = lambda: "") -> None:
@@ -90,12 +90,12 @@ class Weights:
         """True if the workers' configuration may not be the one that is known here."""
 
         self._place: str | None = None
-        """Where the last reload read from; ``None``: where vLLM did at the start."""
+        """The place that the last reload read; ``None``: that of vLLM's start."""
 
         self._inside = self._reloading = False
 
     def computed(self) -> None:
-        """Note that tokens are computed. Their KV, of whatever weights, may stay with vLLM."""
+        """Note that tokens are computed. vLLM may keep their KV, even if the weights changed."""
         self._mixed = self._mixed or not self.intact
 
     def loads(self) -> None:
@@ -106,7 +106,7 @@ class Weights:
     def call(
         self, config: Any, method: object, said: Mapping[str, Any], go: Call, fingerprints: Call
     ) -> object:
-        """Let the workers do *go*, and see what becomes of the weights.
+        """Run *go* in the workers, and note changes of the weights.
 
         Args:
             config: vLLM's.
@@ -131,7 +131,7 @@ class Weights:
             self._inside = False
 
     def _begins(self, method: str, given: Mapping[str, Any]) -> None:
-        """Note what is about to be called."""
+        """Note that a method is about to be called."""
         tags = given.get("tags")
         match method:
             case "sleep":
@@ -150,7 +150,7 @@ class Weights:
                 self._lost(_replaced(method))
 
     def _reload(self, config: Any, given: Mapping[str, Any], go: Call) -> object:
-        """Load weights from where *given* says: they may be the first ones."""
+        """Load weights from the place in *given*: they may be the first ones."""
         if given.get("weights_path") is not None:
             self._place = given["weights_path"]
         from_files = given.get("weights_iterator") is None
@@ -164,7 +164,7 @@ class Weights:
             loaded = True
         finally:
             self._reloading = False
-            if loaded:  # files that are written to meanwhile may be read before it or after
+            if loaded:  # files that change during the load may be read before it or after
                 same = same and self._first_there(config)
                 self._mixed = self._mixed or not same
             self._reloaded(same=same and loaded)
@@ -189,8 +189,8 @@ class Weights:
         return bool(first) and weights_at(config, self._place) == first
 
     def _unknown(self, method: object, go: Call, fingerprints: Call | None) -> object:
-        """Call what may change weights, or not."""
-        asks = None if self._asleep else fingerprints  # there is no memory to look at meanwhile
+        """Call a method that may or may not change weights."""
+        asks = None if self._asleep else fingerprints  # asleep, there is no memory to look at
         before = _taken(asks)
         try:
             return go()
@@ -234,11 +234,11 @@ def _taken(fingerprints: Call | None) -> object:
 
 
 _watched: list[tuple[str, weakref.ref[Weights]]] = []
-"""With vLLM's name of the engine. MultiConnector may have several for one."""
+"""By vLLM's name of the engine. MultiConnector may have several for one."""
 
 
 def watch(executor: Any, engine: str, weights: Weights) -> None:
-    """Have *weights* see every call that *engine* makes to its workers from now on.
+    """Report every call that *engine* makes to its workers to *weights* from now on.
 
     Args:
         executor: vLLM's class ``Executor``; its subclasses are wrapped. Twice is allowed.
@@ -261,7 +261,7 @@ def watch(executor: Any, engine: str, weights: Weights) -> None:
 
 
 def _seen_by(config: Any) -> list[Weights]:
-    """Those that a call of the engine with this configuration is for; all if that is not clear."""
+    """The weights that a call of the engine with *config* concerns; all if that is not clear."""
     transfer = getattr(config, "kv_transfer_config", None)
     if transfer is None:
         return []
@@ -293,7 +293,7 @@ def _watching(plain: Callable[..., object]) -> Callable[..., object]:
 
 
 def _watch_model(executor: Any) -> None:
-    """See the ``load_weights`` of a model in this process, too, where anyone may call it."""
+    """Watch the ``load_weights`` of a model in this process, too, where any code may call it."""
     try:
         model = executor.driver_worker.get_model()
         plain = model.load_weights

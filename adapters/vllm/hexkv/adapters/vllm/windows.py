@@ -1,4 +1,4 @@
-"""What vLLM's KV tensors are, found by looking at their shapes, and windows on them.
+"""Recognises vLLM's KV tensors by their shapes, and makes windows on them.
 
 vLLM gives each layer a tensor that may be a strided view of one allocation for all. Since
 0.29 it is ``[blocks, heads, tokens, content]`` whatever the order in memory; before, and for
@@ -22,7 +22,7 @@ from hexkv.ports import DeviceKV, KVLayout, LayoutMismatch
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What vLLM says of one layer's KV: part of its ``AttentionSpec``."""
+    """vLLM's description of one layer's KV: part of its ``AttentionSpec``."""
 
     block_bytes: int
     """Bytes of one block, without padding."""
@@ -40,7 +40,7 @@ class BlockPages:
     """KV of which only whole blocks are understood."""
 
     def __init__(self, layout: KVLayout, pages: Sequence[torch.Tensor], block: int) -> None:
-        """Look at ``pages[layer]`` of *block* tokens each.
+        """Use ``pages[layer]`` of *block* tokens each.
 
         Raises:
             LayoutMismatch: they are not the layout's.
@@ -61,7 +61,7 @@ class TokenPages:
     def __init__(
         self, layout: KVLayout, pages: Sequence[Sequence[torch.Tensor]], block: int
     ) -> None:
-        """Look at ``pages[layer][plane]`` of *block* tokens each.
+        """Use ``pages[layer][plane]`` of *block* tokens each.
 
         Raises:
             LayoutMismatch: they are not the layout's.
@@ -71,7 +71,7 @@ class TokenPages:
         self._memory = PagedMemory(layout, pages)
 
     def window(self, blocks: Sequence[int], start: int) -> DeviceKV:
-        """Likewise."""
+        """A window on *blocks*; those before position *start* have no place in it."""
         slots = torch.tensor(blocks)[:, None] * self.block + torch.arange(self.block)
         slots = slots.flatten()
         slots[:start] = NOWHERE
@@ -89,17 +89,17 @@ def pages_of(
     block: int,
     apart: bool,
 ) -> Pages:
-    """What the KV tensors of a model are.
+    """The windows that fit the KV tensors of a model.
 
     Args:
         caches: by layer, in the order of the layers.
-        shapes: what vLLM says of them.
+        shapes: vLLM's description of them.
         count: blocks that vLLM gives out.
         block: tokens in a block.
-        apart: whether the tokens in a block are known to lie apart from each other.
+        apart: True if the tokens in a block are known to lie apart from each other.
 
     Raises:
-        LayoutMismatch: the tensors are not what vLLM says they are.
+        LayoutMismatch: the tensors do not match vLLM's description.
     """
     whole = [by_block(caches[name], count) for name in caches]
     for name, page in zip(caches, whole, strict=True):

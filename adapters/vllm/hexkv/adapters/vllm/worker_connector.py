@@ -1,8 +1,8 @@
-"""The half of the connector that lives in a worker: it moves KV between vLLM and the engine.
+"""The worker side of the connector: it moves KV between vLLM and the engine.
 
 Everything happens on vLLM's thread, but for loads that a request waits for outside of any
-step. What fails is reported block by block, and computed by vLLM; nothing that was computed
-from such blocks is stored.
+step. A block that fails is reported, and computed by vLLM; KV that was computed from such
+blocks is not stored.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ keeps the interpreter's lock from the threads that look up: their every system c
 
 _LOADS_END = 0.005
 """Seconds for which it waits for the end of a load, which wakes it. Steps in between take half a
-millisecond each, of the core that copies where cores are few; and whoever comes meanwhile waits
-less than for a step that computes something."""
+millisecond each, of the core that copies where cores are few; and a request that comes then
+waits less than for a step that computes something."""
 
 _LEAVING = 30.0
 """Seconds for loads under way to end before vLLM's memory goes: each has a deadline of its own."""
 
 _FORGETTING = 10.0
-"""Seconds for what is to be deleted once it has arrived: a node that is late for it counts as gone,
+"""Seconds to delete chunks once they have arrived: a node that is late for it counts as gone,
 and a busy one may be late by more than a second."""
 
 
@@ -79,14 +79,14 @@ class WorkerConnector(Generic[Window]):
         layer_names: of the layers in the order of ``windows``, for layerwise loading.
         layerwise: load layer by layer.
         loaders: threads for loads outside of steps.
-        saves: whether this rank stores; others may do it for all.
-        beside: a context for each thread that loads beside the model's stream.
-        ledger: told of full chunks before they are stored, where somebody listens to that.
+        saves: True if this rank stores; others may do it for all.
+        beside: makes a context for each thread that loads beside the model's stream.
+        ledger: expects full chunks before they are stored, if KV events are published.
         chunk: tokens of a full one.
-        tally: what is counted, where others count, too.
+        tally: the counters, where others count, too.
         under_way: prompts that are computed for other engines.
-        own_tiers: whether the tiers are this process's, so that it costs nothing to ask them.
-        handing: what becomes of what was computed for one of them.
+        own_tiers: True if the tiers are this process's, so that it costs nothing to ask them.
+        handing: how KV that was computed for one of them is kept.
         together: where ranks that hold the same load together. Then *loaders* is 1, for all of
             them keep to one order. Closed with this.
     """
@@ -144,7 +144,7 @@ class WorkerConnector(Generic[Window]):
         self._finished_steps: dict[int, int] = {}
 
     def start(self, step: Step) -> None:
-        """Before (or, without loads in it, after) the model runs: load."""
+        """Load: before the model runs, or after it if the step has no loads within it."""
         self._spoiled.clear()
         self._idle, self._waits, self._replaced = step.idle, step.waits, step.replaced
         count_missed(self._engine.telemetry, step.missed, self._each)
@@ -161,7 +161,7 @@ class WorkerConnector(Generic[Window]):
                 self._report(load, over.result())
 
     def wait_for_layer(self, name: str) -> None:
-        """The model is about to read this layer."""
+        """Wait for this layer's load: the model is about to read it."""
         place = self._places.get(name)
         if place is None:
             return
@@ -171,13 +171,13 @@ class WorkerConnector(Generic[Window]):
                 layered.done += 1
 
     def computed_layer(self, step: Step, name: str) -> None:
-        """The model has computed this layer, all of *step*."""
-        # What is loaded layer by layer may turn out not to have arrived.
+        """Note that the model has computed this layer, all of *step*."""
+        # A load layer by layer may turn out not to have arrived.
         if self._saves and self._windows.there and not self._layered:
             self._saving.computed(step, name, self._sound)
 
     def end_loads(self, step: Step) -> None:
-        """After the model ran: see what became of the loads that kept pace with it."""
+        """After the model ran: collect the results of the loads that kept pace with it."""
         if any(not load.later for load in step.loads):
             self._finished_steps[step.number] = 1
         layered, self._layered = self._layered, []
@@ -191,7 +191,7 @@ class WorkerConnector(Generic[Window]):
         self._contexts.close()
 
     def save(self, step: Step) -> None:
-        """Then copy out what is to be stored. Writing goes on by itself."""
+        """Then copy out the saves. Writing goes on in the background."""
         if self._saves and self._windows.there:
             self._saving.save(step, self._sound)
         if self._under_way is not None:
@@ -208,7 +208,7 @@ class WorkerConnector(Generic[Window]):
         return self._over()
 
     def lost(self) -> set[str]:
-        """The same where :meth:`arrived` fails: whatever they loaded is to be computed."""
+        """The same where :meth:`arrived` fails: all their tokens are to be computed."""
         return self._over(lost=True)
 
     def bad_blocks(self) -> set[int]:
@@ -222,15 +222,15 @@ class WorkerConnector(Generic[Window]):
         return done
 
     def stats(self) -> dict[str, object]:
-        """What was done and counted since the last call, for vLLM's metrics."""
+        """Return the counts since the last call, for vLLM's metrics."""
         return {**self.tally.take(), **self._report_of.take()}
 
     def events(self) -> list[BlockEvent]:
-        """What the tiers took and lost, since the last call."""
+        """Return the changes of the tiers since the last call."""
         return [] if self._ledger is None else self._ledger.take()
 
     def failed(self, step: Step) -> None:
-        """Something went wrong with *step* as a whole: nothing in it can be relied on."""
+        """Note that *step* failed as a whole: nothing in it can be relied on."""
         if not step.loads:
             return
         self._drop_layered()
@@ -242,9 +242,9 @@ class WorkerConnector(Generic[Window]):
                 self._outside.failed(load)
 
     def leave(self) -> None:
-        """Leave vLLM's KV memory alone until :meth:`go_on`. Twice is allowed.
+        """Stop using vLLM's KV memory until :meth:`go_on`. Twice is allowed.
 
-        What loads have brought there by now counts as not loaded, unless vLLM knows of it.
+        KV that loads have brought there by now counts as not loaded, unless vLLM knows of it.
 
         Raises:
             EngineBusy: a copy does not end; all goes on as before.
@@ -285,7 +285,7 @@ class WorkerConnector(Generic[Window]):
             self._report(one.load, one.load.start)
 
     def _sound(self, save: Save) -> bool:
-        """True if what *save* stores was not computed from KV that did not arrive."""
+        """True if *save* stores no KV that was computed from KV that did not arrive."""
         return self._spoiled.isdisjoint(save.blocks)
 
     def _begin_outside(self, load: Load, order: int) -> Future[int]:
@@ -297,9 +297,9 @@ class WorkerConnector(Generic[Window]):
     def _load(
         self, load: Load, order: int, beside: AbstractContextManager[object], over: Future[int]
     ) -> None:
-        """Load, and say up to which token everything arrived; then let go of what was held.
+        """Load, and report up to which token everything arrived; then release the KV held for it.
 
-        In this order: vLLM may go on while the node is told.
+        In this order: vLLM may go on while the node is informed.
         """
         arrived = load.start
         try:
@@ -341,7 +341,7 @@ class WorkerConnector(Generic[Window]):
         return max(load.start, min(got.hit_tokens, load.end))
 
     def _report(self, load: Load, arrived: int) -> None:
-        """Tell vLLM of the blocks behind the token up to which everything *arrived*.
+        """Report to vLLM the blocks behind the token up to which everything *arrived*.
 
         Nothing did if the model, or the adapter of its request, was replaced during the load.
         """
@@ -355,7 +355,7 @@ class WorkerConnector(Generic[Window]):
             self.tally.failed(load.end - arrived)
 
     def _keep(self, prompt: Computed) -> None:
-        """Keep what is handed over from eviction, for a while."""
+        """Keep a handed-over prompt's KV from eviction, for a while."""
         namespace = self._scopes.namespace(prompt.scope)
         if self._saves and prompt.hold and namespace is not None:
             tokens = memoryview(prompt.tokens).cast("I")
@@ -363,7 +363,7 @@ class WorkerConnector(Generic[Window]):
             self._engine.pin(tokens, owner, seconds=seconds, namespace=namespace)
 
     def _let_go(self, load: Load, arrived: int) -> None:
-        """What was kept for a load, or for this decoder alone, has arrived here, or did not."""
+        """Release the KV kept for a load, and delete the chunks made for this decoder alone."""
         self._engine.unpin(load.request)
         if not load.kept.hold:
             return
