@@ -1,6 +1,6 @@
-"""Which of SGLang's arguments KV depends on: each one is judged here.
+"""The arguments of SGLang that KV depends on: each argument is judged here.
 
-What is judged to matter is in the namespace where it is not SGLang's default, and so is an
+An argument that matters is in the namespace where it is not SGLang's default, and so is an
 argument that a newer version brings, until it is judged, too.
 """
 
@@ -31,7 +31,7 @@ NAMED = _words(
     pp_size random_seed revision tp_size weight_cache_mode
     """
 )
-"""What :mod:`hexkv.adapters.sglang.identity` reads: paths, adapters, ranks, pages, lengths."""
+"""Arguments that :mod:`hexkv.adapters.sglang.identity` reads: paths, adapters, ranks, pages, ..."""
 
 JOINED = _words(
     """
@@ -55,7 +55,7 @@ JOINED = _words(
     quantize_and_serve rl_on_policy_target rl_quant_profile
     """
 )
-"""What changes KV by more than rounding, or the bytes in a page that only SGLang understands."""
+"""Arguments that change KV beyond rounding, or the bytes of pages only SGLang understands."""
 
 DRAFT = _words(
     """
@@ -66,7 +66,7 @@ DRAFT = _words(
     speculative_enable_w4a4_mxfp4_megamoe speculative_token_map uno_lora_path
     """
 )
-"""What changes the KV of a draft model, which lies in pools of its own."""
+"""Arguments that change the KV of a draft model, which lies in pools of its own."""
 
 UNRELATED: dict[str, frozenset[str]] = {
     reason: _words(names)
@@ -242,7 +242,7 @@ UNRELATED: dict[str, frozenset[str]] = {
         """,
     }.items()
 }
-"""What KV does not depend on, and why."""
+"""Arguments that KV does not depend on, and why."""
 
 _PATHS = _words(
     """
@@ -251,14 +251,14 @@ _PATHS = _words(
     speculative_draft_model_path speculative_token_map uno_lora_path
     """
 )
-"""Arguments that say where something is: what is there counts, not where."""
+"""Arguments that name a place: its content counts, not its name."""
 
 _LONGEST = 64
 """Characters that are shown in a namespace as they are."""
 
 
 def joined_by(arguments: object | None) -> dict[str, str]:
-    """What *arguments* add to the namespace of the model's KV."""
+    """The entries of *arguments* in the namespace of the model's KV."""
     known = NAMED | DRAFT | frozenset().union(*UNRELATED.values())
     given = {name: value for name, value in _given(arguments) if name not in known}
     if new := sorted(given.keys() - JOINED):
@@ -267,7 +267,7 @@ def joined_by(arguments: object | None) -> dict[str, str]:
 
 
 def joined_by_draft(arguments: object | None) -> dict[str, str]:
-    """What *arguments* add to that of the draft model's KV."""
+    """The entries of *arguments* in that of the draft model's KV."""
     return {name: _text(name, value) for name, value in _given(arguments) if name in DRAFT}
 
 

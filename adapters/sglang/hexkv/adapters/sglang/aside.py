@@ -58,7 +58,7 @@ class Aside:
         self._stopped = False
 
     def do(self, work: Callable[[Call], Answer], otherwise: Answer) -> Answer:
-        """What *work* answers; *otherwise* if the caller leaves it, or while calls are stopped."""
+        """Return *work*'s answer; *otherwise* if the caller leaves, or while calls are stopped."""
         call = Call(otherwise)
         with self._lock:
             if self._stopped:
@@ -86,7 +86,7 @@ class Aside:
             self._stopped = False
 
     def close(self) -> None:
-        """Take no more calls; wait for none."""
+        """Accept no further calls; wait for none."""
         self._workers.shutdown(wait=False)
 
 

@@ -1,7 +1,7 @@
-"""What can be configured here, and how it comes together with an engine's configuration.
+"""The settings of this adapter, and how they combine with an engine's configuration.
 
 SGLang's extra configuration holds all: keys of its own, those of :class:`SGLangSettings`,
-``config`` for a YAML file, and whatever else an engine's configuration has (``tiers``, ...).
+``config`` for a YAML file, and the other keys of an engine's configuration (``tiers``, ...).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILE = "config"
 """The key that names a YAML file; else ``HEXKV_CONFIG`` does."""
 
 SOURCE = "SGLang's extra_config"
-"""Where messages say that a value came from."""
+"""The source of a value in messages."""
 
 SGLANGS = {
     "allocator",
@@ -40,19 +40,19 @@ _RENAMED = {
     "staging_bytes": "write hold_bytes; what is on its way into the device lies in the pool, so"
     " pool.bytes must have room for it",
 }
-"""Keys of former versions, and what to write instead."""
+"""Keys of former versions, and their replacements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Everything that was configured."""
+    """The settings of the adapter and of its engine."""
 
     ours: SGLangSettings
     engine: Loaded
 
 
 class RawConfig:
-    """What was said, until it is known how many tokens a page has."""
+    """The settings as given, until the number of tokens in a page is known."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class RawConfig:
         registry: Registry,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Read everything, and refuse what cannot be.
+        """Read all settings, and refuse invalid ones.
 
         Args:
             extra: SGLang's extra configuration; stronger than file and environment.
-            registry: what is installed.
+            registry: the installed adapters.
             environ: in place of the process's environment.
 
         Raises:
@@ -90,7 +90,7 @@ class RawConfig:
         """The configuration for pages of *tokens* tokens, which chunks are then.
 
         Raises:
-            ConfigError: another size of chunks was asked for, or chains that SGLang has not.
+            ConfigError: another size of chunks is configured, or chains that SGLang does not have.
         """
         wanted = {"size": tokens, "seeded": False, "tail": 0}
         for name, value in wanted.items():

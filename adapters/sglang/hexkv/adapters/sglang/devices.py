@@ -1,4 +1,4 @@
-"""What SGLang's device pools keep, as pages that are filled layer by layer."""
+"""SGLang's device pools, as pages that are filled layer by layer."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class DevicePages:
 
 
 class Revocable:
-    """A window of which nothing is kept that was copied after its slots may be others'.
+    """A window that keeps nothing that was copied after its slots may belong to others.
 
     Slots that SGLang gives away are written at once, also while a copy reads them. So every copy
-    is asked once more when it is done, and fails where *current* is False by then.
+    is checked once more when it is done, and fails where *current* is False by then.
     """
 
     def __init__(self, window: DeviceKV, current: Callable[[], bool]) -> None:
@@ -101,7 +101,7 @@ class _Checked:
 class PageCopies:
     """Copies of held chunks into pages of the device, one layer of all pages at a time.
 
-    On the way lies one layer of one plane; for a GPU in pinned memory.
+    The buffer between them holds one layer of one plane; for a GPU in pinned memory.
     """
 
     def __init__(
@@ -156,8 +156,8 @@ def copy_layers(
     Args:
         pool: the device's.
         loads: slots and payloads of each, as :class:`PageCopies` takes them.
-        ready: behind whatever may still use the pages.
-        done: told of each layer once all of it is there.
+        ready: behind all work that may still use the pages.
+        done: called with each layer once all of it is there.
     """
     ready.synchronize()
     copies = [PageCopies(pool, slots, payloads) for slots, payloads in loads]
@@ -169,7 +169,7 @@ def copy_layers(
 
 
 def _settle(device: torch.device) -> None:
-    """Wait for the copies of a layer: the next one goes by the same memory."""
+    """Wait for the copies of a layer: the next one uses the same buffer."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
@@ -178,7 +178,7 @@ def device_pages(pool: object, page: int) -> DevicePages:
     """The pages of a device pool.
 
     Raises:
-        LayoutMismatch: it is none whose memory is understood.
+        LayoutMismatch: the layout of its memory is not known.
     """
     kind = type(pool).__name__
     if kind == _HEADS:

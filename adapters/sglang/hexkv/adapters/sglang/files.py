@@ -1,6 +1,6 @@
-"""The files that a server loaded its model from: what they held then.
+"""The files that a server loaded its model from, with their content at that time.
 
-Files can be replaced while a server runs. So they are looked at before a model is loaded from them,
+Files can be replaced while a server runs. So they are noted before a model is loaded from them,
 and are digested later only if they are still the same.
 """
 
@@ -38,7 +38,7 @@ class Files:
         """A digest of the tensors that the server loaded from *place*.
 
         Raises:
-            ConfigError: the files there are others by now, change meanwhile, or cannot be read.
+            ConfigError: the files there were replaced, change during the call, or cannot be read.
                 The message ends with *advice*.
         """
         advice = f"restart the server{advice}"
@@ -58,4 +58,4 @@ class Files:
 
 
 FILES = Files()
-"""Of this process."""
+"""The files of this process's model."""

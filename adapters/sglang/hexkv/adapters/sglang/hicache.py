@@ -42,7 +42,7 @@ _ADVICE = (
     "empty SGLang's cache (/flush_cache), detach hexkv, and attach it with a new model.weights; or"
     " restart the server"
 )
-"""What to do once weights were replaced."""
+"""The way out once weights were replaced."""
 
 
 def _no(keys: Sequence[str], *_: object, **__: object) -> list[bool]:
@@ -112,7 +112,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
 
     @guarded(0)
     def batch_exists(self, keys: list[str], extra_info: object = None) -> int:
-        """How many of *keys* from the first one on are stored."""
+        """The number of *keys* from the first one on that are stored."""
         del extra_info
         return self._store.find(keys) if self._reads else 0
 
@@ -133,7 +133,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         pages = target_locations or [self.mem_pool_host.get_dummy_flat_data_page() for _ in keys]
         window, copy = self._pages.flat_window(pages)
         hit = self._store.load(keys, window)
-        if not self._valid:  # the weights changed meanwhile
+        if not self._valid:  # the weights changed during the load
             hit = 0
         for page, row in zip(pages[:hit], copy, strict=False):
             flat = row if isinstance(self._pages, HostPages) else self._pages.flat(row)
@@ -148,7 +148,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         target_locations: object = None,
         target_sizes: object = None,
     ) -> bool:
-        """Store pages flattened by SGLang. Whether all are kept."""
+        """Store pages flattened by SGLang. Return True if all are kept."""
         del target_locations, target_sizes
         if not self._writes:
             return True
@@ -183,7 +183,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
             return [False] * len(keys)
         starts = self._starts(keys, host_indices)
         hit = self._pages.fill(starts, lambda window: self._store.load(keys, window))
-        valid = self._valid  # unless the weights changed meanwhile
+        valid = self._valid  # False if the weights changed during the load
         return [valid and i < hit for i in range(len(keys))]
 
     @guarded(_no)
@@ -203,7 +203,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         pool_transfers: Sequence[Any] | None = None,
         extra_info: object = None,
     ) -> object:
-        """How many pages from the first one on can be used, with what other pools need."""
+        """The number of pages from the first one on that are usable with those of other pools."""
         del extra_info
         found = self._find_all(keys, list(pool_transfers or ()))
         return self._sides.result(found)
@@ -247,7 +247,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
 
     @guarded(None)
     def clear(self) -> None:
-        """Delete every page of this model that the rank has met. Logs where some may be left."""
+        """Delete every page of this model that the rank knows. Logs where some may be left."""
         if self._engine is None:
             return
         for tier, why in self._engine.clear().left.items():
@@ -255,7 +255,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
 
     @guarded(None)
     def get_stats(self) -> object:
-        """SGLang's ``StorageMetrics`` of what moved since this was last asked."""
+        """SGLang's ``StorageMetrics`` of the traffic since the last call."""
         if self._engine is None:
             return None
         loaded, saved = self._store.traffic()
@@ -270,7 +270,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
 
     @guarded(None)
     def close(self) -> None:
-        """Write what is under way, and close the tiers. Twice is allowed."""
+        """Finish writes under way, and close the tiers. Twice is allowed."""
         engine, self._engine = self._engine, None
         if engine is not None:
             self._aside.close()
@@ -290,7 +290,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
 
     @property
     def namespace(self) -> Namespace | None:
-        """Whose pages these are, once the pool is known."""
+        """The namespace of the pages, once the pool is known."""
         return None if self._engine is None else self._engine.namespace
 
     @property

@@ -1,8 +1,8 @@
-"""What hexkv wraps of SGLang's classes: what no extension point tells, and nothing else.
+"""Wraps methods of SGLang's classes, only for events that no extension point reports.
 
 SGLang calls :func:`install` in every process as it starts it (its plugin group
 ``sglang.srt.plugins``), before models and LoRA adapters are loaded. It is called once more when a
-backend is opened, for what is imported by then.
+backend is opened, for modules that are imported by then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONTROLLER = ("sglang.srt.managers.cache_controller", "HiCacheController")
 
 
 def install() -> None:
-    """Wrap everything that is imported by now. Nothing is imported for it: again costs little."""
+    """Wrap all of them that are imported by now. Imports none; a further call costs little."""
     weights.watch()
     lora.watch()
     for method in ("_stop_storage_threads", "reset"):  # the second does without until 0.5.17
@@ -26,7 +26,7 @@ def install() -> None:
 
 
 def _stopping(plain: Plain) -> Plain:
-    """SGLang waits for its threads on the scheduler's, whatever call of ours they are in."""
+    """SGLang waits on the scheduler's thread for its others, even for those in a call to hexkv."""
 
     @wraps(plain)
     def stop(controller: Any, *args: object, **named: object) -> object:

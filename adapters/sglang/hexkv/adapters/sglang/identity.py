@@ -1,6 +1,6 @@
-"""Whose KV it is: what SGLang knows about a model and a rank, as a namespace.
+"""Namespaces of KV, from SGLang's data about a model and a rank.
 
-SGLang's names of pages tell tokens, LoRA adapters and salts apart, and nothing else.
+SGLang's names of pages distinguish tokens, LoRA adapters and salts, and nothing else.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Rank:
     contexts: int = 1
 
     replicated: bool = False
-    """Whether the ranks of a stage hold the same KV (latent attention), not each its own heads."""
+    """True if the ranks of a stage hold the same KV (latent attention), not each its own heads."""
 
     @classmethod
     def of(cls, config: object) -> Rank:
-        """The rank that a ``HiCacheStorageConfig`` describes; older versions say less.
+        """The rank that a ``HiCacheStorageConfig`` describes; older versions have fewer fields.
 
         Raises:
             ConfigError: pages are divided in a way that they cannot be found by.
@@ -76,7 +76,7 @@ class Rank:
 
     @property
     def whole(self) -> ParallelSlice:
-        """The place among all ranks, for what each of them has of its own."""
+        """The place among all ranks, for KV that each of them has of its own."""
         return ParallelSlice(self.stage * self.tensors + self.tensor, self.stages * self.tensors)
 
 
@@ -106,16 +106,16 @@ def namespace_of(
 
     Args:
         layout: of the KV here.
-        rank: whose KV it is.
-        configured: what is said of the model in here is added by
+        rank: of the scheduler.
+        configured: its settings of the model are added by
             :func:`hexkv.plugins.identity.identify`.
         page: tokens in a page.
         arguments: SGLang's own; ``None`` outside a server.
         name: of the model, where there are no arguments.
-        inside: what else decides about the bytes in a page, where only SGLang understands them.
+        inside: other facts that decide about the bytes in a page that only SGLang understands.
 
     Raises:
-        ConfigError: nothing says which model or which weights it is, or SGLang would mix LoRA
+        ConfigError: the model or its weights are not known, or SGLang would mix LoRA
             adapters.
     """
     said = configured.engine.settings.model
@@ -129,7 +129,7 @@ def namespace_of(
         extra["dtype"] = dtype
     if (length := _length(place, arguments)) is not None:
         extra["length"] = length
-    # SGLang keeps eight bits in plain bytes, whatever they stand for.
+    # SGLang keeps eight bits in plain bytes, for any format.
     if layout.dtype is DType.UINT8:
         extra["kv_cache_dtype"] = str(getattr(arguments, "kv_cache_dtype", "auto"))
     if not said.lora and (adapters := _held_by_adapters(arguments)):
@@ -161,14 +161,14 @@ def files_of(arguments: object | None) -> Iterator[tuple[str, str, Path | None]]
 
 
 def _place(path: str, arguments: object | None) -> Path | None:
-    """Where SGLang read the weights: a folder, a file, or a copy of what the hub has."""
+    """Where SGLang read the weights: a folder, a file, or a copy of the hub's."""
     if path and Path(path).exists():
         return Path(path)
     return folder_of(path, _given(arguments, "revision"), _given(arguments, "download_dir"))
 
 
 def _weights(path: str, place: Path | None, arguments: object | None) -> str:
-    """What tells the weights that SGLang serves from all others."""
+    """A text that distinguishes the weights that SGLang serves from all others."""
     way = str(getattr(arguments, "load_format", "auto")).rpartition(".")[2].lower()
     elsewhere = [
         name for name in _ELSEWHERE if _given(arguments, name) not in (None, "off", "False")
@@ -206,10 +206,10 @@ _FROM_FOLDER = {
 """Ways of loading that read the model's folder, and nothing else."""
 
 _ELSEWHERE = ("checkpoint_engine_wait_weights_before_ready", "weight_cache_mode")
-"""Arguments with which weights come from another process, whatever the folder holds by now."""
+"""Arguments with which weights come from another process, not from the folder."""
 
 _COMMIT = re.compile("[0-9a-f]{40}")
-"""What names weights on the hub for good; a branch or a tag does not."""
+"""A commit, which names weights on the hub for good; a branch or a tag does not."""
 
 _DTYPES = {"half": "float16", "float": "float32"}
 
@@ -220,7 +220,7 @@ def _given(arguments: object | None, name: str) -> str | None:
 
 
 def _dtype(arguments: object | None) -> str:
-    """What the model computes in. By default what its checkpoint says."""
+    """The dtype that the model computes in; by default its checkpoint's."""
     said = _given(arguments, "dtype") or "auto"
     return _DTYPES.get(said, said)
 
@@ -239,8 +239,8 @@ def _adapters(arguments: object | None) -> Iterator[tuple[str, Path, str]]:
 def _held_by_adapters(arguments: object | None) -> str | None:
     """A digest of the LoRA adapters whose pages have no name by content; None without any.
 
-    SGLang tells these by their paths alone. The others have their content in the names of their
-    pages (:mod:`hexkv.adapters.sglang.lora`), so a retrained one leaves the base model's as it is.
+    SGLang distinguishes these by their paths alone. The others have their content in their pages'
+    names (:mod:`hexkv.adapters.sglang.lora`), so a retrained one leaves the base model's as it is.
     """
     known = []
     for name, path, number in _adapters(arguments):
@@ -264,7 +264,7 @@ def _name_and_path(given: object) -> tuple[str, object]:
 
 
 def _length(place: Path | None, arguments: object | None) -> str | None:
-    """How long sequences may be, where RoPE depends on it."""
+    """The longest sequence, if RoPE depends on it."""
     config = None if place is None else place / "config.json"
     asked = getattr(arguments, "context_length", None)
     if config is None or not config.is_file():
@@ -279,7 +279,7 @@ def _length(place: Path | None, arguments: object | None) -> str | None:
 
 
 def _stretched(config: object) -> bool:
-    """Whether RoPE depends on the length anywhere: models have parts, and kinds of layers."""
+    """True if RoPE depends on the length anywhere: models have parts, and kinds of layers."""
     if isinstance(config, list):
         return any(map(_stretched, config))
     if not isinstance(config, dict):

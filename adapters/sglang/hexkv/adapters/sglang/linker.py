@@ -3,7 +3,7 @@
 SGLang makes one in each scheduler process (since 0.5.23; ``--enable-unified-cache-external-linker
 --unified-cache-external-linker-backend dynamic``) and calls it from the scheduler's thread. A load
 that fails once it was accepted is an error for the user. So all pages are held before ``load``
-says yes: they were read and verified and stay in the pool's memory, and only copies remain to be
+accepts: they were read and verified and stay in the pool's memory, and only copies remain to be
 made while the model runs.
 """
 
@@ -38,7 +38,7 @@ log = logging.getLogger("hexkv.sglang")
 guarded = Guard(log)
 
 _WAIT_SECONDS = 60.0
-"""How long closing waits for each thread, which has deadlines of its own."""
+"""Seconds that closing waits for each thread, which has deadlines of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,9 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         return list(range(1, found + 1))
 
     def load(self, rid: str, transfers: list[Any]) -> bool:
-        """Hold what goes into these slots. ``False`` makes SGLang compute it.
+        """Hold the pages for these slots. ``False`` makes SGLang compute them.
 
-        All ranks of the tensor-parallel group say the same: SGLang relies on that.
+        All ranks of the tensor-parallel group return the same: SGLang relies on that.
         """
         self.cancel_queued_load(rid)
         load = self._hold(rid, transfers)
@@ -168,9 +168,9 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
             self._store.unpin(rid)
 
     def _fitting(self, pages: int) -> int:
-        """How many of *pages* pages holds have room for now. SGLang computes the others.
+        """The number of *pages* that holds have room for now. SGLang computes the others.
 
-        It loads right after it looked up; loads that are copied meanwhile only add room.
+        It loads right after its lookup; loads that are copied in between only add room.
         """
         with self._room_lock:
             fitting = min(pages, self._room // self._device.layout.chunk_bytes(self._device.page))
@@ -209,7 +209,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         return True
 
     def start_layer_wise_loading(self) -> int:
-        """Begin to copy what was queued, layer by layer in the order of the model."""
+        """Begin to copy the queued loads, layer by layer in the order of the model."""
         if not self._queued:
             return -1
         loads, self._queued = list(self._queued.values()), {}
@@ -244,10 +244,10 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         return self._done.get_nowait()
 
     def reset(self) -> None:
-        """Release what was queued, and wait for copies into the device; for no store.
+        """Release queued loads, and wait for copies into the device; for no store.
 
-        What was to be stored is left out from here on: its slots are others' as soon as this
-        returns. What was copied already goes on to its tiers.
+        Queued offloads are dropped: their slots belong to others as soon as this
+        returns. Pages that were copied already go on to their tiers.
         """
         self._settle()
         with self._round_lock:
@@ -263,7 +263,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
             self.layer_done_counter.finish(index)
 
     def close(self) -> None:
-        """Store what is under way, up to a limit, and close the tiers."""
+        """Store the offloads under way, up to a limit, and close the tiers."""
         self._settle()
         self._loads.put(None)
         self._offloads.put(None)
@@ -282,7 +282,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
                 self.layer_done_counter.fail(index, error)
 
     def _copy(self, index: int, loads: list[Load], ready: Any) -> None:
-        """Copy layer by layer. Nothing is held any more when the last one is said to be done."""
+        """Copy layer by layer. All holds are released before the last layer counts as done."""
         last = self._device.layout.layers - 1
 
         def done(layer: int) -> None:
@@ -345,7 +345,7 @@ def _rank_of(params: Any, group: Any, *, replicated: bool) -> Rank:
     """This process's place.
 
     Raises:
-        ConfigError: ranks whose answers this linker cannot bring together.
+        ConfigError: this linker cannot combine the answers of these ranks.
     """
     for name in ("pp_size", "attn_cp_size"):
         if int(getattr(params, name, 1) or 1) > 1:

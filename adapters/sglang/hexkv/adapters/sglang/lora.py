@@ -1,14 +1,14 @@
-"""Names of pages that say which LoRA adapter they are of by what it holds.
+"""Names of pages that identify their LoRA adapter by its content.
 
 SGLang makes the name of a page from tokens, and from a request's ``extra_key`` with the number of
 its adapter behind. Of an adapter that was loaded at run time the number is a new one each time,
-also when SGLang loads one again that it had evicted itself (``--max-loaded-loras``): what is stored
+also when SGLang loads one again that it had evicted itself (``--max-loaded-loras``): stored pages
 would never be found again. So adapters are digested where they are loaded, tensors and
 configuration, and the digest takes the place of the number in the ``extra_key``. SGLang's own tree
 goes by it as well, which is as true there.
 
 An ``extra_key`` that a client chose cannot be read as the name of an adapter: those that begin
-as ours do are told apart.
+as ours do are marked.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _KNOWN = {
     "training",
     "uid",
 }
-"""What SGLang's adapters have besides their layers: digested, copies, or the model's own."""
+"""Attributes of SGLang's adapters besides their layers: digested, copies, or the model's own."""
 
 
 @dataclass
 class Contents:
-    """What the adapters of this process hold."""
+    """The content of the adapters of this process."""
 
     digests: dict[str, str] = field(default_factory=dict)
     """By SGLang's number, of those that are loaded."""
 
     naming: bool = False
-    """Whether requests are named by it: once there is a cache that lasts."""
+    """True if requests are named by it: once there is a cache that lasts."""
 
     def name(self, adapter: str | None, extra_key: str | None) -> str | None:
         """The ``extra_key`` by content of a request for *adapter*, or for none.
@@ -73,7 +73,7 @@ class Contents:
 
 
 CONTENTS = Contents()
-"""Of this process: a scheduler has the adapters of its model."""
+"""The content of this process's adapters: a scheduler has those of its model."""
 
 
 def name_by_content() -> None:
@@ -82,7 +82,7 @@ def name_by_content() -> None:
 
 
 def watch() -> None:
-    """Digest adapters as they are loaded, and look at each request."""
+    """Digest adapters as they are loaded, and rename each request."""
     for method in ("load_lora_weights", "load_lora_weights_from_tensors"):
         wrap(_MANAGER, "LoRAManager", method, _digesting)
     wrap(_REQUESTS, "Req", "__init__", _naming)
@@ -123,7 +123,7 @@ def _naming(plain: Plain) -> Plain:
 
 
 def digest_of_adapter(adapter: Any) -> str:
-    """A digest of what SGLang loaded of a LoRA adapter: every tensor, and its configuration.
+    """A digest of a LoRA adapter as SGLang loaded it: every tensor, and its configuration.
 
     Raises:
         TypeError: there is something in it that is not known here.

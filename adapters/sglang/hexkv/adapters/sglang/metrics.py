@@ -1,6 +1,6 @@
 """hexkv's numbers on the ``/metrics`` that SGLang serves (``--enable-metrics``).
 
-SGLang collects from files that ``prometheus_client`` writes in each of its processes, so whatever
+SGLang collects from files that ``prometheus_client`` writes in each of its processes, so all that
 is counted with that library in a scheduler process is served, too.
 """
 
@@ -26,11 +26,11 @@ _REASONS = (REPLACED,)
 """Why a cache is off: each has a series from the start."""
 
 _PAUSE = 1.0
-"""Seconds between two looks at the tiers."""
+"""Seconds between two readings of the tiers' state."""
 
 
 def telemetry(arguments: object | None, rank: int) -> Telemetry | None:
-    """What the engine of *rank* tells its numbers to; ``None`` where SGLang serves none."""
+    """The telemetry of *rank*'s engine; ``None`` where SGLang serves no numbers."""
     return Published(rank) if getattr(arguments, "enable_metrics", False) else None
 
 
@@ -38,8 +38,8 @@ class Published(Totals):
     """Totals that SGLang serves as ``hexkv_*``, by rank and tier, under the usual names."""
 
     def __init__(self, rank: int) -> None:
-        """Take the numbers up where an engine before in this process left them."""
-        # SGLang says in the environment where the files lie; the library looks once, at import.
+        """Continue the numbers of a former engine in this process."""
+        # SGLang names the files' folder in the environment; the library reads it once, at import.
         import prometheus_client as client
 
         super().__init__()
@@ -98,7 +98,7 @@ class Published(Totals):
         child.observe(seconds)
 
     def begin(self, tiers: Sequence[str]) -> None:
-        """Have every series of these tiers, and of the known reasons, there from now on."""
+        """Create every series of these tiers, and of the known reasons."""
         for counter in CounterName:
             for tier, reason in known_series(counter, tiers):
                 self.count(counter, 0, tier=tier, reason=reason)
@@ -140,7 +140,7 @@ def publish(engine: PrefixCache) -> None:
 
 
 def _go_on(engine: ref[PrefixCache], told: Published) -> None:
-    """Look again and again. Holds no engine that nobody else has any more."""
+    """Show the tiers again and again. Does not keep an engine that is not used elsewhere."""
     pause = Event()
     while not pause.wait(_PAUSE):
         here = engine()

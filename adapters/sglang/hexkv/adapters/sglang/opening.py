@@ -1,4 +1,4 @@
-"""From what SGLang says of itself to an engine, and what is said about it."""
+"""Builds an engine from SGLang's configuration, and logs facts about it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ log = logging.getLogger("hexkv.sglang")
 
 
 class Opened(NamedTuple):
-    """An engine, and what goes with it."""
+    """An engine, its deadlines and its weights."""
 
     engine: PrefixCache
     deadlines: Calls
-    """Of its calls."""
+    """The deadlines of its calls."""
 
     weights: Weights
-    """Those that its namespace is for."""
+    """The weights that its namespace is for."""
 
 
 def open_engine(
@@ -45,13 +45,13 @@ def open_engine(
     """Build the engine of one rank, for pages of *page* tokens.
 
     Args:
-        said: what was configured.
+        said: the settings as given.
         layout: of the KV of one token.
-        rank: whose it is.
+        rank: of the scheduler.
         page: tokens in a page.
-        name: of the model, where there is no server to be asked.
-        inside: what else decides about the bytes in a page, where only SGLang understands them.
-        advice: what to do once the weights were replaced.
+        name: of the model, where there is no server.
+        inside: other facts that decide about the bytes in a page that only SGLang understands.
+        advice: the way out once the weights were replaced.
 
     Raises:
         ConfigError, AdapterUnavailable, StoreError, PoolExhausted: it cannot be built.
@@ -75,7 +75,7 @@ def open_engine(
     counted = telemetry(arguments, number)
     engine = build(configured.engine, namespace, telemetry=counted, rank=number)
     settings = configured.engine.settings
-    if not settings.node:  # which says itself how its tiers are
+    if not settings.node:  # which shows its tiers itself
         publish(engine)
     if rank.replicated and rank.tensors > 1 and not settings.shared:
         log.warning(
@@ -109,7 +109,7 @@ def open_engine(
 
 
 def _switch_off(opened: ref[PrefixCache], advice: str, why: str) -> None:
-    """Say in log, health and metrics that the cache is off. No error reaches the update."""
+    """Report in log, health and metrics that the cache is off. No error reaches the update."""
     engine = opened()
     try:
         if engine is not None:
@@ -121,7 +121,7 @@ def _switch_off(opened: ref[PrefixCache], advice: str, why: str) -> None:
 
 
 _SMALL = 64 << 10
-"""Bytes of a page below which what each chunk costs (a header of 4 KiB, a request) shows."""
+"""Bytes of a page below which the cost of each chunk (a header of 4 KiB, a request) shows."""
 
 
 def _size(size: int | None) -> str:

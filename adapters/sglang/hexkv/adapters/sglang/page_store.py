@@ -32,7 +32,7 @@ _KEPT = 1024
 
 @dataclass
 class Traffic:
-    """What moved since it was last asked for: pages, and GB/s, of each call."""
+    """The traffic since the last :meth:`take`: pages, and GB/s, of each call."""
 
     pages: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -43,7 +43,7 @@ class Traffic:
         self.rates.append(size / 1e9 / max(seconds, 1e-9))
 
     def take(self) -> tuple[list[int], list[float]]:
-        """Everything, and begin anew."""
+        """Return everything, and begin again at zero."""
         taken = list(self.pages), list(self.rates)
         self.pages.clear()
         self.rates.clear()
@@ -143,7 +143,7 @@ class PageStore:
         return pages
 
     def hold(self, names: Sequence[str], owner: str) -> Hold | None:
-        """All of these pages, arrived and held for *owner*, who releases them.
+        """Hold all of these pages, which have arrived, for *owner*, which releases them.
 
         ``None`` if one of them did not arrive in time; then nothing is held.
         """
@@ -185,7 +185,7 @@ class PageStore:
         self._chunks.unpin(owner)
 
     def traffic(self) -> tuple[tuple[list[int], list[float]], tuple[list[int], list[float]]]:
-        """Loads and stores since this was last asked: pages, and GB/s, of each call."""
+        """Loads and stores since the last call: pages, and GB/s, of each."""
         with self._lock:
             return self._loaded.take(), self._saved.take()
 

@@ -1,4 +1,4 @@
-"""Tells hexkv about the adapter. Imported at discovery, so it stays light."""
+"""Registers the adapter with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SGLang's host pools keep, as windows: page by page, whatever the order in memory.
+"""Windows on SGLang's host pools: page by page, whatever the order in memory.
 
 Of a pool whose pages are understood, a chunk is cut as any other engine cuts it. Of any other
 one, pages are moved as SGLang itself flattens them.
@@ -7,7 +7,7 @@ one, pages are moved as SGLang itself flattens them.
 | --- | --- | --- |
 | ``layer_first`` | ``[layers, slots, heads, width]`` | ``[layers, slots, 1, width]`` |
 | ``page_first`` | ``[slots, layers, heads, width]`` | ``[slots, layers, 1, width]`` |
-| ``page_first_direct`` | ``[pages, layers, page, heads, width]`` | likewise |
+| ``page_first_direct`` | ``[pages, layers, page, heads, width]`` | the same, one head |
 | ``page_head`` | ``[pages, heads, page, layers, width]`` | |
 """
 
@@ -56,10 +56,10 @@ class HostPages:
     pieces = 1
 
     def __init__(self, pool: FlatPool) -> None:
-        """Look at *pool*.
+        """Use *pool*.
 
         Raises:
-            LayoutMismatch: its tensors are not what it says.
+            LayoutMismatch: its tensors do not match its description.
         """
         self.page = int(pool.page_size)
         self._order = pool.layout
@@ -79,7 +79,7 @@ class HostPages:
         return window_on(self._memory, [index // self.page for index in indices])
 
     def fill(self, indices: Sequence[int], read: Callable[[DeviceKV], int]) -> int:
-        """Let *read* load pages into a window on them. How many it says it loaded."""
+        """Let *read* load pages into a window on them. Return the number that it loaded."""
         return read(self.window(indices))
 
     def flat_window(self, pages: Sequence[torch.Tensor]) -> tuple[DeviceKV, torch.Tensor]:
@@ -130,7 +130,7 @@ class OpaquePages:
     opaque = True
 
     def __init__(self, pool: FlatPool, tokens: int, most: int | None = None) -> None:
-        """Look at *pool*, whose pages go with *tokens* tokens.
+        """Use *pool*, whose pages go with *tokens* tokens.
 
         Raises:
             LayoutMismatch: SGLang cannot flatten a page of it.
@@ -156,7 +156,7 @@ class OpaquePages:
         return self.flat_window(pages)[0]
 
     def fill(self, indices: Sequence[int], read: Callable[[DeviceKV], int]) -> int:
-        """Let *read* load pages into room of their own, and put into the pool what it loaded."""
+        """Let *read* load pages into room of their own, and put the loaded ones into the pool."""
         window, room = self.empty(len(indices))
         hit = read(window)
         for index, row in zip(indices[:hit], room, strict=False):
@@ -185,11 +185,11 @@ Pages = HostPages | OpaquePages
 
 
 def pages_of(pool: FlatPool, *, opaque: bool = False) -> Pages:
-    """What *pool* keeps.
+    """The pages of *pool*.
 
     Args:
         pool: the host pool of the model's KV.
-        opaque: do not look into its pages.
+        opaque: move its pages as they are.
 
     Raises:
         LayoutMismatch: its pages cannot be moved.
@@ -201,7 +201,7 @@ def pages_of(pool: FlatPool, *, opaque: bool = False) -> Pages:
 
 
 def _plain_latent(pool: FlatPool) -> bool:
-    """Whether a row is the latent part and that of RoPE, and not packed with scales."""
+    """True if a row is the latent part and that of RoPE, and not packed with scales."""
     if type(pool).__name__ not in _LATENT:
         return False
     width = int(pool.kv_lora_rank) + int(pool.qk_rope_head_dim)  # type: ignore[attr-defined]
@@ -209,7 +209,7 @@ def _plain_latent(pool: FlatPool) -> bool:
 
 
 def packing_of(pool: FlatPool) -> str:
-    """What tells opaque pages of two pools apart that have the same size.
+    """A text that distinguishes opaque pages of two pools that have the same size.
 
     A state's parts may have dtypes of their own.
     """

@@ -10,16 +10,16 @@ from hexkv.plugins.spec import SettingError
 
 @dataclass(frozen=True, slots=True)
 class SGLangSettings:
-    """What an engine does is in the engine's own configuration."""
+    """How hexkv works under SGLang. The engine has a configuration of its own."""
 
     read: bool = True
-    """Give SGLang what is stored."""
+    """Give stored KV to SGLang."""
 
     write: bool = True
-    """Store what SGLang gives."""
+    """Store the KV that SGLang gives."""
 
     namespace: Literal["own", "canonical"] = "own"
-    """Whose chunks are found: those of SGLang with equal settings; or also those of other
+    """The chunks that are found: those of SGLang with equal settings; or also those of other
     engines, where everything agrees that changes the numbers."""
 
     layout: Literal["auto", "opaque"] = "auto"

@@ -1,7 +1,7 @@
 """Pools beside the model's KV: recurrent states, sliding windows, indexes of sparse attention.
 
 SGLang names their pages like the KV's pages that they go with. Each pool has a namespace of its
-own. Windows of plain KV move as the KV does, whatever the layout of host memory; pages of every
+own. Windows of plain KV move as the KV does, in any layout of host memory; pages of every
 other kind as SGLang flattens them.
 """
 
@@ -35,7 +35,7 @@ _OWN = "mamba"
 """A state that each rank has a share of, also where the KV is the same on all."""
 
 _DRAFT = "draft"
-"""How SGLang's names of pools begin that a draft model has."""
+"""The prefix of SGLang's names of a draft model's pools."""
 
 _TRAILING = "trailing_pages"
 _ALL = "all_pages"
@@ -43,10 +43,10 @@ _ALL = "all_pages"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a prefix may end."""
+    """The places where a prefix may end."""
 
     lengths: list[int]
-    """In pages, ascending: every length at which all pools have what they need."""
+    """In pages, ascending: every length at which all pools have the pages that they need."""
 
     pools: dict[str, int]
     """By pool, the longest that it would allow."""

@@ -1,4 +1,4 @@
-"""Every change of a model's weights in this process, as it begins, and what came of it.
+"""Every change of a model's weights in this process, as it begins, and its outcome.
 
 All ways of changing them, by tensors, over the network, by CUDA IPC or from disk, go through a few
 methods of SGLang's classes, which are looked up by name at each call. Each of them is wrapped here
@@ -48,7 +48,7 @@ _SCHEDULER = "sglang.srt.managers.scheduler"
 
 
 class Ends(Protocol):
-    """What a change of weights ends."""
+    """An object that ends when weights change."""
 
     def end(self) -> None:
         """Stop. Called before the weights are written, on the thread that writes them."""
@@ -57,17 +57,17 @@ class Ends(Protocol):
 
 @dataclass
 class Changes:
-    """How often weights changed in this process, or began to."""
+    """The changes of weights in this process, each counted as it begins."""
 
     seen: int = 0
     unsettled: bool = False
     """True from the begin of an update to its end: weights may change without a call."""
 
     flushed: int = 0
-    """What :attr:`seen` was when SGLang's own cache was last emptied."""
+    """The value of :attr:`seen` when SGLang's own cache was last emptied."""
 
     vouched: dict[str, int] = field(default_factory=dict)
-    """By text of ``model.weights`` what :attr:`seen` was when it was first given."""
+    """By text of ``model.weights`` the value of :attr:`seen` when it was first given."""
 
     watched: set[str] = field(default_factory=set)
     """The methods that are counted."""
@@ -76,7 +76,7 @@ class Changes:
     lock: Lock = field(default_factory=Lock)
 
     def count(self) -> None:
-        """Count a change, before it is made, and end what was for the weights before."""
+        """Count a change, before it is made, and end the users of the weights before."""
         with self.lock:
             self.seen += 1
         for each in list(self.ends):
@@ -84,15 +84,15 @@ class Changes:
 
 
 CHANGED = Changes()
-"""Of this process: a model's weights are its own."""
+"""The changes in this process: a model's weights are its own."""
 
 
 def watch(loading: Callable[[Plain], Plain] | None = None) -> None:
     """Count every change of weights from now on.
 
     Args:
-        loading: a wrapper around what loads a model when SGLang starts. Classes that change
-            weights are imported there, and wrapped after it.
+        loading: a wrapper around the method that loads a model when SGLang starts. Classes that
+            change weights are imported there, and wrapped after it.
     """
     for (module, name), methods in CHANGES.items():
         for method in methods:

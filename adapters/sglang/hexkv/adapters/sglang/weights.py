@@ -1,8 +1,8 @@
-"""The weights that a running server has, and what ends with them.
+"""The weights that a running server has, and the caches that end with them.
 
-An identity lives as long as the weights do. A model's files are looked at before it is loaded
+An identity lives as long as the weights do. A model's files are noted before it is loaded
 (:mod:`hexkv.adapters.sglang.files`), all changes of weights are counted from then on
-(:mod:`hexkv.adapters.sglang.updates`), and each one ends what was opened for the weights before.
+(:mod:`hexkv.adapters.sglang.updates`), and each one ends the caches for the weights before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _loading(plain: Plain) -> Plain:
         _note(arguments)
         answer = plain(scheduler, *args, **named)
         updates.watch()  # by now it is imported
-        _note(arguments)  # what was downloaded
+        _note(arguments)  # files that were downloaded
         FILES.loaded = True
         return answer
 
@@ -43,7 +43,7 @@ def _loading(plain: Plain) -> Plain:
 
 
 def _note(arguments: object | None) -> None:
-    """Note the files that *arguments* name. A server without hexkv starts whatever they are."""
+    """Note the files that *arguments* name. A server without hexkv starts with any files."""
     try:
         from hexkv.adapters.sglang.identity import files_of
 
@@ -56,14 +56,14 @@ class Weights:
     """The weights that a namespace is made for: from now on, until the next change of any."""
 
     def __init__(self, *, vouched: str, server: bool) -> None:
-        """Take those that the server has now.
+        """Take the weights that the server has now.
 
         Args:
-            vouched: what the operator says which they are, by ``model.weights``.
+            vouched: the operator's text for the weights, ``model.weights``.
             server: True if this is a process of a server, not of a test of its parts.
 
         Raises:
-            ConfigError: nothing says which weights they are, or SGLang's own memory may hold KV
+            ConfigError: the weights are not known, or SGLang's own memory may hold KV
                 of others.
         """
         if server and not FILES.loaded:

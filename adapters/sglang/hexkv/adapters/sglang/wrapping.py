@@ -1,4 +1,4 @@
-"""Putting a function around a method of somebody else's class, once."""
+"""Puts a function around a method of a class of another package, once."""
 
 from __future__ import annotations
 
