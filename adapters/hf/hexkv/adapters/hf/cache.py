@@ -24,11 +24,11 @@ from hexkv.ports import InvalidRequest, KVLayout, Namespace
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What a model's cache looks like."""
+    """The shape of a model's cache."""
 
     layout: KVLayout
     devices: tuple[torch.device, ...]
-    """Where each layer is."""
+    """The device of each layer."""
 
 
 _FIRST, _OTHERS = slice(0, 1), slice(1, None)
@@ -37,7 +37,7 @@ _FIRST, _OTHERS = slice(0, 1), slice(1, None)
 class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __init_subclass__
     """Keys and values of one layer, growing within memory that is there already.
 
-    ``keys`` and ``values`` are ``[sequences, heads, tokens, width]`` views of what is filled.
+    ``keys`` and ``values`` are ``[sequences, heads, tokens, width]`` views of the filled part.
     Where the room does not suffice, the cache was reordered, repeated or moved, or gradients are
     recorded, the layer goes on as the dynamic layer that it is.
     """
@@ -85,7 +85,7 @@ class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __ini
         if not self.is_initialized or self.keys is None:
             return False
         if torch.is_grad_enabled():
-            return False  # autograd may need what was there before
+            return False  # autograd may need the former values
         if key_states.shape[0] != self._room[0].shape[0]:
             return False
         # The room of all layers is one storage.
@@ -97,14 +97,14 @@ class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __ini
 
 
 class LoadedCache(DynamicCache):
-    """A cache that holds a beginning of a prompt, and refuses what would compute it again."""
+    """A cache that holds a beginning of a prompt, and refuses calls that compute it again."""
 
     def __init__(self, layers: list[ReservedLayer], prompt: int) -> None:
-        """Take *layers*, of a prompt of so many tokens."""
+        """Take *layers*, of a prompt of *prompt* tokens."""
         super().__init__()
         self.layers = [*layers]
         self.namespace: Namespace | None = None
-        """Of the KV that was loaded; ``None`` if KV computed behind it may be stored nowhere."""
+        """The namespace of the loaded KV; ``None`` if KV computed behind it must not be stored."""
 
         self._prompt = prompt
         self._leader: int | None = None
@@ -147,10 +147,10 @@ class LoadedCache(DynamicCache):
         self._computed.append(tokens)
 
     def _refuse_other_prompts(self, known: int, fresh: Sequence[torch.Tensor]) -> None:
-        """Refuse rows whose tokens within the prompt differ. In the first layer, KV tells tokens.
+        """Refuse rows whose tokens within the prompt differ. The first layer's KV shows that.
 
         Raises:
-            InvalidRequest: says which sequence, and where.
+            InvalidRequest: names the sequence, and the token.
         """
         rest = self._prompt - known
         first, others = ([plane[rows, :, :rest] for plane in fresh] for rows in (_FIRST, _OTHERS))
@@ -192,7 +192,7 @@ class Room:
 
     Args:
         shape: of the model's cache.
-        tokens: of the prompt and of what is to be generated.
+        tokens: of the prompt and of its continuation.
         sequences: that continue the prompt.
     """
 
@@ -227,9 +227,9 @@ class Room:
         return room
 
     def pad(self, before: Sequence[int]) -> None:
-        """Zero so many positions at the front of each sequence.
+        """Zero positions at the front of each sequence, as many as *before* has for it.
 
-        Nothing attends to them, but what has no weight must still be a number.
+        Nothing attends to them, but a value without weight must still be a number.
         """
         for planes in self._layers:
             for plane in planes:

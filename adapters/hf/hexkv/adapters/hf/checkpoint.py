@@ -1,8 +1,8 @@
-"""The proof that a model in memory is what a checkpoint on this machine holds.
+"""The proof that a model in memory equals a checkpoint on this machine.
 
 A host that serves from a folder knows its weights by the folder's tensors. transformers has a
 model in memory, which may have been changed since, cast, quantised, or put together by a
-program: only if nothing of that can be, it may go by the folder's digest.
+program: only if none of that is possible, it may go by the folder's digest.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _computed_as_by_transformers(model: PreTrainedModel) -> bool:
 def _made_anew(model: PreTrainedModel, module: torch.nn.Module, names: list[str]) -> bool:
     """True if transformers, asked to initialise *module*, makes the buffers that it has.
 
-    Releases before 5 cannot be asked; what they have loaded is never proven.
+    Releases before 5 cannot do so; the models that they have loaded are never proven.
     """
     fresh = copy.copy(module)
     held = dict(module.named_buffers(recurse=False))
@@ -126,7 +126,7 @@ def _made_anew(model: PreTrainedModel, module: torch.nn.Module, names: list[str]
 
 
 def _wrong(buffer: torch.Tensor) -> torch.Tensor:
-    """What no initialisation leaves as it is."""
+    """Values that no initialisation leaves as they are."""
     if buffer.is_floating_point():
         return torch.full_like(buffer, torch.nan, device="cpu")
     return ~buffer.cpu()

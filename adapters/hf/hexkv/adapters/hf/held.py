@@ -1,7 +1,7 @@
-"""What a transformers cache holds: the KV of how many tokens, and of which.
+"""The content of a transformers cache: the KV of how many tokens, and of which.
 
 A cache is the host's. It may keep the last tokens only, have room for more than were computed, or
-belong to another text: it is compared with what it says before its KV gets a name.
+belong to another text: it is compared with its own counts and tokens before its KV gets a name.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def planes_of(cache: Cache) -> list[list[torch.Tensor]]:
     """``[layer][plane]`` of ``[sequences, heads, tokens, width]``: of the tokens that it counts.
 
     Raises:
-        LayoutMismatch: says which layer keeps no KV per token, holds other tokens than it counts,
-            or counts others than the first one.
+        LayoutMismatch: names the layer that keeps no KV per token, holds other tokens than it
+            counts, or counts others than the first one.
     """
     layers = getattr(cache, "layers", None)
     if layers is None:
@@ -100,7 +100,7 @@ def differences(known: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) ->
         wanted = one.float()
         norm = torch.linalg.vector_norm(wanted, dim=(1, 3)).clamp_min(1e-30)
         parts.append(torch.linalg.vector_norm(two.float() - wanted, dim=(1, 3)) / norm)
-    # What is no number is no token's KV.
+    # A difference that is no number is that of another token's KV.
     return torch.stack(parts).amax(0).nan_to_num(torch.inf)
 
 
@@ -114,7 +114,7 @@ class _Stopped(Exception):
 
 
 class _FirstLayer(DynamicCache):
-    """A cache that says it holds some tokens, and takes the KV of the first layer only."""
+    """A cache that claims to hold some tokens, and takes the KV of the first layer only."""
 
     def __init__(self, start: int) -> None:
         super().__init__()
@@ -168,11 +168,11 @@ def refuse_other_tokens(
 
     Args:
         model: computes the first layer again.
-        tokens: whose KV it is said to be.
+        tokens: those that the KV is claimed to be of.
         planes: ``[1, heads, tokens or more, width]``: the first layer's.
 
     Raises:
-        InvalidRequest: says at which token.
+        InvalidRequest: names the token.
     """
     for start in range(0, len(tokens), _AT_ONCE):
         some = tokens[start : start + _AT_ONCE]

@@ -1,4 +1,4 @@
-"""Which model this is, so that no other model's KV is taken for its own."""
+"""The identity of a model, so that no other model's KV is taken for its own."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def namespace_of_model(
 def weights_digest(model: PreTrainedModel) -> str:
     """A digest of the weights: ``weights-...`` of a checkpoint, or ``memory-...`` of this model.
 
-    Of the checkpoint, as other hosts compute it, if the model in memory is proven to be what the
-    checkpoint holds; else of all parameters and buffers, which transformers alone can share.
-    Either way each byte of the model in memory is looked at.
+    Of the checkpoint, as other hosts compute it, if the model in memory is proven to equal the
+    checkpoint; else of all parameters and buffers, which transformers alone can share.
+    Either way each byte of the model in memory is read.
 
     Raises:
         LayoutMismatch: a part of the model is not in memory.

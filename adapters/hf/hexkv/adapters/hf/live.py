@@ -20,7 +20,7 @@ log = logging.getLogger("hexkv.hf")
 
 
 class Identity(NamedTuple):
-    """What KV is named by, and what it looks like."""
+    """The namespace of KV, and the shape of its cache."""
 
     namespace: Namespace
     shape: CacheShape
@@ -29,9 +29,9 @@ class Identity(NamedTuple):
 class LiveIdentity:
     """The identity of a model whose weights may change in memory. Safe from any thread.
 
-    Other weights begin another namespace, with a digest of what is in memory then, also where the
-    first one was vouched for. Equal weights have an equal namespace, so those that come back find
-    what was stored.
+    Other weights begin another namespace, with a digest of the weights in memory then, also where
+    the first one was vouched for. Equal weights have an equal namespace, so those that come back
+    find the KV that was stored.
     """
 
     def __init__(self, model: PreTrainedModel, namespace: Namespace) -> None:
@@ -43,7 +43,7 @@ class LiveIdentity:
         self._model = model
         self._lock = Lock()
         self.last = Identity(namespace, probe(model))
-        """As of the last call of :meth:`now`."""
+        """The identity at the last call of :meth:`now`."""
 
         self._snapshot = snapshot_of(model, namespace)
 

@@ -24,7 +24,7 @@ _UNRELATED = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transfo
 def memory_digest(model: PreTrainedModel) -> str:
     """A digest of class and configuration, and of every byte of parameters and buffers.
 
-    One changed bit is another digest. What the model's code does is not in it.
+    One changed bit gives another digest. The behaviour of the model's code is not in it.
 
     Raises:
         LayoutMismatch: a tensor is not in memory.
@@ -40,7 +40,7 @@ def memory_digest(model: PreTrainedModel) -> str:
 
 
 def said_by(config: PretrainedConfig) -> dict[str, object]:
-    """What *config* says about KV."""
+    """The fields of *config* that KV may depend on."""
     return {name: _related(value) for name, value in _kept(config.to_dict())}
 
 

@@ -1,4 +1,4 @@
-"""A causal model that computes only what the cache does not know."""
+"""A causal model that computes only tokens that the cache does not hold."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class CachedModel:
 
     @property
     def namespace(self) -> Namespace:
-        """Of the weights that the model has now; the engine's, until they change in memory.
+        """The namespace of the model's weights now; the engine's, until they change in memory.
 
         Raises:
             LayoutMismatch: the model is in training mode, or can no longer be cached.
@@ -103,17 +103,17 @@ class CachedModel:
     def load(
         self, input_ids: torch.Tensor | Sequence[int], *, room: int = 0, sequences: int = 1
     ) -> Loaded:
-        """A cache with what the engine holds of a prompt.
+        """Return a cache with the KV that the engine holds of a prompt.
 
         Args:
             input_ids: ``[tokens]`` or ``[1, tokens]``.
             room: tokens to reserve memory for beyond the prompt.
             sequences: that continue the prompt at once: the greater of ``num_beams`` and
-                ``num_return_sequences``. All begin with what was loaded.
+                ``num_return_sequences``. All begin with the loaded KV.
 
         Raises:
             InvalidTokens: not one sequence of at least one token, or one that stands for an
-                image or a sound, whose KV its id does not tell.
+                image or a sound, whose KV does not follow from its id.
             InvalidRequest: *sequences* is less than one.
             LayoutMismatch: the model is in training mode, or can no longer be cached.
         """
@@ -140,12 +140,12 @@ class CachedModel:
     ) -> int:
         """Store the KV that *cache* holds of *input_ids*. How many tokens were new.
 
-        The cache is compared with what it says: how many tokens each layer counts and holds, and
-        whether its first layer has the KV of these tokens, which is computed again.
+        The cache is checked: the number of tokens that each layer counts and holds, and the KV of
+        its first layer, which is computed again from these tokens.
 
         Args:
-            input_ids: what the first tokens of the cache were computed from, by the weights that
-                the model has now.
+            input_ids: the tokens that the beginning of the cache was computed from, by the weights
+                that the model has now.
             cache: one that keeps every token in every layer, as a plain ``DynamicCache()``
                 does, and one of :meth:`load`.
             skip: tokens at the front that the engine holds already.
@@ -231,7 +231,7 @@ class CachedModel:
         """Compute *tokens* behind those that *cache* holds, and add their KV to it.
 
         Returns:
-            ``[vocabulary]``: logits of what follows the last one.
+            ``[vocabulary]``: logits of the token after the last one.
         """
         with torch.no_grad():
             output = self._model(
@@ -255,7 +255,7 @@ class CachedModel:
         return stored.stored_tokens
 
     def _given(self, identity: Identity) -> Namespace | None:
-        """The namespace that calls of the engine are given; ``None`` for its own."""
+        """The namespace for calls of the engine; ``None`` for its own."""
         same = identity.namespace is self._engine.namespace
         return None if same else identity.namespace
 
@@ -264,10 +264,10 @@ class CachedModel:
 
 
 def _refuse_other_source(cache: LoadedCache, namespace: Namespace) -> None:
-    """Refuse to store what *cache* holds where it is not exact KV of *namespace*.
+    """Refuse to store KV of *cache* that is not exact KV of *namespace*.
 
     Raises:
-        InvalidRequest: says what it holds instead.
+        InvalidRequest: names the KV that it holds instead.
     """
     if cache.namespace is None:
         raise InvalidRequest("the cache holds blended KV, which is approximate: it is not stored")
@@ -281,7 +281,7 @@ def _refuse_other_source(cache: LoadedCache, namespace: Namespace) -> None:
 def _row(
     planes: Sequence[Sequence[torch.Tensor]], sequence: int, tokens: int
 ) -> list[list[torch.Tensor]]:
-    """``[layer][plane]`` of one sequence of a cache, which holds at least so many *tokens*.
+    """``[layer][plane]`` of one sequence of a cache, which holds at least *tokens* tokens.
 
     Raises:
         InvalidRequest: there is no such sequence, or it is shorter.

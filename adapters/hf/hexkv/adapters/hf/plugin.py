@@ -1,4 +1,4 @@
-"""Tells hexkv about the commands. Imported at discovery, so it stays light."""
+"""Registers the commands with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ def tokens_of(
 
     Args:
         input_ids: ``[tokens]`` or ``[1, tokens]``.
-        placeholders: tokens that stand for what is no text, by the configuration's field.
+        placeholders: tokens that stand for input other than text, with the configuration's field.
 
     Raises:
         InvalidTokens: not one sequence of at least one token, or one that stands for an
-            image or a sound, whose KV its id does not tell.
+            image or a sound, whose KV does not follow from its id.
     """
     tokens = _row(input_ids)
     for position, token in enumerate(tokens if placeholders else ()):

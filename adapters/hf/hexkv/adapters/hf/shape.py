@@ -1,4 +1,4 @@
-"""What a model's cache looks like, found by running the model on a few tokens."""
+"""The shape of a model's cache, found by running the model on a few tokens."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from hexkv.kernels import dtype_of
 from hexkv.ports import DType, KVLayout, LayerGroup, LayoutMismatch, Plane
 
 _TEXT = [0, 1, 0]
-"""What is run: of a length that tells the token dimension from that of one head or batch, and of
-tokens that differ, as a sum over equal ones is hidden by the next norm."""
+"""The tokens that are run: their number distinguishes their dimension from that of one head or
+batch, and they differ, as a sum over equal ones is hidden by the next norm."""
 
 _PROBE = len(_TEXT)
 
 _NOISE = 1e-4
-"""What equal KV may differ by, relative to its norm, or half of the dtype's epsilon if that is
+"""By how much equal KV may differ, relative to its norm, or half of the dtype's epsilon if that is
 more: batches of experts change their shape with the other tokens, and sums their order."""
 
 _PLACEHOLDER = re.compile("(image|video|audio|speech)_token_(id|index)")
 
 _OTHER_STATE = 0.25
-"""What KV may differ by, relative to its norm, that is computed once more in another way. Far above
-what rounding makes of it in many layers, as other shapes of the same sums round differently."""
+"""By how much KV that is computed once more in another way may differ, relative to its norm. Far
+above the rounding of many layers, as other shapes of the same sums round differently."""
 
 _PER_TOKEN = {
     cache_utils.DynamicLayer,
@@ -37,7 +37,7 @@ _PER_TOKEN = {
     getattr(cache_utils, "DummyLayer", None),
 }
 """Kinds of layer that keep KV per token, or none, as one that attends with another layer's.
-A window is the mask's affair, not the KV's. Releases before 5 know no layers without KV."""
+A window concerns the mask, not the KV. Releases before 5 know no layers without KV."""
 
 _BOTH_WAYS: Mapping[str, tuple[object, ...]] = {
     "is_causal": (False,),
@@ -87,7 +87,7 @@ def probe(model: PreTrainedModel) -> CacheShape:
 def _layout(dtype: DType, layers: list[list[torch.Tensor]], latent: int | None) -> KVLayout:
     groups: list[LayerGroup] = []
     for keys, values in layers:
-        # Releases differ in whether they cache MLA compressed, or expanded to heads.
+        # Releases cache MLA either compressed, or expanded to heads.
         compressed = latent is not None and tuple(keys.shape[1::2]) == (1, latent)
         names = ("latent", "rope") if compressed else ("k", "v")
         planes = tuple(
@@ -105,7 +105,7 @@ def _refuse_unfit(model: PreTrainedModel) -> None:
     """Refuse models whose KV of a prefix depends on more than the prefix, or is not kept.
 
     Raises:
-        LayoutMismatch: says why.
+        LayoutMismatch: gives the reason.
     """
     config = model.config.get_text_config(decoder=True)
     name = type(model).__name__
@@ -181,7 +181,7 @@ def compute_planes(
 
 
 def _refuse_other_positions(model: PreTrainedModel, layers: list[list[torch.Tensor]]) -> None:
-    """Refuse a model that counts positions by itself, and otherwise than ``generate``.
+    """Refuse a model that counts positions itself, and otherwise than ``generate``.
 
     That gives positions from 0 to every model that takes some. RoBERTa's begin behind the padding.
 
@@ -208,7 +208,7 @@ def _refuse_other_state(
     As it must after a hit: the KV of a first token is loaded, and the others are computed.
 
     Raises:
-        LayoutMismatch: says which layer.
+        LayoutMismatch: names the layer.
     """
     room = Room(shape, _PROBE)
     room.fill([[plane[:, :, :1] for plane in planes] for planes in layers])
@@ -233,10 +233,10 @@ def _refuse_seeing_ahead(
 ) -> None:
     """Refuse a model whose KV of all tokens but the last changes with the last.
 
-    Whatever makes it do so: not every such model has a field that says it.
+    The cause does not matter: not every such model has a field for it.
 
     Raises:
-        LayoutMismatch: says which layer.
+        LayoutMismatch: names the layer.
     """
     for index, pair in enumerate(zip(one, other, strict=True)):
         for first, second in zip(*pair, strict=True):
@@ -247,11 +247,11 @@ def _refuse_seeing_ahead(
                     f" {change:.1%} with a later token, so equal prefixes have different KV"
                 )
             if change:
-                return  # what one layer rounds, the next ones make more of
+                return  # later layers enlarge the rounding of this one
 
 
 def placeholders_of(model: PreTrainedModel) -> Mapping[int, str]:
-    """Tokens that stand for what is no text, as ``image_token_id`` does, by the field's name.
+    """Tokens that stand for input other than text, as ``image_token_id`` does, with the field.
 
     Raises:
         LayoutMismatch: the model sees images, and none of its tokens stand for them.

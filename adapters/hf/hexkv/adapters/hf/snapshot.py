@@ -1,4 +1,4 @@
-"""Which tensors a model has, so that another weight in their place is noticed."""
+"""The tensors of a model, so that another weight in their place is noticed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 class Snapshot:
     """A model's parameters and buffers, where they lie, and how often each was written to.
 
-    Nothing is read of them and nothing kept alive. What is written past torch's counters is not
-    seen: through ``parameter.data`` in place, NumPy, DLPack, a kernel or another process; and what
-    is not in memory, on ``meta``.
+    Their values are not read, and nothing is kept alive. Writes past torch's counters are not
+    seen: through ``parameter.data`` in place, NumPy, DLPack, a kernel or another process. Tensors
+    that are not in memory, on ``meta``, are not seen either.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -42,7 +42,7 @@ class Snapshot:
 
 
 def _tensors(model: nn.Module) -> Iterator[torch.Tensor]:
-    """Those in memory. Twice as fast as ``parameters()``, which looks for repeated ones."""
+    """The tensors in memory. Twice as fast as ``parameters()``, which looks for repeated ones."""
     modules: list[nn.Module | None] = [model]
     while modules:
         module = modules.pop()
@@ -51,7 +51,7 @@ def _tensors(model: nn.Module) -> Iterator[torch.Tensor]:
         modules += module._modules.values()
         for tensors in (module._parameters, module._buffers):
             for tensor in tensors.values():
-                # What a host moves in and out of memory is another tensor each time.
+                # A tensor that a host moves in and out of memory is another one each time.
                 if tensor is not None and not tensor.is_meta:
                     yield tensor
 

@@ -1,6 +1,6 @@
 """The three small models that come with the package, so that KV means something.
 
-Random weights say nothing about damaged KV: their attention looks everywhere alike. These
+Random weights show nothing about damaged KV: their attention looks everywhere alike. These
 were trained for it, see ``models/README.md``; nothing is downloaded.
 """
 
@@ -19,8 +19,8 @@ def trained(name: Name) -> LlamaForCausalLM:
     """A trained model in float32, on the CPU, ready to answer.
 
     Args:
-        name: ``text`` reads and continues bytes; ``recall`` answers what it was told before;
-            ``alias`` likewise, and KV of what it was told leans on what it was told before that.
+        name: ``text`` reads and continues bytes; ``recall`` answers with facts of its prompt;
+            ``alias`` does so, too, and the KV of its facts depends on facts before them.
     """
     with as_file(files("hexkv.adapters.hf") / "models" / name) as folder:
         model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""What a question attends to in one layer, seen where torch computes it.
+"""The attention of a question in one layer, seen where torch computes it.
 
 A function mode of torch is of the thread that entered it, and patches nothing.
 """
@@ -28,7 +28,7 @@ class AttentionWatch(TorchFunctionMode):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Call *func*, and look at it if it is an attention's."""
+        """Call *func*, and examine its result if it is an attention's."""
         given = dict(kwargs or {})
         result = func(*args, **given)
         if self._progress.awaits_attention:
@@ -70,7 +70,7 @@ def _weights(  # noqa: PLR0913
     dropout_p: float = 0.0,  # noqa: ARG001
     is_causal: bool = False,
     scale: float | None = None,
-    enable_gqa: bool = False,  # noqa: ARG001  # told by the number of heads
+    enable_gqa: bool = False,  # noqa: ARG001  # known by the number of heads
 ) -> torch.Tensor:
     """Attention of some *rows* of one *prompt* ``[heads, rows, tokens]``, in float32."""
     rows = rows.to(query.device)

@@ -1,4 +1,4 @@
-"""A model that computes a prompt from KV of its segments, and only as much anew as it is told."""
+"""A model that computes a prompt from KV of its segments, and only chosen tokens anew."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _SAME = 0.02
 class Blender:
     """Blends prompts of one model: each with one call of the model, through public hooks.
 
-    The model is not patched, and may be used by other threads meanwhile. Close it, or use it as a
-    context, to take the hooks off.
+    The model is not patched, and other threads may use it at the same time. Close it, or use it
+    as a context, to take the hooks off.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -66,10 +66,10 @@ class Blender:
         self.model = model
         self._placeholders = placeholders_of(model)
         self.shape = probe(model)
-        """What the model's cache looks like."""
+        """The shape of the model's cache."""
 
         self.rotation = rotation_of(model)
-        """How its KV moves to other positions."""
+        """The rotation of its KV to other positions."""
 
         self._batches: bool | None = None
         self._trying = Lock()
@@ -115,7 +115,7 @@ class Blender:
         return tokens
 
     def room(self, tokens: int, sequences: int = 1) -> Room:
-        """Uninitialised memory for the KV of *sequences* requests of so many tokens."""
+        """Uninitialised memory for the KV of *sequences* requests of *tokens* tokens."""
         return Room(self.shape, tokens, sequences)
 
     def compute(self, input_ids: torch.Tensor | Sequence[int]) -> Planes:
@@ -152,14 +152,14 @@ class Blender:
         keep: int = 1,
         ready: Ready | None = None,
     ) -> Blended:
-        """Compute a prompt to its end from what *room* holds of it. *room* is used up.
+        """Compute a prompt to its end from the KV that *room* holds of it. *room* is used up.
 
         Args:
             input_ids: ``[tokens]`` or ``[1, tokens]``.
-            room: of at least so many tokens; what is left is for decoding.
+            room: of at least as many tokens; the rest is for decoding.
             prefix: tokens at the front whose KV in the room is exact.
-            reused: tokens whose KV in the room was computed elsewhere, in order; what lies in
-                the prefix, or among the last *keep* tokens, is not used.
+            reused: tokens whose KV in the room was computed elsewhere, in order; those in
+                the prefix, or among the last *keep* tokens, are not used.
             plan: which of them are computed all the same.
             keep: tokens at the end that are computed, and whose logits are given.
             ready: called before a layer's KV is used, where it is still being loaded.
@@ -180,9 +180,9 @@ class Blender:
         plan: BlendPlan | None = None,
         keep: int = 1,
     ) -> BlendedTogether:
-        """Compute prompts to their ends, each from what *room* holds of it.
+        """Compute prompts to their ends, each from the KV that *room* holds of it.
 
-        All of them end at the length of the longest one; what is before a shorter one is zeroed.
+        All of them end at the length of the longest one; the slots before a shorter one are zeroed.
         It is one call of the model if that computes rows of several prompts as it does those of
         one, which is tried once; else one call for each.
 
@@ -216,9 +216,9 @@ class Blender:
 
     @property
     def takes_batches(self) -> bool:
-        """True if one call of the model computes other rows of each prompt; the first look tries.
+        """True if one call of the model computes other rows of each prompt; the first access tries.
 
-        A model that hands its layers what is the same for all prompts, row by row, does not.
+        A model does not if it hands its layers tensors with one entry per row for all prompts.
         """
         with self._trying:
             if self._batches is None:

@@ -9,12 +9,12 @@ from hexkv.adapters.hf.cache import LoadedCache, ReservedLayer, Room
 
 
 class BlendedLayer(ReservedLayer):  # type: ignore[no-untyped-call]  # its __init_subclass__
-    """One layer's KV of whole prompts. It counts what none computes until the others are."""
+    """One layer's KV of whole prompts. Before its rows are computed, it counts known slots only."""
 
     def __init__(
         self, keys: torch.Tensor, values: torch.Tensor, progress: Pass, index: int
     ) -> None:
-        """Take *keys* and *values* as the room, which later holds what *progress* reuses."""
+        """Take *keys* and *values* as the room, which later holds the KV that *progress* reuses."""
         super().__init__(keys, values, progress.known)
         self._progress: Pass | None = progress
         self._index = index
@@ -50,4 +50,4 @@ class BlendedCache(LoadedCache):
         ]
         super().__init__([*layers], progress.tokens)
         self.progress: Pass | None = progress
-        """Of the pass under way; ``None`` behind it."""
+        """The state of the pass under way; ``None`` after it."""

@@ -32,7 +32,7 @@ _ERRORS = 2.0
 
 
 class SamplePrompt(NamedTuple):
-    """Segments, and what follows them."""
+    """Segments, and the question after them."""
 
     segments: tuple[list[int], ...]
     question: list[int]
@@ -45,14 +45,14 @@ class SamplePrompt(NamedTuple):
 
 @dataclass(slots=True)
 class Trial:
-    """What one plan made of the prompts so far."""
+    """The results of one plan on the prompts so far."""
 
     plan: BlendPlan
     means: list[float] = field(default_factory=list)
     """Divergence, in nats: the mean of each prompt."""
 
     single: list[float] = field(default_factory=list)
-    """Of each token of the questions."""
+    """Divergence of each token of the questions, in nats."""
 
     agreed: int = 0
     shares: list[float] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Trial:
         return self.agreed / len(self.single)
 
     def holds(self, bound: float) -> bool:
-        """Whether its mean is below *bound* by two standard errors, over the prompts."""
+        """True if its mean is below *bound* by two standard errors, over the prompts."""
         if self.dropped or len(self.means) < 2:
             return False
         return self.kl + _ERRORS * statistics.stdev(self.means) / sqrt(len(self.means)) <= bound
@@ -87,7 +87,7 @@ def sample_prompts(
     """At most *prompts* neighbourhoods, evenly spread over *documents*, which follow each other.
 
     Pieces that stand side by side lean on each other more than documents that were found one by
-    one, so what is measured on them is rather too strict than too kind.
+    one, so measurements on them are rather too strict than too lenient.
 
     Raises:
         InvalidRequest: there are fewer tokens than two prompts take.
@@ -110,7 +110,7 @@ def sample_prompts(
 
 
 def plans_for(layers: int) -> Iterator[BlendPlan]:
-    """Every plan that may be tried on a model of so many *layers*."""
+    """Every plan that may be tried on a model of *layers* layers."""
     checks = {0, 1, 2, layers // 4, layers // 3, layers // 2}
     for check in (-1, *sorted(check for check in checks if check < layers)):
         yield BlendPlan(check, 0.0, "first")
@@ -129,15 +129,15 @@ def measure(
 ) -> list[Trial]:
     """Blend *prompts* by each plan, from the cheapest, until one holds *bound*.
 
-    Plans that cost the same are tried together. A plan is dropped as soon as its mean cannot be
-    within the bound any more.
+    Plans that cost the same are tried together. A plan is dropped as soon as its mean can no
+    longer be within the bound.
 
     Args:
         model: computes.
         prompts: at least two. The KV of one is in memory at a time.
         bound: in nats.
         plans: by default those of :func:`plans_for`.
-        progress: told how many more plans are done.
+        progress: called with the number of further plans that are done.
 
     Raises:
         LayoutMismatch: the model cannot be blended.
@@ -154,7 +154,7 @@ def measure(
             for prompt in prompts:
                 _compare(blender, prompt, [trial for trial in racing if not trial.dropped])
                 for trial in racing:
-                    # Not "more than": what is no number is dropped, too.
+                    # Not "more than": a mean that is no number is dropped, too.
                     trial.dropped = not sum(trial.means) <= bound * len(prompts)
                 if all(trial.dropped for trial in racing):
                     break

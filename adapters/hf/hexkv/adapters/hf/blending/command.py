@@ -29,7 +29,7 @@ from hexkv.plugins.identity import identify
 from hexkv.ports import InvalidRequest, LayoutMismatch
 
 _STAND_IN = ("argparse.py", "inspect.py", "tarfile.py", "typing.py")
-"""Sources that every Python brings along: what is measured where no sample is given."""
+"""Sources that every Python brings along: the sample where none is given."""
 
 
 def calibrate(  # noqa: PLR0913
@@ -118,7 +118,7 @@ def show(
 
 
 def _writable(given: Path | None, configured: str) -> Path:
-    """Where the record goes; said before anything is computed."""
+    """The place of the record; refused before anything is computed."""
     if given is None and not configured:
         raise InvalidRequest("--record: give a file, or --config with segments.record")
     path = Path(configured) if given is None else given

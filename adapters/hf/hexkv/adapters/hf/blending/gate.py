@@ -1,4 +1,4 @@
-"""Whether a model may be blended: only as measured, and only as long as it stays as measured."""
+"""Decides if a model may be blended: only as measured, and only as long as it stays so."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEVIATIONS = 3.0
 
 
 class BlendGate:
-    """Decides for each request whether it is blended. Safe from any thread.
+    """Decides for each request if it is blended. Safe from any thread.
 
     Without a record of the model nothing is blended. One request in *every* is computed in full
     as well, and answered so. As soon as the last of these comparisons break the record's bound,
@@ -38,11 +38,11 @@ class BlendGate:
         random: Random | None = None,
         lacking: str = "it has no record",
     ) -> None:
-        """Let through what *record* measured; ``None``: nothing, and a line in the log says so.
+        """Allow blending as *record* measured it; ``None``: allow none, and log that.
 
         Args:
             record: of the model.
-            every: one request in so many is computed in full as well.
+            every: one request in this number is computed in full as well.
             random: chooses them.
             lacking: why there is no record, for the log.
 
@@ -65,7 +65,7 @@ class BlendGate:
         self._off = False
         self._limit = 0.0
         if record is not None:
-            # Of the sum: what is left of the checks may all be 0.
+            # Of the sum: the rest of the checks may all be 0.
             spread = _DEVIATIONS * record.kl_spread * CHECKS**0.5
             self._limit = CHECKS * record.bound + spread
 
@@ -121,7 +121,7 @@ class BlendGate:
         return None if self.record is None or self._off else self.record.plan
 
     def due(self) -> bool:
-        """Whether this request is to be computed in full as well."""
+        """True if this request is to be computed in full as well."""
         with self._lock:
             return self._random.randrange(self._every) == 0
 

@@ -1,6 +1,6 @@
 """Rows that are left out of a layer, by hooks that torch has for it.
 
-The hook of a decoder layer looks for a :class:`BlendedCache` among what the layer is given, so any
+The hook of a decoder layer looks for a :class:`BlendedCache` among the layer's arguments, so any
 number of threads may use the model at once, with and without one.
 """
 
@@ -28,7 +28,7 @@ _TOKENS = [1, 0, 1]
 
 
 def install(layers: Sequence[nn.Module], owners: Sequence[int]) -> list[RemovableHandle]:
-    """Hook *layers*, so that they compute the rows that a blended cache says.
+    """Hook *layers*, so that they compute the rows that a blended cache chooses.
 
     Args:
         layers: the decoder's.
@@ -47,7 +47,7 @@ def _before(
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> tuple[tuple[object, ...], dict[str, object]] | None:
-    """Leave out rows from what decoder layer *index* is given."""
+    """Leave out rows of the arguments of decoder layer *index*."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, BlendedCache):
             progress = value.progress

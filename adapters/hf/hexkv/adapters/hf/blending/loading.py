@@ -23,7 +23,7 @@ class Loading:
     """
 
     def __init__(self, blender: Blender, room: Room, layers: LayeredSegments) -> None:
-        """Load the first layer, which tells most of what is missing; begin with the others.
+        """Load the first layer, which shows most of the missing KV; begin with the others.
 
         Raises:
             InvalidRequest: the engine refuses.
@@ -37,7 +37,7 @@ class Loading:
         self._error: BaseException | None = None
         self.rotate_seconds = 0.0
         self.wait_seconds = 0.0
-        """For which the model waited: for the first layer, and for those that came too late."""
+        """How long the model waited: for the first layer, and for those that came too late."""
 
         began = time.perf_counter()
         next(layers)

@@ -39,7 +39,7 @@ from hexkv.ports import (
 log = logging.getLogger("hexkv.hf")
 
 _ATTEMPTS = 2
-"""Times that a prompt is blended whose segments turn out to be damaged."""
+"""Times that a prompt with damaged segments is blended."""
 
 
 _PADDED = 1.25
@@ -62,7 +62,7 @@ class _Made:
 class BlendingModel:
     """A transformers causal model with a cache of prefixes and segments. A context manager.
 
-    Prompts are blended as *gate* allows; what it does not allow is computed in full, from the
+    Prompts are blended as *gate* allows; the others are computed in full, from the
     longest exact prefix. Approximate KV is stored nowhere. As safe to share between threads as
     the model itself.
     """
@@ -107,7 +107,7 @@ class BlendingModel:
     def precompute(self, segments: Iterable[torch.Tensor | Sequence[int]]) -> int:
         """Compute segments alone and store them; how many tokens of them the cache has then.
 
-        What is there is not computed again.
+        Segments that are there are not computed again.
 
         Raises:
             InvalidTokens: one is not one sequence of text.
@@ -245,15 +245,15 @@ class BlendingModel:
     def _answer(
         self, tokens: list[int], made: _Made | BlendOutcome, room: int
     ) -> tuple[Prefill | None, torch.Tensor, BlendReport, float]:
-        """What a prompt is answered with: *made*, or full computation where that is due.
+        """Answer a prompt: with *made*, or with full computation where that is due.
 
-        Gives that computation if it is the answer, the logits, the report, and the share that
+        Returns that computation if it is the answer, the logits, the report, and the share that
         was computed.
         """
         blended = made if isinstance(made, _Made) else None
         if blended is not None and not self._gate.due():
             counts = blended.counts
-            used = counts.reused or counts.recomputed  # or nothing of what was found arrived
+            used = counts.reused or counts.recomputed  # else nothing that was found arrived
             report = BlendReport(
                 BlendOutcome.BLENDED if used else BlendOutcome.FULL,
                 counts.prefix,
@@ -311,7 +311,7 @@ class BlendingModel:
                 return BlendOutcome.NOT_WORTH if known else BlendOutcome.FULL
             try:
                 return self._from([(tokens, parts)], plan, memory)[0]
-            except Lost as error:  # what is damaged is found no more
+            except Lost as error:  # a damaged segment is not found again
                 log.warning("a prompt is blended anew: %s", error)
         return BlendOutcome.FAILED
 
@@ -342,7 +342,7 @@ class BlendingModel:
             for layers in reads:
                 layers.result()
         for prompt, loading, place in zip(known, loadings, places, strict=True):
-            # What stands before every segment is exact, as it saw no other one's KV.
+            # KV before every segment is exact, as it saw no other segment's KV.
             runs = loading.parts.segments
             head = runs[0].start if runs else len(prompt.tokens)
             if head > prompt.prefix:
@@ -358,7 +358,7 @@ class BlendingModel:
         """Store the first segment: with nothing before it, its KV is that of it alone."""
         starts, ends = self._segments.cut(tokens)
         if not starts or starts[0] or ends[0] == len(tokens):
-            return  # none begins the prompt, or nobody can say where it ends
+            return  # none begins the prompt, or its end is not known
         segment, space = tokens[: ends[0]], self._exact.namespace
         if self._segments.register(segment, namespace=space) < len(segment):
             planes = [[plane[:, :, : ends[0]] for plane in planes] for planes in planes_of(cache)]
@@ -381,7 +381,7 @@ def divergence(full: torch.Tensor, blended: torch.Tensor) -> float:
 
     Args:
         full: logits ``[..., vocabulary]``.
-        blended: likewise.
+        blended: logits of the same shape.
     """
     wanted = functional.log_softmax(full.double(), -1)
     got = functional.log_softmax(blended.double(), -1)

@@ -1,4 +1,4 @@
-"""What a blend is asked for, and what it says it did."""
+"""The plan of a blend, and the report of its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run = SegmentRun
 
 @dataclass(frozen=True, slots=True)
 class BlendPlan:
-    """Which of the reused tokens are computed all the same.
+    """The choice of reused tokens that are computed all the same.
 
     Layers up to the check layer are computed for every token behind the exact prefix. There,
     fresh and reused KV are compared, and in the layers behind it only the chosen tokens are
@@ -61,15 +61,15 @@ class BlendPlan:
 
 @dataclass(frozen=True, slots=True)
 class KnownPrompt:
-    """A prompt and what of it is in a room. A room of several has their ends in one place."""
+    """A prompt and its KV in a room. The prompts of a shared room end in one place."""
 
     tokens: Sequence[int]
     prefix: int = 0
     """Tokens at the front whose KV is exact."""
 
     reused: Sequence[Run] = ()
-    """Tokens whose KV was computed elsewhere, in order; what lies in the prefix, or among the
-    tokens whose logits are asked for, is not used."""
+    """Tokens whose KV was computed elsewhere, in order; those in the prefix, or among the
+    tokens whose logits are requested, are not used."""
 
     ready: Ready | None = None
     """Called before a layer's KV is used, where it is still being loaded."""
@@ -77,7 +77,7 @@ class KnownPrompt:
 
 @dataclass(frozen=True, slots=True)
 class BlendCounts:
-    """Tokens of a prompt by what became of them, and what was computed of it."""
+    """Tokens of a prompt by the origin of their KV, and the rows computed of it."""
 
     prefix: int
     """Tokens whose exact KV was there. Not computed."""
@@ -89,7 +89,7 @@ class BlendCounts:
     """Tokens that had KV of another place and were chosen."""
 
     computed: int
-    """Tokens that had no KV, and those whose logits were asked for."""
+    """Tokens that had no KV, and those whose logits were requested."""
 
     rows: Sequence[int]
     """Tokens computed in each layer."""
@@ -109,7 +109,7 @@ class Blended:
     """KV of the whole prompt, to go on decoding from. Approximate: never to be stored."""
 
     logits: torch.Tensor
-    """``[keep, vocabulary]`` of what follows each of the last *keep* tokens."""
+    """``[keep, vocabulary]`` of the token after each of the last *keep* tokens."""
 
     counts: BlendCounts
     select_seconds: float
@@ -120,10 +120,10 @@ class BlendedTogether:
     """Prompts of a batch, blended to their ends."""
 
     logits: torch.Tensor
-    """``[prompts, keep, vocabulary]`` of what follows each of the last *keep* tokens."""
+    """``[prompts, keep, vocabulary]`` of the token after each of the last *keep* tokens."""
 
     counts: Sequence[BlendCounts]
-    """Of each prompt."""
+    """The counts of each prompt."""
 
     select_seconds: Sequence[float]
 
@@ -139,13 +139,13 @@ class BlendedPrefill:
     """``[vocabulary]``, of the first new token."""
 
     report: BlendReport
-    """What became of the prompt, and its tokens by kind."""
+    """The outcome of the prompt, and its tokens by kind."""
 
     share: float
     """Tokens times layers that were computed, of those of the whole prompt."""
 
     wait_seconds: float
-    """For which the model waited for KV that is blended; the other loading went on beside it."""
+    """How long the model waited for KV to blend; the other loading went on beside it."""
 
     seconds: float
 
@@ -164,7 +164,7 @@ class BlendedBatch:
     """``[prompts, tokens]`` int64: 0 before the first token of a shorter prompt, else 1."""
 
     reports: Sequence[BlendReport]
-    """What became of each prompt."""
+    """The outcome of each prompt."""
 
     shares: Sequence[float]
     """Tokens times layers that were computed, of those of each prompt."""

@@ -14,7 +14,7 @@ from hexkv.ports import InvalidRequest
 
 
 class Progress:
-    """What a pass has computed of one prompt so far, in the prompt's own positions.
+    """The state of a pass over one prompt, in the prompt's own positions.
 
     Rows are counted among the tokens that a layer computes, positions in the prompt.
     """
@@ -118,7 +118,7 @@ class Progress:
         self.select_seconds += time.perf_counter() - began
 
     def counts(self) -> BlendCounts:
-        """What became of the tokens."""
+        """Return the tokens by the origin of their KV."""
         known = len(self._candidates)
         dropped = 0 if self.rows is None else self.first_rows - len(self.rows)
         return BlendCounts(
@@ -152,13 +152,13 @@ class Progress:
 class Pass:
     """One pass over the prompts of a batch, each of which chooses its own tokens.
 
-    The prompts end together, in the last slot of the cache; before a shorter one stand slots that
-    nothing is in. Each layer computes as many rows of each prompt as of the one that needs most.
-    A prompt's own rows are always the last ones: what stands before them is computed and dropped.
+    The prompts end together, in the last slot of the cache; before a shorter one are empty
+    slots. Each layer computes as many rows of each prompt as of the one that needs most.
+    A prompt's own rows are always the last ones: the rows before them are computed and dropped.
     """
 
     def __init__(self, prompts: Sequence[Progress]) -> None:
-        """Over *prompts*, which have one check layer."""
+        """Begin a pass over *prompts*, which have one check layer."""
         self.prompts = prompts
         self.tokens = max(prompt.tokens for prompt in prompts)
         """Slots of the cache."""
@@ -171,7 +171,7 @@ class Pass:
 
     @property
     def check_layer(self) -> int:
-        """That of all prompts."""
+        """The check layer of all prompts."""
         return self.prompts[0].check_layer
 
     @property
@@ -199,7 +199,7 @@ class Pass:
         return [prompt.question + self.first_rows - prompt.first_rows for prompt in self.prompts]
 
     def see(self, attention: Sequence[torch.Tensor]) -> None:
-        """Take in what each prompt's question attends to, ``[slots]``."""
+        """Take in the attention of each prompt's question, ``[slots]``."""
         for prompt, before, seen in zip(self.prompts, self.before, attention, strict=True):
             prompt.attention = seen[before : self.tokens]
             prompt.awaits_attention = False
@@ -207,7 +207,7 @@ class Pass:
     def compute(
         self, layer: int, fresh: Sequence[torch.Tensor], room: Sequence[torch.Tensor]
     ) -> None:
-        """Wait for the reused KV of *layer*, and take in what was computed of it.
+        """Wait for the reused KV of *layer*, and take in the fresh KV of its rows.
 
         Args:
             layer: of the cache.
@@ -242,14 +242,14 @@ class Pass:
                 chosen.append(prompt.rows + self.first_rows - prompt.first_rows)
         most = max(map(len, chosen))
         if most == self.first_rows and not self.whole:
-            most += 1  # by their number the hooks tell chosen rows from all of them
+            most += 1  # by their number the hooks distinguish chosen rows from all of them
         # A row in front of a prompt's own is its first one once more.
         self.rows = torch.stack(
             [torch.cat([rows[:1].expand(most - len(rows)), rows]) for rows in chosen]
         )
 
     def causal(self) -> torch.Tensor:
-        """``[prompts, 1, kept, slots]`` bool: what transformers leaves to the kernel."""
+        """``[prompts, 1, kept, slots]`` bool: the mask that transformers leaves to the kernel."""
         slots = torch.arange(self.tokens)
         last = torch.arange(self.first_rows)[:, None] + self.known
         rows = last if self.rows is None else last[self.rows]

@@ -1,8 +1,8 @@
-"""What was measured of a model that is blended, as a file: without one, nothing is blended.
+"""The measurements of a model that is blended, as a file: without one, nothing is blended.
 
 JSON, one object with the fields of :class:`BlendRecord`. A record is of one model: a digest of
-its name, weights, adapter and layout of KV is compared with that of the cache. Nothing guards a
-record against who may write the file; one that promises too much is found out by the gate.
+its name, weights, adapter and layout of KV is compared with that of the cache. Nothing protects a
+record from users that may write the file; the gate detects one that promises too much.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BlendRecord:
 
     model: str
     revision: str
-    """Of the weights, as the cache's namespace has it."""
+    """The revision of the weights, as the cache's namespace has it."""
 
     identity: str
     """:func:`identity_of` the cache's namespace."""
@@ -54,7 +54,7 @@ class BlendRecord:
     """Standard deviation of a single token's: by how much one comparison may be off."""
 
     bound: float
-    """Of the mean, in nats: what was asked for. Not less than *kl*."""
+    """The requested bound of the mean, in nats. Not less than *kl*."""
 
     agreement: float
     """Share of the compared tokens whose likeliest next one is the same."""
@@ -70,7 +70,7 @@ class BlendRecord:
     """SHA-256 of the sample's tokens, in hexadecimal."""
 
     versions: Mapping[str, str]
-    """Of the libraries that computed it."""
+    """The versions of the libraries that computed it."""
 
     format: int = FORMAT
 
@@ -98,11 +98,11 @@ class BlendRecord:
 
     @property
     def plan(self) -> BlendPlan:
-        """What was measured."""
+        """The plan that was measured."""
         return BlendPlan(self.check_layer, self.ratio, self.selector)
 
     def fits(self, namespace: Namespace) -> bool:
-        """Whether it is of the model whose KV is in *namespace*."""
+        """True if it is of the model whose KV is in *namespace*."""
         layers = len(namespace.layout.planes)
         return self.identity == identity_of(namespace) and self.check_layer < layers
 
@@ -135,7 +135,7 @@ class BlendRecord:
             raise InvalidRequest(f"{path}: {error}") from error
 
     def write(self, path: Path) -> None:
-        """Put it into a file, in place of what is there, in one step.
+        """Write it to a file, in place of the former content, in one step.
 
         Raises:
             InvalidRequest: it cannot be written.
@@ -150,7 +150,7 @@ class BlendRecord:
 
 
 def identity_of(namespace: Namespace) -> str:
-    """SHA-256, in hexadecimal, of all that *namespace* says of the model; not of the tenant."""
+    """SHA-256, in hexadecimal, of all facts of *namespace* about the model; not of the tenant."""
     said = {
         "model": namespace.model,
         "revision": namespace.revision,

@@ -1,8 +1,8 @@
 """How a model rotates its keys, found by having it compute the same tokens at other places.
 
-Configurations do not tell all of it: which dimensions are rotated, in halves or in pairs of
+Configurations do not describe all of it: which dimensions are rotated, in halves or in pairs of
 neighbours, in which layers, by which of several frequencies. The model does: a key that was
-rotated by an offset must be the key that the model computes so many positions later.
+rotated by an offset must be the key that the model computes that many positions later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ differs by its whole share of the norm."""
 
 
 def rotation_of(model: PreTrainedModel) -> RotaryMap:
-    """How *model* rotates, layer by layer; refuses what no one rotation explains.
+    """How *model* rotates, layer by layer; refuses KV that no one rotation explains.
 
     Factors of attention, as YaRN has them, are in the stored keys and stay there.
 
@@ -73,7 +73,7 @@ class _Candidates:
         self._made: dict[tuple[int, int], list[Rotation | None]] = {}
 
     def of(self, plane: torch.Tensor, index: int) -> Sequence[Rotation | None]:
-        """Those of a layer's plane *index*; the simplest come first. Layers share them."""
+        """The candidates of a layer's plane *index*; the simplest come first. Layers share them."""
         known = self._made.get((plane.shape[-1], index))
         if known is None:
             known = [None, *self._rotations(plane.shape[-1], index)]
@@ -81,7 +81,7 @@ class _Candidates:
         return known
 
     def refusal(self, layer: int, error: float) -> str:
-        """Why none of them is right for *layer*."""
+        """The reason why none of them is right for *layer*."""
         if not self._frequencies:
             return (
                 f"holds no frequencies of RoPE, and KV of layer {layer} changes with its position,"
@@ -123,7 +123,7 @@ def _frequencies(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 def _error(rotation: Rotation | None, plane: torch.Tensor, others: Sequence[torch.Tensor]) -> float:
-    """By how much *plane*, moved by *rotation*, differs from what was computed at each offset."""
+    """By how much *plane*, moved by *rotation*, differs from the planes at each offset."""
     if rotation is None:
         return max(relative_change(other, plane) for other in others)
     if plane.element_size() not in _SAME:

@@ -1,7 +1,7 @@
-"""Which reused tokens are computed all the same: scores from what a layer shows.
+"""Which reused tokens are computed all the same: scores from a layer's KV and attention.
 
 The protocol stands here and not among the ports, which know no tensors: a selector belongs to
-whoever computes attention.
+the code that computes attention.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hexkv.ports import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of the candidates: tokens with reused KV, in the order of the prompt.
+    """The facts about the candidates: tokens with reused KV, in the order of the prompt.
 
     KV is of the check layer, ``[1, heads, candidates, width]`` of the model's dtype, with keys
     rotated to the tokens' places in the prompt. Without a check layer it is ``None``.
@@ -36,9 +36,9 @@ class Evidence:
     """Keys and values that were computed elsewhere."""
 
     attention: torch.Tensor | None
-    """``[candidates]`` float32: what the question attends to, summed over its tokens and heads.
+    """``[candidates]`` float32: the question's attention, summed over its tokens and heads.
 
-    The question is what follows the last reused token. ``None`` where no one needs it.
+    The question begins after the last reused token. ``None`` where no selector needs it.
     """
 
     def pair(self, plane: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,12 +58,12 @@ class Selector(Protocol):
 
     @property
     def needs_layer(self) -> bool:
-        """True if :attr:`Evidence.fresh`, ``reused`` or ``attention`` is looked at."""
+        """True if it reads :attr:`Evidence.fresh`, ``reused`` or ``attention``."""
         ...
 
     @property
     def needs_attention(self) -> bool:
-        """True if :attr:`Evidence.attention` is looked at."""
+        """True if it reads :attr:`Evidence.attention`."""
         ...
 
     def scores(self, evidence: Evidence) -> torch.Tensor:
@@ -99,7 +99,7 @@ class First:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the question attends to (ProphetKV, arXiv 2602.02579)."""
+    """The question's attention (ProphetKV, arXiv 2602.02579)."""
 
     needs_layer = True
     needs_attention = True
@@ -114,7 +114,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """Any tokens: what every other selector has to be better than."""
+    """Any tokens: the baseline that every other selector has to beat."""
 
     seed: int = 0
     needs_layer = False

@@ -32,7 +32,7 @@ STAGES = (
 
 
 def main(arguments: Sequence[str], stages: Sequence[str] = STAGES) -> int:
-    """Run the demo; gives 0 if it shows what it claims, else 1.
+    """Run the demo. Return 0 if its claims hold, else 1.
 
     Args:
         arguments: of the command line.
@@ -66,7 +66,7 @@ def play(plan: Plan, stages: Sequence[str], progress: _Progress) -> Outcome:
     """Both processes, one after the other, with a kill in between.
 
     Raises:
-        HexKVError: a process ended without saying what it should.
+        HexKVError: a process ended without its report.
     """
     with _Stage([*stages, "first", plan.to_json()], "1st process", progress) as stage:
         acknowledged = stage.until("acknowledged")
@@ -120,7 +120,7 @@ class _Stage:
 
 
 class _Progress:
-    """Says on the standard error stream what is going on: a spinner, or lines in a pipe."""
+    """Shows the progress on the standard error stream: a spinner, or lines in a pipe."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False, markup=False)
@@ -170,7 +170,7 @@ def _directory(parent: Path | None, *, keep: bool) -> Iterator[Path]:
 
 
 def _check_model(model: str) -> None:
-    """Be sure that what looks like a folder is one.
+    """Check that a name that looks like a folder is one.
 
     Raises:
         InvalidRequest: it is not.

@@ -1,4 +1,4 @@
-"""What the demo measured, and whether it shows what it claims."""
+"""The measurements of the demo, and the check of its claims."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Outcome:
     """``without``, ``disk`` and ``memory``."""
 
     killed: bool
-    """Whether the first process ended by SIGKILL, and by nothing else."""
+    """True if the first process ended by SIGKILL, and by nothing else."""
 
     def speedup(self, run: str) -> float:
-        """How many times sooner than without the cache the first token came."""
+        """How many times sooner the first token came than without the cache."""
         return float(self.runs["without"]["seconds"] / self.runs[run]["seconds"])
 
     def problems(self) -> list[str]:
-        """Everything that is not as claimed; empty where all is well."""
+        """All claims that do not hold; empty if all do."""
         found = [] if self.killed else ["the first process was not ended by SIGKILL"]
         if self.first["stored_tokens"] < self.plan.reusable:
             found.append(f"the first process stored {self.first['stored_tokens']} tokens")
@@ -47,7 +47,7 @@ class Outcome:
         return found
 
     def as_json(self) -> dict[str, object]:
-        """Everything, for programs."""
+        """The whole outcome, for programs."""
         return {
             "model": self.plan.model or TRAINED,
             "prefix_tokens": self.plan.tokens,

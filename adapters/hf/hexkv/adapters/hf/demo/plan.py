@@ -1,4 +1,4 @@
-"""What both stages of the demo work on, and the lines in which they report."""
+"""The input of both stages of the demo, and the lines in which they report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK = 256
 """Tokens of a chunk; hits are whole numbers of them."""
 
 TRAINED = "trained on text, comes with hexkv-hf"
-"""What the demo's own model is called."""
+"""The name of the demo's own model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,17 @@ class Plan:
 
     @property
     def reusable(self) -> int:
-        """Tokens of the prefix that fill whole chunks: what a hit must have."""
+        """Tokens of the prefix that fill whole chunks: a hit must have all of them."""
         return self.tokens // CHUNK * CHUNK
 
 
 def report(event: Event, **values: object) -> None:
-    """Tell the parent."""
+    """Report to the parent."""
     print(json.dumps({"event": event, **values}), flush=True)  # noqa: T201  # it reads a pipe
 
 
 def parse(line: str) -> Mapping[str, object]:
-    """What a stage told, or nothing where a library printed something of its own."""
+    """The report of a stage; empty for a line that a library printed."""
     try:
         said = json.loads(line)
     except ValueError:

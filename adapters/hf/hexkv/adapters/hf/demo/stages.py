@@ -21,7 +21,7 @@ from hexkv.ports import HexKVError, Namespace, frame_bytes
 
 
 def first(plan: Plan) -> None:
-    """Compute without the cache, store, say so, and wait to be killed."""
+    """Compute without the cache, store, report that, and wait to be killed."""
     model, prompt = _prepare(plan)
     report("step", text=f"computing {len(prompt)} tokens")
     seconds, logits, cache = _plain(model, prompt)
@@ -62,7 +62,7 @@ def _hits(
     prompt: Sequence[int],
     expected: torch.Tensor,
 ) -> None:
-    """The disk first: what it gives is in memory from then on."""
+    """The disk first: a chunk from there is in memory from then on."""
     for run in ("disk", "memory"):
         report("step", text=f"the same prompt from {run}")
         began = time.perf_counter()
@@ -144,7 +144,7 @@ def _forward(model: PreTrainedModel, tokens: Sequence[int], cache: DynamicCache)
 def main(arguments: Sequence[str]) -> int:
     """Run one stage; gives the exit code."""
     name, plan = arguments
-    # The parent says what is going on.
+    # The parent shows the progress.
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         {"first": first, "second": second}[name](Plan.from_json(plan))

@@ -12,7 +12,7 @@ from hexkv.adapters.hf.trained import trained
 from hexkv.ports import InvalidRequest
 
 _ENDING = "\nIn short:"
-"""What follows the prefix, and is computed after a hit. Ten bytes, as few as a short question
+"""The text after the prefix, computed after a hit. Ten bytes, as few as a short question
 has tokens: on busy cores threads wait for each other far longer than ten rows take to compute."""
 
 

@@ -1,1 +1,1 @@
-"""``hexkv warm`` and ``hexkv tokens``: documents computed before anybody asks for them."""
+"""``hexkv warm`` and ``hexkv tokens``: documents computed before they are requested."""

@@ -1,4 +1,4 @@
-"""The commands: ``hexkv warm`` computes documents, ``hexkv tokens`` shows what a prompt is."""
+"""The commands: ``hexkv warm`` computes documents, ``hexkv tokens`` prints a prompt's tokens."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Computing documents whose KV is not there, and storing it.
+"""Computes documents whose KV is not stored, and stores it.
 
-What is stored is looked up and not computed. A long document is computed and stored in steps, so
-that who is cut off goes on there; short ones are computed together, padded on the right, where
-nothing of theirs can see it.
+Stored KV is looked up and not computed. A long document is computed and stored in steps, so
+that an interrupted run goes on there; short ones are computed together, padded on the right,
+where none of their tokens can see it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from hexkv.ports import PrefixCache
 log = logging.getLogger("hexkv.hf")
 
 _APART = 0.02
-"""How far, of its length, the KV of a document in a batch may be from what it is alone: rounding
+"""How far, of its length, the KV of a document in a batch may be from its KV alone: rounding
 is less in bfloat16, and other positions or masks are far more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """What became of a document."""
+    """The result of one document."""
 
     name: str
     tokens: int
@@ -51,7 +51,7 @@ class Warmer:
         cache: keeps; built for the model's namespace.
         chunk: tokens of a chunk.
         at_once: tokens that the model computes at a time, at least a chunk.
-        progress: is told of tokens that are done.
+        progress: called with tokens that are done.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class Warmer:
         self._step = max(chunk, at_once // chunk * chunk)
         self._progress = progress
         self._together: bool | None = None
-        """Whether documents may be computed together; ``None``: that was not tried."""
+        """True if documents may be computed together; ``None``: that was not tried."""
 
     def run(self, documents: Iterable[Document]) -> Iterator[Warmed]:
-        """Compute and store *documents*; what became of each, in some order.
+        """Compute and store *documents*; give the result of each, in some order.
 
         Raises:
             InvalidTokens: a document has a token that stands for an image or a sound.
@@ -94,7 +94,7 @@ class Warmer:
             first = tuple(tokens[: self._chunk])
             longest = max([len(tokens), *(len(other) for _, other in waiting)])
             if first in firsts or longest * (len(waiting) + 1) > self._step:
-                yield from flush()  # what begins alike is a hit then
+                yield from flush()  # a document that begins alike is a hit then
             known = self._known(tokens)
             if known >= len(tokens):
                 yield self._done(document, len(tokens), known)
@@ -116,7 +116,7 @@ class Warmer:
         return self._done(document, len(tokens), known)
 
     def _batch(self, waiting: Sequence[tuple[Document, list[int]]]) -> Iterator[Warmed]:
-        """Documents of which nothing is known, at once."""
+        """Compute documents of which nothing is known, at once."""
         if len(waiting) < 2 or self._together is False:
             for document, tokens in waiting:
                 yield self._alone(document, tokens, 0)
@@ -159,7 +159,7 @@ class Warmer:
         return True
 
     def _done(self, document: Document, whole: int, known: int) -> Warmed:
-        """What the cache has of a document now."""
+        """The result of a document, by the tokens that the cache has now."""
         stored = self._known(document.tokens[:whole]) if whole else 0
         self._progress(len(document.tokens))
         return Warmed(document.name, len(document.tokens), whole, known, stored)

@@ -1,4 +1,4 @@
-"""Models and documents that commands are given by name."""
+"""Opens models and documents for commands, by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hexkv.ports import InvalidRequest
 
 @contextmanager
 def called_well(stopped: str) -> Iterator[None]:
-    """A request that means nothing is one line, and exit code 2; an interrupt says *stopped*."""
+    """Print an invalid request in one line, with exit code 2; an interrupt prints *stopped*."""
     try:
         yield
     except InvalidRequest as error:
@@ -37,7 +37,7 @@ def called_well(stopped: str) -> Iterator[None]:
 
 
 def open_reader(model: str, flag: str = "--model") -> Reader:
-    """What makes tokens of documents; *flag* is what the user gave the model by.
+    """Return the reader of documents for a model; *flag* is the option that names the model.
 
     Raises:
         InvalidRequest: there is no such model.
@@ -59,7 +59,7 @@ def open_reader(model: str, flag: str = "--model") -> Reader:
 def open_model(
     model: str, dtype: str, device: str, flag: str = "--model"
 ) -> tuple[Reader, PreTrainedModel]:
-    """What makes tokens, and what computes them.
+    """Return the reader of documents, and the model.
 
     Raises:
         InvalidRequest: there is no such model, dtype or device.
@@ -84,7 +84,7 @@ def open_model(
 
 
 def _loaded(asked: str, call: Callable[[], Any]) -> Any:
-    """What transformers loads of a model.
+    """Load a part of a model by transformers.
 
     Raises:
         InvalidRequest: it cannot.
