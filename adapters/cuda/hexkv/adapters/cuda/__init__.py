@@ -1,1 +1,1 @@
-"""hexkv for engines of one's own: windows on CUDA tensors, and memory that GPUs reach directly."""
+"""hexkv for your own engine: windows on CUDA tensors, and memory that GPUs reach directly."""

@@ -1,4 +1,4 @@
-"""Which memory is near a GPU, and how to ask for that."""
+"""Finds the memory near a GPU, and requests it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _MBIND = {"x86_64": 237, "aarch64": 235}
 """The number of the system call, which no C library has a function for (``man 2 mbind``)."""
 
 _PREFERRED = 1
-"""``MPOL_PREFERRED``: other nodes help out when this one is full, instead of killing anybody."""
+"""``MPOL_PREFERRED``: when this node is full others help out, and no process is killed."""
 
 _NODES = 1024
 """Bits of the mask, the kernel's own limit."""
 
 
 def node_near(address: str, root: Path = Path("/sys")) -> int | None:
-    """The NUMA node of the PCI device at *address*; ``None`` if nobody knows.
+    """The NUMA node of the PCI device at *address*; ``None`` if it is not known.
 
     Args:
         address: for instance ``0000:3b:00.0``.
@@ -32,7 +32,7 @@ def node_near(address: str, root: Path = Path("/sys")) -> int | None:
 
 
 def prefer(address: int, size: int, node: int) -> None:
-    """Have the pages of a range that nobody touched yet come from *node*.
+    """Take those pages of a range that were not touched yet from *node*.
 
     Raises:
         OSError: the system has no such node or no such call, or does not allow it.

@@ -1,4 +1,4 @@
-"""Memory for the block pool that GPUs reach by themselves: pinned, and near one of them.
+"""Memory for the block pool that GPUs reach directly: pinned, and near one of them.
 
 Copies between a GPU and ordinary memory go through a small buffer of the driver's, at a
 fraction of the bus's speed, and hold up the caller. So the pool's memory is registered with CUDA
@@ -30,7 +30,7 @@ and within reach of kernels."""
 
 
 class Registrar(Protocol):
-    """Tells a driver which memory it may use in place."""
+    """Registers memory with a driver, which may use it in place."""
 
     def register(self, address: int, size: int) -> None:
         """Pin a range.
@@ -41,7 +41,7 @@ class Registrar(Protocol):
         ...
 
     def unregister(self, address: int) -> None:
-        """Let go of what was registered there. Never raises."""
+        """End the registration of the range at *address*. Never raises."""
         ...
 
 
@@ -62,12 +62,12 @@ class CudaRegistrar:
 
 
 class _Mapping(mmap.mmap):
-    """An anonymous mapping that is unregistered just before it goes."""
+    """An anonymous mapping that is unregistered just before it is unmapped."""
 
     registrar: Registrar | None = None
     address = 0
     process = 0
-    """Whose registration it is."""
+    """The process that registered it."""
 
     def __del__(self) -> None:
         # A process that ends takes its registrations along, and the driver may be gone by now. A
@@ -107,8 +107,8 @@ class PinnedRegion:
     def close(self) -> None:
         """Give the memory back, now or when the last view of it is collected.
 
-        The buffer alone holds the mapping, which is unregistered, then unmapped, when nothing
-        holds it any more: never under somebody who still looks at it.
+        The buffer alone holds the mapping, which is unregistered, then unmapped, once nothing
+        holds it: never while a view of it exists.
         """
         self._buffer = memoryview(b"")
 
@@ -135,7 +135,7 @@ class PinnedMemory:
 
     @classmethod
     def near(cls, device: int) -> PinnedMemory:
-        """For the GPU *device*; plain memory, and a warning, where CUDA is not to be had.
+        """For the GPU *device*; plain memory, and a warning, where CUDA is not available.
 
         Raises:
             InvalidRequest: there are GPUs, and this is none of them.
@@ -149,7 +149,7 @@ class PinnedMemory:
 
     @property
     def pins(self) -> bool:
-        """Whether the memory is pinned."""
+        """True if the memory is pinned."""
         return self._registrar is not None
 
     def allocate(self, size: int) -> PinnedRegion:
@@ -165,7 +165,7 @@ class PinnedMemory:
 
 
 def _node_of(device: int) -> int | None:
-    """The NUMA node of a GPU, where this torch says on which bus it is."""
+    """The NUMA node of a GPU; ``None`` if this torch does not know the GPU's bus."""
     properties = torch.cuda.get_device_properties(device)
     names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
     if not all(hasattr(properties, name) for name in names):

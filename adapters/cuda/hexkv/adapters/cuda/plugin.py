@@ -1,4 +1,4 @@
-"""Tells hexkv about windows on CUDA tensors and pinned memory. Imported at discovery: light."""
+"""Registers windows on CUDA tensors and pinned memory with hexkv. Imported at discovery: light."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class PinnedSettings:
     """Settings of the memory provider ``pinned``."""
 
     device: int = 0
-    """The number of the GPU to be near to."""
+    """The number of the GPU that the memory is near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class DeviceSettings:
     """As torch names it, for instance ``cuda:1``."""
 
     direct: bool = False
-    """Whether kernels read and write pinned memory themselves, without a copy on the device."""
+    """Let kernels read and write pinned memory themselves, without a copy on the device."""
 
 
 def _open_pinned(settings: PinnedSettings, context: OpenContext) -> object:

@@ -3,7 +3,7 @@
 The host makes one :class:`CudaKV` for each device and engine, and from it a window for each
 request. Gathering has a stream of its own, and scattering another: a GPU has a copy engine
 for either way, and neither holds up the kernels of the model. On CPU tensors there is nothing
-to run beside, and copies are made while they are asked for, by the same calls.
+to run beside, and the same calls make the copies before they return.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hexkv.ports import (
 class CudaKV:
     """Makes windows on the KV tensors of one device.
 
-    Copies begin when what the caller's stream has queued so far is done. What the caller
+    Copies begin when the work queued so far on the caller's stream is done. Work that the caller
     queues afterwards is not held up: wait for the transfer, or call :meth:`fence`, before
     loaded KV is attended to and before stored KV is overwritten, a graph's replay included. Safe
     to call from any thread; the caller's stream is the current one of the calling thread.
@@ -109,11 +109,11 @@ class CudaKV:
         return self._streamed(BlockKV(layout, pages, blocks, block_tokens, direct=self._direct))
 
     def fence(self) -> None:
-        """Let the caller's stream go on only when all copies that were asked for are done.
+        """Make the caller's stream wait until all copies requested so far are done.
 
-        Does not wait itself. For engines that queue the next layer before this one's KV is
-        there; whoever waits for transfers needs it not. Before a CUDA graph is replayed that uses
-        the pages, and not while it is captured.
+        Does not block itself. For engines that queue the next layer before this one's KV is
+        there; callers that wait for transfers do not need it. Call it before the replay of a CUDA
+        graph that uses the pages, and not while the graph is captured.
 
         Raises:
             InvalidRequest: the stream is being captured.
@@ -130,7 +130,7 @@ class CudaKV:
     def _check(self, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
         for given in tensors:
             for tensor in given:
-                # What is no tensor is told apart by the window.
+                # An object that is no tensor is refused by the window.
                 if getattr(tensor, "device", self.device) != self.device:
                     raise LayoutMismatch(f"a tensor is on {tensor.device}, not on {self.device}")
 
@@ -151,7 +151,7 @@ class _Streamed:
 
     @property
     def background(self) -> bool:
-        """False where copies begin behind what the caller's stream has queued."""
+        """False where copies begin behind the work queued on the caller's stream."""
         return (
             self._into is None
             and isinstance(self._window, SupportsBackground)
@@ -257,7 +257,7 @@ def _refuse_capture() -> None:
 
 
 def _after_the_callers(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    """Queue on *stream*, behind what the calling thread has queued on its own."""
+    """Queue on *stream*, behind the work that the calling thread has queued on its own."""
     if stream is None:
         return nullcontext()
     _refuse_capture()
