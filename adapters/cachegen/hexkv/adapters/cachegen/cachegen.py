@@ -1,6 +1,6 @@
-"""The codec ``cachegen``: few levels per token, coded with probabilities that nobody sends.
+"""The codec ``cachegen``: few levels per token, coded with probabilities that are not sent.
 
-After CacheGen (Liu et al., SIGCOMM 2024, arXiv 2310.07240), with what was measured better:
+After CacheGen (Liu et al., SIGCOMM 2024, arXiv 2310.07240), with changes that measured better:
 no deltas between tokens, which make the spread of V larger and that of K no smaller; and
 neither tables of counts in each chunk, which cost two bits an element, but Gaussians.
 
@@ -16,8 +16,8 @@ that has their spread, after its middle has been turned to their mean. A block o
     groups x 4        words, of each 64 lanes
     ..                the words, 2 bytes each, group by group
 
-:mod:`hexkv.kernels.coding.plain` says how these are read. That the sizes add up, and that
-every stream ends where and as it should, is checked; beyond that frames have a checksum.
+:mod:`hexkv.kernels.coding.plain` describes how these are read. Decoding checks that the sizes add
+up, and that every stream ends where and as it should; beyond that frames have a checksum.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hexkv.ports import CorruptFrame
 from hexkv.ports.serde import ErrorBound
 
 _ARITHMETIC = 2.0**-21
-"""What single precision may add to the error, as a share of the largest magnitude."""
+"""The error that single precision may add, as a share of the largest magnitude."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ LEVELS = {
     "small": Level(7, 7),
     "tiny": Level(7, 3),
 }
-"""By name; any of them reads what another one wrote. Chosen by ``docs/quality.md``."""
+"""By name; any of them reads blocks of another one. Chosen by ``docs/quality.md``."""
 
 
 class CacheGen:
@@ -138,7 +138,7 @@ def _heads(cursor: Cursor, place: Place) -> tuple[Gaussians, Floats, Bytes, Byte
 
 
 def _values(peaks: Floats, found: Gaussians) -> Floats:
-    """What each symbol of each token stands for, twice: see ``plain.decode``."""
+    """The value of each symbol of each token, twice: see ``plain.decode``."""
     levels = np.arange(-found.half, found.half + 1, dtype=np.float32) / np.float32(found.half)
     with np.errstate(under="ignore"):
         values: Floats = peaks[:, None] * np.concatenate([levels, levels])

@@ -1,4 +1,4 @@
-"""The codecs ``int8``, ``int4`` and ``fp8``: each element by itself in 8 or 4 bits, and scales.
+"""The codecs ``int8``, ``int4`` and ``fp8``: each element alone in 8 or 4 bits, and scales.
 
 Faster than an entropy coder and less than half as small. Scales are elements, of the dtype
 of the layout: a group's largest magnitude, or its least and its largest number::
@@ -34,7 +34,7 @@ _BY_CHANNEL = ("k", "rope")
 
 
 class _Codec:
-    """Codes with what is compiled, as soon as it is."""
+    """Codes with the compiled coder, as soon as it is compiled."""
 
     def __init__(self, choice: LowBitChoice) -> None:
         self._choice = choice

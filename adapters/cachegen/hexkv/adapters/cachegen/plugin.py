@@ -1,4 +1,4 @@
-"""Tells hexkv about the lossy serdes. Imported at discovery, so it stays light."""
+"""Registers the lossy serdes with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the lossy serdes have in common: they code numbers, and say how far off they may be.
+"""The common part of the lossy serdes: they code numbers, and declare the error of these.
 
-KV whose elements are bytes to us stays as it is: 8-bit floats, and blocks of engines that
+KV with elements that are opaque bytes stays as it is: 8-bit floats, and blocks of engines that
 describe themselves as opaque. So does a plane with an element that is not finite.
 """
 
@@ -18,16 +18,16 @@ from hexkv.ports.serde import ErrorBound
 
 
 class NumberCodec(Protocol):
-    """How the numbers of one plane of one layer are made fewer bytes."""
+    """Codes the numbers of one plane of one layer in fewer bytes."""
 
     @property
     def name(self) -> str:
-        """What frames call the serde."""
+        """The serde's name in frames."""
         ...
 
     @property
     def magic(self) -> bytes:
-        """How payloads start: 8 bytes."""
+        """The first 8 bytes of payloads."""
         ...
 
     def error(self, place: Place) -> ErrorBound:
@@ -47,7 +47,7 @@ class NumberCodec(Protocol):
         ...
 
     def on_device(self, block: memoryview, place: Place, start: int) -> CodedPlane | ScaledPlane:
-        """Where everything of a *block* is, in a payload in which it begins at *start*.
+        """The places of a *block*'s parts, in a payload in which it begins at *start*.
 
         Raises:
             CorruptFrame: this is no block of such a plane.
