@@ -1,4 +1,4 @@
-"""Tells hexkv about the lossless serdes. Imported at discovery, so it stays light."""
+"""Registers the lossless serdes with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ highest of all others::
     groups x 4        words of each 64 lanes
     ..                the words, 2 bytes each, group by group
 
-:mod:`hexkv.plugins.payload` says what is around a block.
+:mod:`hexkv.plugins.payload` describes the format around a block.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LANES = 32
 """Lanes that a table of their own is tried for: fewer can hardly pay for it."""
 
 _ROUNDS = 2
-"""How often lanes may change their table. What more rounds win is in the third digit."""
+"""How often lanes may change their table. Further rounds win in the third digit only."""
 
 
 class Rans:
@@ -111,7 +111,7 @@ class Rans:
 
 
 class RansSerde(PlaneSerde):
-    """The serde: what it encodes a device decodes, too, of dtypes that it knows."""
+    """The serde. A device decodes its payloads, too, if it knows their dtype."""
 
     def __init__(self, choice: Choice) -> None:
         super().__init__(Rans(choice))
@@ -134,7 +134,7 @@ class RansSerde(PlaneSerde):
 def _looked_at(
     block: memoryview, place: Place
 ) -> tuple[BitsPlane, npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
-    """What is where in a block, its counts, ``[tables, symbols]``, and the table of each lane.
+    """The places of a block's parts, its counts, ``[tables, symbols]``, and each lane's table.
 
     Raises:
         CorruptFrame: this is no block of such a plane, as far as can be seen without decoding it.
@@ -217,7 +217,7 @@ def _fitted(
 
     Args:
         seen: ``[lanes, symbols]``, how often lanes have symbols.
-        coder: what adds up.
+        coder: sums the counts.
     """
     lanes, symbols = seen.shape
     one = _together(seen, coder)
@@ -237,7 +237,7 @@ def _fitted(
 
 
 def _costs(seen: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """What a symbol costs by a table of what was *seen*; of what was not, more than any."""
+    """The bits of each symbol by tables of the counts *seen*; one without a count costs most."""
     shares = np.maximum(seen, 1 / TOTAL) / np.maximum(seen.sum(axis=1, keepdims=True), 1)
     return np.asarray(-np.log2(shares), np.float64)
 

@@ -1,8 +1,8 @@
 """The serde ``zstd``: each layer's byte planes, each a zstd frame (RFC 8878) or as it was.
 
 A payload of format 1 is one of :mod:`hexkv.plugins.payload`. A layer's blocks are its byte
-planes, the least significant first: a zstd frame that says how long its content is, or, told
-by a length of as many bytes as there are elements, the plane itself.
+planes, the least significant first: a zstd frame that has the length of its content, or the
+plane itself, which is recognised by its length: as many bytes as there are elements.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from hexkv.plugins.payload import LayerSerde
 from hexkv.ports import CorruptFrame, KVLayout
 
 _WORTH = 64
-"""A plane stays as it is unless it shrinks by one part in so many: raw planes decode for free."""
+"""A plane stays as it is unless it shrinks by one part in this: raw planes decode for free."""
 
 _LEAST_WINDOW = 1024
 """The smallest window there is, even for a frame with less content (RFC 8878, 3.1.1.1.2)."""
 
 
 class _Worker(local):
-    """What one thread uses again and again: zstd's contexts, and room for planes."""
+    """The objects that one thread uses again and again: zstd's contexts, and room for planes."""
 
     def __init__(self, level: int) -> None:
         if level:
@@ -87,7 +87,7 @@ class _Zstd:
             raise CorruptFrame("a plane that grew")
         try:
             frame = zstandard.get_frame_parameters(piece)
-            # zstd would believe both numbers, and allocate what they say.
+            # zstd would trust both numbers, and allocate as much.
             if frame.content_size != elements or frame.window_size > max(elements, _LEAST_WINDOW):
                 raise CorruptFrame("a plane of another length")
             plane = self._worker.decompressor.decompress(piece, allow_extra_data=False)
