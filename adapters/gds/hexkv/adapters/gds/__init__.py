@@ -1,1 +1,1 @@
-"""A store of files that GPUs read by themselves (NVIDIA GPUDirect Storage)."""
+"""A store of files that GPUs read directly (NVIDIA GPUDirect Storage)."""

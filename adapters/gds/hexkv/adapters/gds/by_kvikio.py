@@ -1,7 +1,7 @@
 """The driver by kvikio, which has a thread pool over cuFile, and a mode without it.
 
 Where cuFile has no way kvikio reads into memory of the host and copies from there: that is its
-compatibility mode. It decides by itself which of both it takes, unless ``KVIKIO_COMPAT_MODE`` does.
+compatibility mode. It chooses between both automatically, unless ``KVIKIO_COMPAT_MODE`` does.
 That, ``KVIKIO_NTHREADS`` and ``KVIKIO_TASK_SIZE`` are the process's, so they are not set here.
 
 Rooms are not registered: kvikio registers the whole allocation that a room is in, once, and torch
@@ -20,7 +20,7 @@ from hexkv.adapters.gds.cufile import CuFileError
 from hexkv.ports import DeviceRange
 
 _TRIED = 16
-"""Bytes that are read at the start: without a driver of CUDA no call works, for whatever memory."""
+"""Bytes that are read at the start: without a driver of CUDA no call works, for any memory."""
 
 
 class _Array:
@@ -58,7 +58,7 @@ class Kvikio:
 
     @property
     def name(self) -> str:
-        """What the log calls it."""
+        """The driver's name in the log."""
         return "kvikio without cuFile" if self._compatible else "kvikio"
 
     @contextmanager
@@ -95,7 +95,7 @@ class Kvikio:
         return got
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no resource is kept."""
 
 
 def _failed(error: RuntimeError) -> CuFileError:
@@ -103,5 +103,5 @@ def _failed(error: RuntimeError) -> CuFileError:
 
 
 def _line(error: Exception) -> str:
-    """What *error* says, in one line."""
+    """The message of *error*, in one line."""
     return " ".join(str(error).split()) or type(error).__name__

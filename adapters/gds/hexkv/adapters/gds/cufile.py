@@ -11,8 +11,8 @@
     ssize_t       cuFileRead(CUfileHandle_t fh, void *base, size_t size,
                              off_t file_offset, off_t base_offset);
 
-``cuFileRead`` gives bytes; -1 and ``errno`` where the system failed; else less than zero the
-number of a ``CUfileOpError``. ``cuFileWrite`` is not used: KV is gathered into the host's pool,
+``cuFileRead`` returns the number of bytes; -1 with ``errno`` if the system failed; else the
+negative number of a ``CUfileOpError``. ``cuFileWrite`` is not used: KV is gathered into the pool,
 which all tiers are written from.
 """
 
@@ -142,7 +142,7 @@ class CuFile:
 
     @property
     def name(self) -> str:
-        """What the log calls it."""
+        """The driver's name in the log."""
         return "cuFile"
 
     @contextmanager
@@ -150,7 +150,7 @@ class CuFile:
         """The handle of an open *file*, which is open for direct I/O.
 
         Raises:
-            CuFileError: its file system, or the way it was opened, is none for cuFile.
+            CuFileError: cuFile does not take its file system, or the way it was opened.
         """
         handle = ctypes.c_void_p()
         descr = _Descr(_OPAQUE_FD, _Handle(fd=file), None)
@@ -163,7 +163,7 @@ class CuFile:
             self._handle_deregister(handle)
 
     def read(self, handle: int, into: DeviceRange, start: int) -> int:
-        """Fill *into* with a file's bytes from *start* on. How many came, before its end.
+        """Fill *into* with a file's bytes from *start* on. Return how many came before its end.
 
         Raises:
             CuFileError: the read failed.
@@ -184,11 +184,11 @@ class CuFile:
                     raise CuFileError(errno.EIO, told)
                 done += got
                 if done % PAGE and done < into.length:
-                    break  # what is not aligned any more is the end of the file
+                    break  # an unaligned length is that of the end of the file
         return done
 
     def close(self) -> None:
-        """Let go of all registered rooms, each when no read is under way into it any more."""
+        """Deregister all rooms, each once no read into it is under way."""
         with self._lock:
             self._closed = True
             for base in [base for base in self._rooms if not self._using.get(base)]:
@@ -196,7 +196,7 @@ class CuFile:
 
     @contextmanager
     def _room(self, into: DeviceRange) -> Iterator[None]:
-        """Keep a room registered, whose memory is found again for the next chunks."""
+        """Register a room, and keep it registered for the next chunks."""
         with self._lock:
             if self._rooms.get(into.base) != into.size:
                 if into.base in self._rooms:

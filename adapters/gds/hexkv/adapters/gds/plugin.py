@@ -1,4 +1,4 @@
-"""Tells hexkv about GPUDirect Storage. Imported at discovery, so it stays light."""
+"""Registers GPUDirect Storage with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class GdsSettings:
     """The directory, created if need be; on a file system that cuFile reads."""
 
     directory: Literal["disk", "fs"] = "disk"
-    """Whose directory it is: ``disk`` of one machine, ``fs`` of a file system that hosts share."""
+    """The kind of directory: ``disk`` of one machine, ``fs`` of a file system that hosts share."""
 
     driver: Literal["cufile", "kvikio"] = "cufile"
-    """Whether cuFile is called for each frame, or kvikio, which divides frames among threads and
-    goes by the host where cuFile has no way."""
+    """``cufile`` calls cuFile for each frame; ``kvikio`` divides frames among threads, and goes by
+    the host where cuFile has no way."""
 
     library: FilePath = ""
     """cuFile's library; empty: the system's, or that of NVIDIA's wheel."""

@@ -1,8 +1,8 @@
-"""Chunks in files, which GPUs read by themselves where a driver has a way, and the host elsewhere.
+"""Chunks in files, which GPUs read directly where a driver can, and the host elsewhere.
 
-The store of files below does everything else, and everything where there is no way: then this
-is that store, and says so once. A read that fails is read again by the host at once, so a way that
-turns out to be none costs a few reads.
+The store of files below does everything else, and everything where no driver can: then this
+is that store, and logs that once. A failed read is repeated by the host at once, so a
+driver that turns out not to work costs a few reads.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from hexkv.ports import (
 log = logging.getLogger("hexkv")
 
 _FAILURES = 3
-"""Reads in a row that fail before the way is given up."""
+"""Reads in a row that fail before the driver is given up."""
 
 _NOTHING_NEW = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT}
-"""Why a file cannot be made in a directory whose files can be read all the same."""
+"""Errors of making a file in a directory whose files can be read all the same."""
 
 
 class Driver(Protocol):
-    """What reads a range of a file into the memory of a device."""
+    """Reads a range of a file into the memory of a device."""
 
     @property
     def name(self) -> str:
-        """What the log calls it."""
+        """The driver's name in the log."""
         ...
 
     def registered(self, file: int) -> AbstractContextManager[Any]:
@@ -66,7 +66,7 @@ class Driver(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything that is registered."""
+        """Deregister everything."""
         ...
 
 
@@ -76,7 +76,7 @@ class GdsStore(OverFiles):
     Args:
         files: where the files are; closed with this.
         root: their directory, for a trial.
-        driver: opens the driver, or raises an ``OSError`` that says why there is none.
+        driver: opens the driver, or raises an ``OSError`` with the reason why there is none.
     """
 
     def __init__(self, files: FileStore, root: str, driver: Callable[[], Driver]) -> None:
@@ -95,7 +95,7 @@ class GdsStore(OverFiles):
 
     @property
     def reads_to_devices(self) -> bool:
-        """True until there turned out to be no way."""
+        """True until the driver turns out not to work."""
         return self._driver is not None
 
     def read_to_device(
@@ -138,9 +138,9 @@ class GdsStore(OverFiles):
         super().close()
 
     def _try(self) -> None:
-        """Register a file of the directory: most of what can be wrong shows there.
+        """Register a file of the directory: most errors show there.
 
-        A directory that is full or read-only takes none: then the first reads show it.
+        A full or read-only directory takes no file: then the first reads show them.
         """
         try:
             with tempfile.TemporaryFile(dir=self._root) as file:
