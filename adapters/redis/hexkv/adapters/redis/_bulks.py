@@ -1,4 +1,4 @@
-"""Many short values at once: one pass over the bytes, in place of a call for each line."""
+"""Receives many short values at once: one pass over the bytes instead of a call for each line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _PIECE = 64 << 10
 _ONE = b"$8\r\n"
 _ONE_BYTES = len(_ONE) + 8 + 2
 _LONGEST = 4096
-"""Bytes of a value that is taken so."""
+"""Bytes of the longest value received this way."""
 
 
 def bulks(wire: Wire, count: int, deadline: Deadline, *, array: bool) -> list[bytes | None]:
-    """Receive *count* values, ``None`` for each that is not there; in one *array*, or one by one.
+    """Receive *count* values, ``None`` for each absent one; in one *array*, or as single replies.
 
     Raises:
         ErrorReply: the server answered with an error.
@@ -28,7 +28,7 @@ def bulks(wire: Wire, count: int, deadline: Deadline, *, array: bool) -> list[by
     found: list[bytes | None] = []
     data, at = b"", 0
     while len(found) < count:
-        # Nearly all values are those of one holder, or of none.
+        # Fast path: nearly all values have one holder, or none.
         if data.startswith(_ONE, at) and data.startswith(b"\r\n", at + _ONE_BYTES - 2):
             found.append(data[at + len(_ONE) : at + _ONE_BYTES - 2])
             at += _ONE_BYTES

@@ -1,4 +1,4 @@
-"""Clearing: chunks are found by scanning each server, as nobody else knows what is there."""
+"""Clears namespaces: scans each server for chunks, because no index of them exists."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from hexkv.adapters.redis._wire import ErrorReply, Wire, garbled, request
 from hexkv.ports import KEY_BYTES, Deadline, Failed, StoreError, StoreUnreachable
 
 _COUNT = "1000"
-"""Keys that the server looks at before it answers: it serves nobody else meanwhile."""
+"""Keys that the server examines for each answer; it serves no other client in that time."""
 
 
 def clear(
     primaries: Callable[[], Sequence[Server]], prefix: bytes, start: bytes, deadline: Deadline
 ) -> int:
-    """Delete the chunks of which the keys begin with *start*, below *prefix*. How many went.
+    """Delete the chunks whose keys begin with *start*, below *prefix*; return their number.
 
-    A key that moves from one server of a cluster to another may be passed by, so there they are
-    scanned until there is nothing left.
+    A scan may miss a key that moves from one server of a cluster to another, so a cluster is
+    scanned until nothing is left.
 
     Args:
-        primaries: names the servers that have keys of their own.
+        primaries: returns the servers that have keys of their own.
         prefix: of every key of the store.
-        start: how the chunks' keys begin.
+        start: the beginning of the chunks' keys.
         deadline: for all of it.
 
     Raises:
@@ -51,7 +51,7 @@ def clear(
 
 
 def _clear_one(wire: Wire, prefix: bytes, start: bytes, deadline: Deadline) -> tuple[int, int]:
-    """How many chunks of one server went, and how many are on another by now."""
+    """Return the number of chunks deleted on one server, and of those that moved to another."""
     pattern = _literally(prefix + start) + b"*"
     cursor = b"0"
     gone = moved = 0
@@ -76,12 +76,12 @@ def _clear_one(wire: Wire, prefix: bytes, start: bytes, deadline: Deadline) -> t
 
 
 def _key(name: object, prefix: bytes, start: bytes) -> bytes | None:
-    """The key in the name of a chunk; ``None`` for what is none of ours."""
+    """The key in the name of a chunk; ``None`` if the name is not of this store."""
     if not isinstance(name, bytes) or len(name) != len(prefix) + KEY_BYTES:
         return None
     return name[len(prefix) :] if name.startswith(prefix + start) else None
 
 
 def _literally(name: bytes) -> bytes:
-    """A pattern for exactly these bytes, of which some are special in patterns."""
+    """A pattern that matches exactly these bytes: special characters are escaped."""
     return b"".join(b"\\%c" % byte if byte in b"*?[]\\^" else b"%c" % byte for byte in name)

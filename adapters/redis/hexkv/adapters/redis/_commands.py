@@ -1,7 +1,7 @@
 """The four commands on chunks, each for many keys over one connection.
 
-Requests are sent in groups and answered in order. A command notes each answer as it comes,
-so that what was answered before a connection broke stays answered.
+Requests are sent in groups and answered in order. A command records each answer as it arrives,
+so that answers from before a broken connection are kept.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ Answers = list[T | Failed | TimedOut | Redirect | None]
 """By the chunk's place in the batch; ``None`` as long as there is no answer."""
 
 LARGEST = 512 << 20
-"""Bytes of a value: ``proto-max-bulk-len``, unless the server's administrator changed it."""
+"""The most bytes of a value: the default of the server's ``proto-max-bulk-len``."""
 
 _GROUP_BYTES = 4 << 20
 """Bytes under way before an answer is awaited: enough that round trips do not count."""
 
 _GROUP = 16
-"""Values asked for at once; the server may hold them all in memory until they are sent."""
+"""Values requested at once; the server may hold them all in memory until they are sent."""
 
 _MANY = 4096
-"""Keys of a group where answers are a few bytes each."""
+"""Keys of a group if answers are a few bytes each."""
 
 _ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
 class Command(ABC, Generic[T]):
-    """What is to be done with each chunk of a batch."""
+    """An operation on each chunk of a batch."""
 
     @abstractmethod
     def run(
         self, wire: Wire, which: Sequence[int], answers: Answers[T], deadline: Deadline
     ) -> None:
-        """Do it for the chunks at *which*, over one connection, noting each answer."""
+        """Run it for the chunks at *which*, over one connection, and record each answer."""
 
     def run_asking(
         self, wire: Wire, which: Sequence[int], answers: Answers[T], deadline: Deadline
     ) -> None:
-        """Likewise, on a server that their slots are still on their way to."""
+        """Run it on a server that is still importing the chunks' slots (``ASKING``)."""
         for i in which:
             wire.send([_ASKING], deadline)
             answer = wire.line(deadline)
@@ -131,7 +131,7 @@ class Get(Command[ReadOutcome]):
             for i in part:
                 answers[i], size = self._receive(wire, i, deadline)
                 largest = max(largest, size)
-            # Chunks are about equally long, so the last ones tell how many go together.
+            # Chunks are about equally long, so the sizes of the last group give the next count.
             count = min(_GROUP, max(1, _GROUP_BYTES // largest))
 
     def _receive(
@@ -181,13 +181,13 @@ class Set(Command[WriteOutcome]):
     def _groups(
         self, which: Sequence[int], answers: Answers[WriteOutcome]
     ) -> Iterator[Sequence[int]]:
-        """Which chunks to send before waiting: one large one, or several small ones."""
+        """Groups of chunks to send before waiting: one large chunk, or several small ones."""
         group: list[int] = []
         size = 0
         for i in which:
             more = self._items[i].frame.nbytes
             if more > LARGEST:
-                # The server would close the connection in the middle of it.
+                # The server would close the connection in the middle of the value.
                 answers[i] = Failed(StoreError(f"{more} bytes are more than a value takes"))
                 continue
             if group and (size + more > _GROUP_BYTES or len(group) == _GROUP):
@@ -208,10 +208,10 @@ class Set(Command[WriteOutcome]):
 
 
 def check(keys: Sequence[bytes]) -> None:
-    """Check what requests are cut by: one key of another length would garble all that follow.
+    """Check the length of *keys*: one of another length would garble all requests after it.
 
     Raises:
-        StoreError: a key is not as long as keys are.
+        StoreError: a key does not have ``KEY_BYTES`` bytes.
     """
     if any(len(key) != KEY_BYTES for key in keys):
         raise StoreError(f"a key has {KEY_BYTES} bytes")

@@ -1,4 +1,4 @@
-"""What error replies mean, in the vocabulary of the ports."""
+"""Translates error replies into the outcomes and errors of the ports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Redirect:
     address: Address
 
     asking: bool
-    """For this command only, while the slot is on its way there."""
+    """True if for this command only, while that server imports the slot."""
 
 
 PASSING = frozenset(
@@ -24,17 +24,17 @@ PASSING = frozenset(
         b"CLUSTERDOWN",
         b"LOADING",
         b"MASTERDOWN",
-        b"MISCONF",  # it cannot write its snapshot, so it takes no writes
+        b"MISCONF",  # it cannot write its snapshot, so it refuses writes
         b"NOREPLICAS",
         b"READONLY",  # a replica, since the last failover
         b"TRYAGAIN",
     }
 )
-"""Replies of a server that may do better later."""
+"""Beginnings of replies to transient errors."""
 
 
 def judged(reply: bytes) -> Redirect | Failed | Corrupt:
-    """What an error reply, without its first byte, says about one chunk."""
+    """The redirect or outcome for one chunk, from an error reply without its first byte."""
     word, _, rest = reply.partition(b" ")
     if word in (b"MOVED", b"ASK"):
         redirect = _redirect(rest, asking=word == b"ASK")
@@ -46,7 +46,7 @@ def judged(reply: bytes) -> Redirect | Failed | Corrupt:
 
 
 def error_of(reply: bytes) -> StoreError:
-    """The error that an error reply, without its first byte, stands for."""
+    """The error of the ports for an error reply without its first byte."""
     word = reply.partition(b" ")[0]
     text = reply.decode("utf-8", "replace")
     if word == b"OOM":

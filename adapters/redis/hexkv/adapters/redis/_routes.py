@@ -1,4 +1,4 @@
-"""Which server has which chunk: always the same one, the master of the day, or by slots."""
+"""Routes from chunks to servers: a fixed server, the current master, or by cluster slots."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hexkv.adapters.redis._wire import ErrorReply, Reply, request
 from hexkv.ports import Deadline, StoreError, StoreUnreachable
 
 Task = tuple[Server, Sequence[int]]
-"""A server, and which chunks of a batch it has."""
+"""A server, and the places in a batch of its chunks."""
 
 _QUESTION = 1.0
-"""Seconds that one server has for saying which others there are: the next one may know, too."""
+"""Seconds that one server has to name the others: the next one may know them, too."""
 
 
 class Route(Protocol):
-    """Finds servers. Safe from any thread; asks the network only in :meth:`split`."""
+    """Finds servers. Safe from any thread; only `split` and `primaries` use the network."""
 
     def split(self, keys: Sequence[bytes], deadline: Deadline) -> list[Task]:
-        """Who has each of *keys*, written with their prefix.
+        """The servers of *keys*, which include their prefix.
 
         Raises:
-            OutOfTime: nobody said so in time.
-            StoreUnreachable: nobody says so at present.
-            StoreError: the servers are not what the settings say.
+            OutOfTime: no server answered in time.
+            StoreUnreachable: no server can answer at present.
+            StoreError: the servers do not match the settings.
         """
         ...
 
@@ -40,15 +40,15 @@ class Route(Protocol):
         ...
 
     def follow(self, redirect: Redirect) -> Server:
-        """The server that another one named.
+        """The server that *redirect* names.
 
         Raises:
-            StoreError: it was not to be expected.
+            StoreError: the topology has no redirects.
         """
         ...
 
     def doubt(self) -> None:
-        """Something failed: look again before the next call."""
+        """Note a failure: the next call looks up the servers again."""
         ...
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Single:
 
 
 class Servers:
-    """Every server that was heard of."""
+    """The known servers, by address."""
 
     def __init__(self, login: Login) -> None:
         self._login = login
@@ -104,14 +104,14 @@ class Servers:
             return server
 
     def keep(self, addresses: Sequence[Address]) -> None:
-        """Forget all others."""
+        """Close and forget the servers at all other addresses."""
         with self._lock:
             gone = [self._servers.pop(a) for a in list(self._servers) if a not in addresses]
         for server in gone:
             server.close()
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all servers."""
         with self._lock:
             self._closed = True
         self.keep([])
@@ -120,11 +120,11 @@ class Servers:
 def ask(
     servers: Sequence[Server], words: Sequence[str], deadline: Deadline
 ) -> Iterator[tuple[Server, Reply]]:
-    """What each of *servers* answers, of those that answer in time.
+    """The replies of *servers*, of each that answers in time.
 
     Raises:
-        StoreUnreachable: after the last: one did not.
-        StoreError: likewise: one of them refused to.
+        StoreUnreachable: after the last one: a server did not answer.
+        StoreError: after the last one: a server refused.
     """
     question = request(*words)
     errors: list[StoreError] = []
@@ -191,12 +191,12 @@ class Sentinels:
                     self._masters.keep([address])
                     return self._masters.at(address)
                 case None:
-                    continue  # this one does not watch it
+                    continue  # this sentinel does not monitor the service
         raise StoreError(f"no sentinel knows {self._service!r}")
 
 
 class Cluster:
-    """The node that has a key's slot, as the nodes say.
+    """The nodes of a cluster, by a key's slot.
 
     https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/
     """
@@ -217,7 +217,7 @@ class Cluster:
         for i, key in enumerate(keys):
             address = slots[key_slot(key)]
             if address is None:
-                # Whoever is asked says who has it, or that nobody has.
+                # Any node answers with a redirect, or that no node has the slot.
                 address = self._told or self._seeds[0]
             tasks.setdefault(address, []).append(i)
         return [(self._servers.at(address), which) for address, which in tasks.items()]
@@ -238,7 +238,7 @@ class Cluster:
         self._servers.close()
 
     def _look(self, deadline: Deadline) -> None:
-        """Ask for the slots: who told last time first, then all others, then the seeds."""
+        """Query the slots: first the node that answered last, then all others, then the seeds."""
         known = [] if self._told is None else [self._told]
         order = dict.fromkeys([*known, *filter(None, dict.fromkeys(self._slots)), *self._seeds])
         servers = [self._servers.at(address) for address in order]
@@ -246,7 +246,7 @@ class Cluster:
             server, reply = next(ask(servers, ("CLUSTER", "SLOTS"), deadline))
         except StoreUnreachable:
             if self._slots:
-                return  # the map of before, then: its nodes fail or answer one by one
+                return  # keep the old map: its nodes fail or answer one by one
             raise
         slots = slots_of(reply, server.address)
         with self._lock:
@@ -257,16 +257,16 @@ class Cluster:
 
 
 def slots_of(reply: Reply, asked: Address) -> list[Address | None]:
-    """By number of the slot: the node that has it, from the answer to ``CLUSTER SLOTS``.
+    """The node of each slot, by slot number, from the answer to ``CLUSTER SLOTS``.
 
     Raises:
-        StoreError: that is no such answer.
+        StoreError: *reply* is not such an answer.
     """
     slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     for row in reply if isinstance(reply, list) else [reply]:
         match row:
             case [int() as first, int() as last, [bytes() | None as host, int() as port, *_], *_]:
-                # A node that does not know its name leaves it out.
+                # A node that does not know its own host name omits it.
                 address = Address(host.decode() if host else asked.host, port)
             case _:
                 raise StoreError(f"{asked} says nothing of slots: {row!r}")

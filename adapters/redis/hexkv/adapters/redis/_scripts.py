@@ -1,7 +1,7 @@
-"""What a directory has Redis do in one step, as Lua scripts for ``EVAL``.
+"""The atomic operations of a directory in Redis, as Lua scripts for ``EVAL``.
 
-Each names all its keys, so that a cluster can run it. The text is sent every time: servers keep
-scripts by their digest, and one that was started anew would not know it.
+Each names all its keys, so that a cluster can run it. The text is sent every time: servers cache
+scripts by digest, and a restarted one would not have it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ MARK_BYTES = 8
 """Bytes of the mark of a membership: a random number."""
 
 GENERATION_DIGITS = 20
-"""Of a generation: digits compare alike in every locale, in which Lua compares texts."""
+"""Digits of a generation: padded, because Lua compares strings by locale, digits alike in all."""
 
 ENTRIES = b"""
 local mark, dead, ttl, added = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -28,8 +28,8 @@ for i, key in ipairs(KEYS) do
 end
 return 1
 """
-"""KEYS: of chunks, first those that are added, then those that are removed. ARGV: the mark of the
-membership, marks that are void, seconds that an entry lives, how many are added."""
+"""KEYS: chunks, first those added, then those removed. ARGV: the mark of the membership, the void
+marks, seconds that an entry lives, the number of chunks added."""
 
 JOIN = b"""
 local known = redis.call('HGET', KEYS[1], ARGV[1])
@@ -45,7 +45,7 @@ redis.call('SET', KEYS[3], ARGV[3], 'EX', ARGV[7])
 return 1
 """
 """KEYS: the members, the sign of life, the last life. ARGV: name, mark, generation, addresses,
-milliseconds, how signs of life begin, seconds that the last life is known."""
+milliseconds of a sign of life, the prefix of their keys, seconds that the last life is kept."""
 
 ALIVE = b"""
 local known = redis.call('HGET', KEYS[1], ARGV[1])
@@ -61,8 +61,8 @@ else now = last end
 redis.call('SET', KEYS[2], ARGV[2] .. ':' .. string.format('%.0f', now), 'PX', ARGV[4])
 return last + 1
 """
-"""KEYS: likewise. ARGV: name, mark, sequence, milliseconds, 1 for a report. The answer is 0 where
-the node is to join again, or one more than the sequence of the last report before."""
+"""KEYS: as for JOIN. ARGV: name, mark, sequence, milliseconds, 1 for a report. The answer is 0 if
+the node must join again, or the sequence of the report before, plus 1."""
 
 LEAVE = b"""
 local known = redis.call('HGET', KEYS[1], ARGV[1])
@@ -72,7 +72,7 @@ if known and string.sub(known, 1, 8) == ARGV[2] then
 end
 return 1
 """
-"""KEYS and the first of ARGV: likewise."""
+"""KEYS, and the name and mark in ARGV: as for JOIN."""
 
 MEMBERS = b"""
 local all = redis.call('HGETALL', KEYS[1])
@@ -86,5 +86,6 @@ for i = 1, #all, 2 do
 end
 return found
 """
-"""KEYS: the members. ARGV: how signs of life begin. The answer has the name of each who is alive,
-and what JOIN noted."""
+"""KEYS: the members. ARGV: the prefix of the keys of signs of life. The answer is a list of the
+name
+of each live member and the value that JOIN stored."""

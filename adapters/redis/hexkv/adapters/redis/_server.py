@@ -1,4 +1,4 @@
-"""The connections to one server: each logs in, is used by one call at a time, and is kept."""
+"""The connections to one server: each logs in, serves one call at a time, and is kept."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.ports import Deadline
 
 _IDLE = 16
-"""Connections kept for later: more than the core has workers for one tier."""
+"""Idle connections kept: more than the core has workers for one tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Everything about connections but where they lead."""
+    """The parameters of connections, except the address."""
 
     username: str = ""
     password: Secret = NO_SECRET
@@ -29,18 +29,18 @@ class Login:
     tls: ssl.SSLContext | None = None
 
     patience: float = 1.0
-    """Seconds to wait for a connection, where the deadline does not come first."""
+    """Seconds to wait for a connection, if the deadline is not earlier."""
 
     @property
     def requests(self) -> Sequence[Sequence[str]]:
-        """What a new connection has to ask for."""
+        """The commands to send on a new connection."""
         user = [self.username] if self.username else []
         found = [["AUTH", *user, self.password.reveal()]] if user or self.password else []
         return [*found, ["SELECT", str(self.database)]] if self.database else found
 
 
 class Server:
-    """One server, and as many connections to it as were needed at the same time."""
+    """One server, with a pool of connections to it."""
 
     def __init__(self, address: Address, login: Login) -> None:
         self.address = address
@@ -51,7 +51,7 @@ class Server:
 
     @contextmanager
     def wire(self, deadline: Deadline) -> Iterator[Wire]:
-        """A connection for the time of a block, given up if anything at all goes wrong in it.
+        """A connection for a block, which is closed if the block raises any error.
 
         Raises:
             OutOfTime: the deadline passed before one was open.
@@ -62,11 +62,11 @@ class Server:
             yield wire
 
     def close(self) -> None:
-        """Close what is idle, and break what is in use."""
+        """Close idle connections, and break those in use."""
         self._pool.close()
 
     def _logged_in(self, stream: Stream, deadline: Deadline) -> Wire:
-        """*stream*, as the user and at the database of the login.
+        """Log in on *stream* and select the database.
 
         Raises:
             StoreError: the server refuses.

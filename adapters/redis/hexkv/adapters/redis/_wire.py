@@ -14,16 +14,16 @@ from hexkv.ports import Deadline
 Reply = bytes | int | None | list["Reply"]
 
 _AHEAD = 64
-"""Bytes asked for where a line is expected: so many of a value are copied, at most."""
+"""Bytes to read where a line is expected: the most bytes of a value that are copied."""
 
 _LONGEST_LINE = 16 << 10
 _MOST_ELEMENTS = 1 << 16
 _DEEPEST = 4
-"""Arrays within arrays: CLUSTER SLOTS has four."""
+"""The depth of nested arrays: CLUSTER SLOTS has four."""
 
 _END = b"\r\n"
 _SHOWN = 40
-"""Bytes of what is no reply that messages show."""
+"""Bytes of an invalid reply that messages show."""
 
 
 class ErrorReply(Exception):
@@ -37,7 +37,7 @@ class Wire:
         self.stream = stream
 
     def reusable(self, *, well: bool) -> bool:
-        """True if all replies were taken: what raised has left some behind."""
+        """True if all replies were received: after an error some are left."""
         return well
 
     def send(self, parts: Sequence[bytes | memoryview], deadline: Deadline) -> None:
@@ -52,23 +52,23 @@ class Wire:
         return line[:-2]
 
     def value(self, into: memoryview, deadline: Deadline) -> None:
-        """Receive a value, once its length is known, and what ends it."""
+        """Receive a value of known length, and the line end behind it."""
         self.stream.fill(into, deadline)
         if end := self.line(deadline):
             raise garbled(end)
 
     def skip(self, size: int, deadline: Deadline) -> None:
-        """Receive a value that nobody wants, likewise."""
+        """Receive and drop a value of known length, and the line end behind it."""
         self.stream.skip(size, deadline)
         if end := self.line(deadline):
             raise garbled(end)
 
     def digits(self, count: int, deadline: Deadline) -> bytes | None:
-        """Receive *count* replies that are all ``0`` or ``1``, as these characters.
+        """Receive *count* integer replies that are all 0 or 1, as a string of these digits.
 
-        ``None`` if one of them is something else; then all are still to be received.
+        Return ``None`` if one of them is anything else; then all are still to be received.
         """
-        # No reply is shorter than one of these, so this does not wait for more than there is.
+        # No reply is shorter than these, so this does not wait for bytes that never come.
         replies = self.stream.take(4 * count, deadline)
         digits = replies[1::4]
         if (
@@ -82,11 +82,11 @@ class Wire:
         return None
 
     def reply(self, deadline: Deadline, depth: int = 0) -> Reply:
-        """Receive a reply of any kind: for the few questions that are not about chunks.
+        """Receive a reply of any kind: for the few requests that are not about chunks.
 
         Args:
             deadline: of all of it.
-            depth: in how many arrays it is.
+            depth: the number of arrays around it.
 
         Raises:
             ErrorReply: the server answered with an error.
@@ -120,12 +120,16 @@ def request(*words: str | bytes) -> bytes:
 
 
 def length(digits: bytes, line: bytes) -> int:
-    """The number in *line*, which has no sign and no more digits than a length takes."""
+    """The length in *line*: unsigned, of at most ten digits.
+
+    Raises:
+        BadMessage: it is not such a number.
+    """
     if not digits.isdigit() or len(digits) > 10:
         raise garbled(line)
     return int(digits)
 
 
 def garbled(line: bytes) -> BadMessage:
-    """For replies that are none: the connection must not be used again."""
+    """The error for an invalid reply: the connection must not be used again."""
     return BadMessage(f"the server does not speak RESP2: {line[:_SHOWN]!r}")

@@ -1,4 +1,4 @@
-"""Where a server listens, as configurations write it."""
+"""Addresses of servers, parsed from configurations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PORT = 6379
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """What a URL says: where, which database, and whether over TLS."""
+    """The contents of a URL: address, database, and TLS."""
 
     address: Address
     database: int

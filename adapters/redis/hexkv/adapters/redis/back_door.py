@@ -1,4 +1,4 @@
-"""A server's values without the store: for contracts, which must not ask what they check."""
+"""A server's values without the store, for contracts, which must not use the store they check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hexkv.ports import ChunkKey
 
 
 class BackDoor:
-    """A plain client of the one server, and its keys that begin with *prefix*."""
+    """A plain client of a single server, for its keys that begin with *prefix*."""
 
     def __init__(self, client: redis.Redis, prefix: bytes) -> None:
         self._client = client
@@ -20,7 +20,7 @@ class BackDoor:
         return found if isinstance(found, bytes) else None
 
     def put(self, key: ChunkKey, frame: bytes) -> None:
-        """Make the server hold *frame*."""
+        """Store *frame* on the server."""
         self._client.set(self._prefix + key, frame)
 
     def keys(self) -> set[ChunkKey]:

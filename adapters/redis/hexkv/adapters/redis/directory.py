@@ -8,8 +8,8 @@
 ``{prefix}{m}life:`` name  the generation of its last life. Expires after ``ttl``
 =========================  ======================================================================
 
-Marks are random, so a server that lost data, all of it or some, names nobody wrongly. What it lost
-is not located until the node's snapshot is renewed, which each does after half of ``ttl``.
+Marks are random, so a server that lost all or some data never names a wrong member. Lost entries
+are not located until the node renews its snapshot, which each does after half of ``ttl``.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ from hexkv.ports import (
 )
 
 _AT_ONCE = 256
-"""Chunks of one script: the server serves nobody else for a part of a millisecond."""
+"""Chunks of one script, which blocks the server for a fraction of a millisecond."""
 
 _ASKED = 4096
-"""Chunks of one question."""
+"""Chunks of one request."""
 
 _VOID = 64
-"""Marks that are remembered as void, to be dropped from chunks that are met."""
+"""Marks remembered as void, to be dropped from chunks that are updated."""
 
 
 class _Life(NamedTuple):
-    """What this process knows of a membership that it began."""
+    """A membership that this process began."""
 
     generation: int
     mark: bytes
     until: float
-    """When its snapshot is to be renewed."""
+    """The time at which its snapshot must be renewed."""
 
 
 class RedisDirectory:
-    """Members and entries as keys of a server that stands already. Safe from any thread.
+    """Members and entries as keys of an existing server. Safe from any thread.
 
     Args:
         route: to the servers.
-        clock: says when a snapshot is renewed.
+        clock: for the renewal of snapshots.
         prefix: of every key.
-        ttl: seconds after which an entry that was not confirmed is forgotten.
+        ttl: seconds after which an unconfirmed entry expires.
         heartbeat_seconds: between two signs of life.
     """
 
@@ -93,7 +93,7 @@ class RedisDirectory:
         self._heartbeat_seconds = heartbeat_seconds
         self._lives: dict[str, _Life] = {}
         self._seen: set[bytes] = set()
-        """Marks of those who were alive when the members were last asked for."""
+        """Marks of the members that were alive at the last query."""
         self._void: deque[bytes] = deque(maxlen=_VOID)
 
     @property
@@ -119,8 +119,8 @@ class RedisDirectory:
         return True
 
     def last_life(self, name: str, deadline: Deadline) -> int:
-        # Among the members a silent one is no more once another joins. Nodes of former versions
-        # are among them alone.
+        # A join removes silent nodes from the members, but not from the last lives. Nodes of former
+        # versions are only among the members.
         asked = [(b"GET", self._last + name.encode()), (b"HGET", self._members, name.encode())]
         with self._failing(), self._one(self._members, deadline).wire(deadline) as wire:
             wire.send([request(*words) for words in asked], deadline)
@@ -135,7 +135,7 @@ class RedisDirectory:
         before = self._alive(member, life, report.sequence, deadline, reported=True)
         if before is None:
             return False
-        # The last one may have been noted in part, for its answer never came.
+        # The last report is applied again: it may be incomplete if its answer was lost.
         if report.sequence >= before:
             self._note(life.mark, report.added, report.removed, deadline)
         return True
@@ -174,7 +174,7 @@ class RedisDirectory:
 
     @property
     def _lasting(self) -> bytes:
-        """Milliseconds that a sign of life lasts."""
+        """The milliseconds after which a sign of life expires."""
         return b"%d" % max(1, round(SILENT_HEARTBEATS * self._heartbeat_seconds * 1000))
 
     @property
@@ -183,7 +183,7 @@ class RedisDirectory:
         return b"%d" % max(1, round(self._ttl))
 
     def _life(self, member: Member) -> _Life:
-        """The membership of *member*; one that no server knows if there is none, or it is old."""
+        """The membership of *member*; one unknown to servers if there is none, or if it is old."""
         life = self._lives.get(member.name)
         if life is None or life.generation != member.generation or self._clock.now() >= life.until:
             return _Life(member.generation, bytes(MARK_BYTES), 0.0)
@@ -192,7 +192,7 @@ class RedisDirectory:
     def _alive(
         self, member: Member, life: _Life, sequence: int, deadline: Deadline, *, reported: bool
     ) -> int | None:
-        """Note a sign of life. The last report before; ``None``: the node is to join again."""
+        """Record a sign of life. Return the last report before it; ``None``: it must join again."""
         words = [member.name.encode(), life.mark, b"%d" % sequence, self._lasting, b"%d" % reported]
         reply = self._script(_scripts.ALIVE, member, words, deadline)
         if not isinstance(reply, int):
@@ -202,7 +202,7 @@ class RedisDirectory:
     def _script(
         self, script: bytes, member: Member, words: Sequence[bytes], deadline: Deadline
     ) -> Reply:
-        """Run a script on what is known of a member."""
+        """Run a script on the keys of *member*."""
         name = member.name.encode()
         keys = self._members, self._sign + name, self._last + name
         with self._failing(), self._one(self._members, deadline).wire(deadline) as wire:
@@ -216,7 +216,7 @@ class RedisDirectory:
         removed: Sequence[ChunkKey],
         deadline: Deadline,
     ) -> None:
-        """Note which chunks a membership holds, and which it does not."""
+        """Add and remove the entries of a membership."""
         names, first = self._names([*added, *removed]), len(added)
         if not names:
             return
@@ -244,7 +244,7 @@ class RedisDirectory:
     def _ask(
         self, names: Sequence[bytes], deadline: Deadline
     ) -> tuple[dict[bytes, Member], Sequence[bytes | None]]:
-        """Members by their marks, and the marks of each chunk."""
+        """Query the members, by their marks, and the marks of each chunk."""
         values: list[bytes | None] = [None] * len(names)
         members: dict[bytes, Member] = {}
         home = self._one(self._members, deadline)
@@ -283,7 +283,7 @@ class RedisDirectory:
             try:
                 member = Member(name.decode(), int(digits), address.decode(), admin.decode())
             except ValueError:
-                continue  # it is somebody else's
+                continue  # not written by a directory
             found[noted[:MARK_BYTES]] = member
         gone = self._seen - found.keys()
         self._void.extend(gone)
@@ -291,10 +291,10 @@ class RedisDirectory:
         return found
 
     def _names(self, keys: Sequence[ChunkKey]) -> list[bytes]:
-        """What each chunk is called here.
+        """The name of each chunk in Redis.
 
         Raises:
-            InvalidRequest: these are no keys.
+            InvalidRequest: a key has the wrong length.
         """
         if any(len(key) != KEY_BYTES for key in keys):
             raise InvalidRequest(f"a key has {KEY_BYTES} bytes")
@@ -307,10 +307,10 @@ class RedisDirectory:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """A block in which errors of the wire become the port's.
+        """A context that translates errors of the wire into those of the port.
 
         Raises:
-            StoreUnreachable: no answer came in time, or a server may do better later.
+            StoreUnreachable: no answer came in time, or a server has a transient error.
             StoreError: it refuses.
         """
         try:
@@ -330,7 +330,7 @@ class RedisDirectory:
 
 
 def _gets(names: Sequence[bytes]) -> bytes:
-    """A request for each value by itself."""
+    """A separate request for each value."""
     return b"".join([b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(name), name) for name in names])
 
 

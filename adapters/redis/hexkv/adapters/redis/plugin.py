@@ -1,4 +1,4 @@
-"""Tells hexkv about Redis. Imported at discovery, so it stays light."""
+"""Registers Redis with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from hexkv.adapters.redis._routes import Route
 
 _PATIENCE = 10.0
-"""Seconds after which a server that says nothing to the back door counts as gone."""
+"""Seconds after which a server that does not answer the back door counts as gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Servers:
-    """Where the servers are, and how to log in."""
+    """The addresses of the servers, and the login."""
 
     url: str = "redis://localhost:6379/0"
     """``redis[s]://host[:port][/database]`` or ``unix:///path[?db=database]``: no password."""
 
     topology: Literal["single", "cluster", "sentinel"] = "single"
-    """What is at the URL: the one server, a node of a cluster, or a sentinel."""
+    """The server at the URL: a single one, a node of a cluster, or a sentinel."""
 
     others: tuple[str, ...] = ()
     """More nodes or sentinels to begin with, each ``host:port``."""
 
     service: str = "mymaster"
-    """What sentinels call the master."""
+    """The sentinels' name of the master."""
 
     username: str = ""
     password: Secret = NO_SECRET
@@ -44,11 +44,11 @@ class _Servers:
     """File of the certificates that sign servers'; empty for the system's."""
 
     tls_certificate: FilePath = ""
-    """File of this client's certificate, where servers ask for one."""
+    """File of this client's certificate, if servers require one."""
 
     tls_key: FilePath = ""
     tls_verify: bool = True
-    """Whether a server's certificate must be signed and have the server's name."""
+    """True if a server's certificate must be signed and have the server's name."""
 
     prefix: str = "hexkv:"
     """Of every key."""
@@ -72,7 +72,7 @@ class _Servers:
             raise SettingError("tls_authorities", why)
 
     def route(self, patience: float) -> Route:
-        """The way to the servers, to which a connection is made in *patience* seconds.
+        """The route to the servers, with *patience* seconds to connect.
 
         Raises:
             ConfigError: a file cannot be used.
@@ -104,10 +104,10 @@ class RedisSettings(_Servers):
     """Settings of the store ``redis``."""
 
     ttl: float | None = None
-    """Seconds after which the server forgets a chunk that was not written again."""
+    """Seconds after which the server drops a chunk that was not written again; None: never."""
 
     connect_timeout: float = 1.0
-    """Seconds to wait for a connection, where the call's deadline does not come first."""
+    """Seconds to wait for a connection, if the call's deadline is not earlier."""
 
     def __post_init__(self) -> None:
         _Servers.__post_init__(self)
@@ -122,16 +122,16 @@ class DirectorySettings(_Servers):
     """Settings of the directory ``redis``."""
 
     prefix: str = "hexkv-directory:"
-    """Of every key; without braces, which mean something to a cluster."""
+    """Of every key; without braces, which have a meaning in a cluster."""
 
     ttl: float = 86_400.0
-    """Seconds after which an entry is forgotten; each node renews its own after half of them."""
+    """Seconds after which an entry expires; each node renews its own after half of them."""
 
     heartbeat: float = 1.0
     """Seconds between two signs of life of a node."""
 
     connect_timeout: float = 1.0
-    """Seconds to wait for a connection, where the call's deadline does not come first."""
+    """Seconds to wait for a connection, if the call's deadline is not earlier."""
 
     def __post_init__(self) -> None:
         _Servers.__post_init__(self)

@@ -29,7 +29,7 @@ from hexkv.ports import (
 T = TypeVar("T")
 
 _ROUNDS = 3
-"""How often a chunk is looked for where another server of a cluster says that it is."""
+"""The number of attempts for a chunk that servers of a cluster redirect."""
 
 _SETTLING = Failed(StoreUnreachable("the cluster's slots are on the move"))
 
@@ -37,13 +37,13 @@ _SETTLING = Failed(StoreUnreachable("the cluster's slots are on the move"))
 class RedisStore:
     """Keeps frames as string values, each under a prefix and its key.
 
-    Opens no connection before the first call, so that a server that is down delays nobody's
-    start. Every call takes a connection for itself.
+    Opens no connection before the first call, so that a server that is down does not delay the
+    start. Every call uses a connection of its own.
 
     Args:
         route: to the servers.
-        prefix: of every key; whatever else the servers hold is never looked at.
-        ttl: seconds after which the server forgets a chunk; ``None`` for never.
+        prefix: of every key; other keys on the servers are never read.
+        ttl: seconds after which the server drops a chunk; ``None`` for never.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RedisStore:
         told = [answer for answer in answers if isinstance(answer, bool)]
         if keys and not told:
             raise _worst(answers)
-        # What only a node knows that does not answer counts as absent.
+        # Chunks of a node that does not answer count as absent.
         return told if len(told) == len(keys) else [answer is True for answer in answers]
 
     def read(
@@ -90,7 +90,7 @@ class RedisStore:
     def _run(
         self, keys: Sequence[ChunkKey], command: Command[T], deadline: Deadline
     ) -> list[T | Failed | TimedOut]:
-        """What came of each chunk, wherever it is."""
+        """Run *command* on the servers of all chunks; return the answer for each chunk."""
         answers: Answers[T] = [None] * len(keys)
         try:
             tasks = self._route.split([self._prefix + key for key in keys], deadline)
@@ -122,7 +122,7 @@ def _attempt(
     answers: Answers[T],
     deadline: Deadline,
 ) -> None:
-    """Do something on *server*, and note what came of each chunk even if that failed."""
+    """Call *run* on *server*, and record an answer for each chunk even if that fails."""
     for i in which:
         answers[i] = None
     try:
@@ -136,14 +136,14 @@ def _attempt(
 
 
 def _is_doubtful(answer: object) -> bool:
-    """Whether another server may have to be found."""
+    """True if the servers must be looked up again."""
     if isinstance(answer, Failed):
         return isinstance(answer.error, StoreUnreachable)
     return isinstance(answer, TimedOut)
 
 
 def _worst(answers: Sequence[object]) -> StoreError:
-    """The error that speaks for a call of which nothing else can be said."""
+    """The error to raise for a call without any good answer."""
     for answer in answers:
         if isinstance(answer, Failed) and isinstance(answer.error, StoreError):
             return answer.error
