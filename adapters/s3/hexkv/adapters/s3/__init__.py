@@ -1,1 +1,1 @@
-"""S3 and what speaks like it as a tier: one object per chunk, from and into its block."""
+"""S3 and compatible services as a tier: one object per chunk, from and into its block."""

@@ -1,4 +1,4 @@
-"""What replies mean, in the vocabulary of the ports.
+"""Translates replies into the outcomes and errors of the ports.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 """
@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 from hexkv.ports import StoreError, StoreFull, StoreUnreachable
 
 LONGEST_TEXT = 8 << 20
-"""Bytes of XML that are read at most: a page of a thousand names has a tenth of it."""
+"""The most bytes of XML that are read: a page of a thousand names has a tenth of that."""
 
 _PASSING = frozenset(
     {
@@ -21,13 +21,13 @@ _PASSING = frozenset(
         "ConditionalRequestConflict",
         "InternalError",
         "OperationAborted",
-        "RequestTimeout",  # of the server's patience with a body, and a status of 400
+        "RequestTimeout",  # the server waited too long for a body; its status is 400
         "ServiceUnavailable",
         "SlowDown",
         "Throttling",
     }
 )
-"""Codes of a server that may do better later, whatever their status is."""
+"""Codes of transient errors, with any status."""
 
 _FULL = frozenset(
     {"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "ServiceQuotaExceeded"}
@@ -45,7 +45,7 @@ _ADVICE = {
 
 
 class Reply(NamedTuple):
-    """A reply that was received whole."""
+    """A reply, received completely."""
 
     status: int
     headers: Mapping[str, str]
@@ -53,15 +53,15 @@ class Reply(NamedTuple):
 
 
 class Absent(Exception):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class Changed(Exception):
-    """The object is not the one any more that its other parts are of."""
+    """The object was replaced since its other parts were read."""
 
 
 def refusal(reply: Reply) -> StoreError | Absent | Changed:
-    """What a reply says that does not do what was asked."""
+    """The error for a reply that refuses the request."""
     code, message = _reason(reply.text)
     if reply.status == 404 and code in ("", "NoSuchKey"):
         return Absent()
@@ -87,7 +87,7 @@ def _advice(reply: Reply) -> str:
 
 
 def _reason(text: bytes) -> tuple[str, str]:
-    """Code and message of an error's body, empty where it has none."""
+    """Code and message of an error's body; empty if it has none."""
     try:
         root = parsed(text)
     except StoreUnreachable:
@@ -96,7 +96,7 @@ def _reason(text: bytes) -> tuple[str, str]:
 
 
 def failed_after_all(text: bytes) -> bool:
-    """Whether the body of a reply of 200 is an error: completing an upload may end so."""
+    """True if the body of a reply of 200 is an error, as is possible when completing an upload."""
     return text.lstrip().startswith(b"<?xml") and parsed(text).tag.endswith("Error")
 
 
@@ -114,14 +114,14 @@ class Page(NamedTuple):
 
     objects: list[Listed]
     more: str
-    """What asks for the next page; empty if this is the last."""
+    """The continuation token of the next page; empty if this is the last."""
 
 
 def page(text: bytes) -> Page:
-    """A page as ListObjectsV2 gives it.
+    """Parse a page of ListObjectsV2.
 
     Raises:
-        StoreUnreachable: it is none.
+        StoreUnreachable: *text* is not one.
     """
     root = parsed(text)
     space = root.tag.removesuffix("ListBucketResult")
@@ -142,7 +142,7 @@ def page(text: bytes) -> Page:
 
 
 def word(text: bytes, name: str) -> str:
-    """What the element called *name* says, directly below the first one.
+    """The text of the element *name* directly below the root.
 
     Raises:
         StoreUnreachable: *text* is no XML, or has no such element.
@@ -154,7 +154,7 @@ def word(text: bytes, name: str) -> str:
 
 
 def parsed(text: bytes) -> ET.Element:
-    """The first element of *text*.
+    """The root element of *text*.
 
     Raises:
         StoreUnreachable: it is no XML, or defines entities, of which S3 has none.

@@ -1,4 +1,4 @@
-"""The two ways of moving an object's bytes, and what they have in common."""
+"""The common interface of the two ways to move an object's bytes."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import NamedTuple, Protocol
 from hexkv.ports import Deadline, ReadOutcome
 
 Room = Callable[[int], memoryview | None]
-"""Gives the memory for an object of so many bytes, or ``None`` where it is not wanted."""
+"""Returns the memory for an object of that many bytes, or ``None`` to refuse it."""
 
 
 class Parts(NamedTuple):
-    """When objects are moved in parts, side by side."""
+    """The sizes for moving objects in concurrent parts."""
 
     size: int
-    """Bytes of a part, but the last."""
+    """Bytes of each part but the last."""
 
     above: int
-    """Objects of more bytes than this are written so; all larger than a part are read so."""
+    """Objects larger than this are written in parts; all larger than a part are read in parts."""
 
 
 class Bodies(Protocol):
     """Moves whole objects. Safe from any thread."""
 
     def get(self, name: str, room: Room, deadline: Deadline) -> ReadOutcome:
-        """Read an object into the memory that *room* gives.
+        """Read an object into the memory that *room* returns.
 
         Raises:
-            OutOfTime: the deadline passed; nothing is written into that memory any more.
-            Absent: there is no such object.
+            OutOfTime: the deadline passed; nothing is written into that memory afterwards.
+            Absent: the object does not exist.
             StoreError: it could not be read.
         """
         ...
 
     def put(self, name: str, frame: memoryview, deadline: Deadline) -> None:
-        """Write an object, in place of what was there.
+        """Write an object, replacing an earlier one.
 
         Raises:
-            OutOfTime: the deadline passed; nobody looks at *frame* any more.
+            OutOfTime: the deadline passed; *frame* is not read afterwards.
             StoreError: it could not be written.
         """
         ...

@@ -1,4 +1,4 @@
-"""Where keys come from: the settings, or what is usual at Amazon's."""
+"""Sources of access keys: the settings, or Amazon's default chain."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hexkv.adapters.s3._signing import Credentials
 from hexkv.ports import AdapterUnavailable, Clock, Deadline, StoreError
 
 _FRESH = 60.0
-"""Seconds for which keys are used without asking again: awscrt renews them long before they end."""
+"""Seconds for which keys are reused: awscrt renews them long before they expire."""
 
 
 class Found(Protocol):
-    """What is used of awscrt's credentials."""
+    """The part of awscrt's credentials that is used."""
 
     access_key_id: str
     secret_access_key: str
@@ -24,28 +24,28 @@ class Found(Protocol):
 
 
 class Provider(Protocol):
-    """What is used of awscrt's providers."""
+    """The part of awscrt's providers that is used."""
 
     def get_credentials(self) -> Future[Found]:
-        """The keys, soon."""
+        """A future of the keys."""
         ...
 
 
 Source = Callable[[Deadline], Credentials]
-"""Gives the keys of now. Raises ``OutOfTime`` or a ``StoreError``."""
+"""Returns the current keys. Raises ``OutOfTime`` or a ``StoreError``."""
 
 
 def given(keys: Credentials) -> Source:
-    """Always *keys*."""
+    """A source that always returns *keys*."""
     return lambda _: keys
 
 
 class Chain:
-    """The first keys that any of the usual places has, renewed as they end.
+    """The first keys found in the default places, renewed before they expire.
 
     Args:
-        provider: looks for them.
-        clock: says when it is time to ask again.
+        provider: finds the keys.
+        clock: for the time to query the provider again.
     """
 
     def __init__(self, provider: Provider, clock: Clock) -> None:
@@ -64,7 +64,7 @@ class Chain:
             found = self._provider.get_credentials().result(time_left(deadline))
         except TimeoutError as error:
             raise OutOfTime from error
-        # Of any kind, by where it looked last.
+        # The exception's type depends on the place searched last.
         except Exception as error:
             raise StoreError(
                 f"no keys: none in the settings, and none in any of the usual places ({error})"
@@ -77,10 +77,10 @@ class Chain:
 
 
 def chain_provider() -> Provider:
-    """Looks in the environment, the shared files, the container and the machine, in this order.
+    """A provider that searches environment, shared files, container and machine, in this order.
 
     Raises:
-        AdapterUnavailable: awscrt is missing, which knows these places.
+        AdapterUnavailable: awscrt is missing, which implements the search.
     """
     need_awscrt("without access_key and secret_key, it has to look for them")
     from awscrt.auth import AwsCredentialsProvider
@@ -90,13 +90,13 @@ def chain_provider() -> Provider:
 
 
 def need_awscrt(why: str) -> None:
-    """See to it that awscrt is there.
+    """Check that awscrt is installed.
 
     Raises:
         AdapterUnavailable: it is not.
     """
     try:
-        import awscrt.s3  # noqa: F401 - only whether it can be
+        import awscrt.s3  # noqa: F401 - only to test the import
     except ImportError as error:
         raise AdapterUnavailable(
             "s3", f"awscrt is missing: {why}", "pip install hexkv-s3[crt]"

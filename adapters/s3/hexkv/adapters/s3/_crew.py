@@ -1,4 +1,4 @@
-"""Several requests at once: the caller's thread does its share, a few others help."""
+"""Makes several requests at once, on the caller's thread and a few others."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Crew:
-    """Threads that make the requests of a batch side by side; none before the first batch.
+    """Threads that make the requests of a batch concurrently; they start with the first batch.
 
     Args:
-        width: how many requests of all batches are made at once, beside the callers' own.
+        width: the number of requests of all batches at once, besides those on callers' threads.
     """
 
     def __init__(self, width: int) -> None:
@@ -24,10 +24,10 @@ class Crew:
         self._threads = ThreadPoolExecutor(width, "hexkv-s3") if width else None
 
     def each(self, count: int, do: Callable[[int], T]) -> list[T]:
-        """What *do* gives for every number below *count*, once all are done.
+        """Return the result of *do* for every number below *count*, once all are done.
 
-        The caller's thread takes one number after the other, and so does whoever has nothing
-        else to do; it waits for nobody who has not begun. So work may itself be shared out.
+        The caller's thread and all idle threads take one number after the other. The caller
+        does not wait for threads that have not begun, so that *do* may call this, too.
         """
         done: dict[int, T] = {}
         failures: list[BaseException] = []
@@ -60,6 +60,6 @@ class Crew:
         return [done[number] for number in range(count)]
 
     def close(self) -> None:
-        """Let the threads end with what they are doing. Calling it twice is allowed."""
+        """Let the threads end after their present requests. Calling it twice is allowed."""
         if self._threads is not None:
             self._threads.shutdown(wait=False)

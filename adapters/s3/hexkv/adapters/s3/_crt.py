@@ -1,7 +1,7 @@
-"""Objects over awscrt's client: parts, TLS and connections in C.
+"""Moves objects with awscrt's client: parts, TLS and connections in C.
 
-It hands bodies over piece by piece on threads of its own. Nothing it does can be waited for
-with a limit, so each call has its own, and what comes after that finds the memory locked.
+awscrt passes bodies in pieces on threads of its own. Its requests have no deadline, so each call
+stops waiting at its own, and callbacks after that no longer reach the memory.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 _LEAST_MEMORY = 256 << 20
 _TRIES = 3
-"""How often an object is begun anew that is replaced while its parts are read."""
+"""The number of attempts to read an object that is replaced while its parts are read."""
 
 
 class Empty(Exception):
-    """The object has no bytes, so that no range of it can be given."""
+    """The object has no bytes, so no range of it exists."""
 
 
 class Source:
-    """A body to send: what awscrt calls for the next piece of *frame*."""
+    """A body to send, from which awscrt reads the pieces of *frame*."""
 
     def __init__(self, frame: memoryview) -> None:
         self._frame: memoryview | None = frame
@@ -52,7 +52,7 @@ class Source:
         self._lock = Lock()
 
     def readinto(self, into: memoryview) -> int:
-        """Copy the next bytes. How many; 0 at the end."""
+        """Copy the next bytes and return their number; 0 at the end."""
         with self._lock:
             if self._frame is None:
                 raise BrokenPipeError("nobody waits for this upload any more")
@@ -62,7 +62,7 @@ class Source:
             return len(piece)
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, which awscrt asks for only where there is no :meth:`readinto`."""
+        """Return the next bytes; awscrt calls it only if there is no :meth:`readinto`."""
         with self._lock:
             left = b"" if self._frame is None else self._frame[self._place :]
             piece = bytes(left if size < 0 else left[:size])
@@ -70,20 +70,20 @@ class Source:
             return piece
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go elsewhere. Where that is."""
+        """Set the position and return it."""
         with self._lock:
             size = 0 if self._frame is None else len(self._frame)
             self._place = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._place}.get(whence, size)
             return self._place
 
     def let_go(self) -> None:
-        """Nothing of the frame is looked at from now on."""
+        """Release the frame, which is not read from now on."""
         with self._lock:
             self._frame = None
 
 
 class Target:
-    """A body to receive, once its head has said how large it is."""
+    """A body to receive, into memory that is requested once its headers give the size."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -95,7 +95,7 @@ class Target:
         self.size: int | None = None
 
     def on_headers(self, status_code: int, headers: Sequence[tuple[str, str]]) -> None:
-        """The first thing that awscrt calls: room is taken."""
+        """Request the memory; awscrt calls this first."""
         if status_code not in (200, 206):
             return
         found = {name.lower(): value for name, value in headers}
@@ -113,7 +113,7 @@ class Target:
             raise BufferError("there is no room for this object")
 
     def on_body(self, chunk: bytes, offset: int) -> None:
-        """What awscrt calls with each piece: copied to where it belongs."""
+        """Copy a piece to its place; awscrt calls this with each one."""
         with self._lock:
             if self._over or self._into is None:
                 raise BrokenPipeError("nobody waits for this object any more")
@@ -123,7 +123,7 @@ class Target:
             self._got += len(chunk)
 
     def let_go(self) -> bool:
-        """Nothing is written into the memory from now on. Whether all of it was."""
+        """Release the memory, which is not written from now on; return True if all of it was."""
         with self._lock:
             self._over = True
             whole = self._into is not None and self._got == len(self._into)
@@ -136,11 +136,11 @@ class CrtBodies:
 
     Args:
         endpoint: of the bucket.
-        keys: that sign; ``None`` for those of the usual places.
+        keys: for the signatures; ``None`` for those of the default chain.
         parts: how objects are split.
         connections: at once, at most.
         patience: seconds to wait for a connection.
-        trust: whom to believe.
+        trust: the certificates to accept.
 
     Raises:
         ConfigError: the authorities cannot be read.
@@ -223,7 +223,7 @@ class CrtBodies:
         deadline: Deadline,
         target: Target | None = None,
     ) -> None:
-        """Make a request, and wait for its end or the deadline's."""
+        """Make a request, and wait until it ends or the deadline passes."""
         if deadline.expired:
             raise OutOfTime
         on_headers, on_body = _callbacks(target)
@@ -236,7 +236,8 @@ class CrtBodies:
             self._running.add(running)
         ended: Future[None] = running.finished_future
         try:
-            # Not result(), which raises it here: awscrt keeps errors for ever, and so our frames.
+            # Not result(), which would raise it: awscrt keeps errors for ever, and with them
+            # frames.
             error = ended.exception(deadline.remaining())
         except TimeoutError as late:
             raise OutOfTime from late
@@ -249,7 +250,7 @@ class CrtBodies:
             raise self._meant(error.with_traceback(None)) from error
 
     def _meant(self, error: BaseException) -> Exception:
-        """What an exception of awscrt's stands for; another one, which it does not keep."""
+        """The error for an exception of awscrt: always a new object, which awscrt does not keep."""
         from awscrt.exceptions import AwsCrtError
         from awscrt.s3 import S3ResponseError
 
@@ -276,7 +277,7 @@ class CrtBodies:
 def _callbacks(
     target: Target | None,
 ) -> tuple[Callable[..., None] | None, Callable[..., None] | None]:
-    """What awscrt calls. It passes names, and may pass more of them one day."""
+    """The callbacks for awscrt, which passes keyword arguments and may add some."""
     if target is None:
         return None, None
 
@@ -346,7 +347,7 @@ def _client(
         multipart_upload_threshold=parts.above + 1,
         memory_limit=max(_LEAST_MEMORY, 8 * parts.size),
         max_active_connections_override=connections,
-        # Whether and when to try again is the core's to say.
+        # The core decides about retries.
         retry_config=S3RetryConfig(retry_mode=S3RetryMode.NONE),
         connect_timeout_ms=max(1, round(patience * 1000)),
     )

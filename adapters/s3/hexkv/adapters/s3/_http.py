@@ -17,17 +17,17 @@ from hexkv.ports import Clock, Deadline, StoreUnreachable
 _NOTHING: Mapping[str, str] = {}
 _EMPTY = memoryview(b"")
 _SETTLED = 0.2
-"""Seconds to wait for what a server said before it hung up on a body."""
+"""Seconds to wait for the reply of a server that closed the connection during a body."""
 
 
 class Http:
-    """Asks an endpoint, and answers with what it said. Safe from any thread.
+    """Sends requests to an endpoint and receives the replies. Safe from any thread.
 
     Args:
         endpoint: of the bucket.
         pool: connections to it.
-        source: of the keys that sign.
-        clock: dates the signatures.
+        source: of the keys for signatures.
+        clock: for the dates of signatures.
     """
 
     def __init__(self, endpoint: Endpoint, pool: Pool[Wire], source: Source, clock: Clock) -> None:
@@ -48,7 +48,7 @@ class Http:
         headers: Mapping[str, str] = _NOTHING,
         body: memoryview = _EMPTY,
     ) -> Iterator[tuple[Head, Wire]]:
-        """Ask, and look at the reply's body while the block lasts.
+        """Send a request; the reply's body can be received within the block.
 
         Args:
             method: in capitals.
@@ -56,12 +56,12 @@ class Http:
             deadline: of all of it.
             query: parameters.
             headers: that are not signed.
-            body: what is sent, if anything.
+            body: the bytes to send, if any.
 
         Raises:
             OutOfTime: the deadline passed.
             StoreUnreachable: the server cannot be reached, or does not speak HTTP.
-            StoreError: there are no keys, or the store was closed.
+            StoreError: no keys were found, or the store was closed.
         """
         path, asked = self.endpoint.path(name), query_of(query)
         keys = self.source(deadline)
@@ -76,8 +76,8 @@ class Http:
                 try:
                     reply = _answered(wire, head, body, deadline, bodiless=method == "HEAD")
                 except StoreUnreachable:
-                    # A server may end a connection that it has kept long enough, just as the
-                    # next request is on its way (RFC 9112, 9.3.1).
+                    # A server may close an idle connection just when the next request is sent
+                    # (RFC 9112, 9.3.1).
                     if fresh or not wire.ended_early or method == "POST":
                         raise
                     continue
@@ -94,7 +94,7 @@ class Http:
         headers: Mapping[str, str] = _NOTHING,
         body: memoryview = _EMPTY,
     ) -> Reply:
-        """Ask, and receive all of a reply that is not about bulk: see :meth:`exchange`."""
+        """Send a request and receive a small reply completely: see :meth:`exchange`."""
         with self.exchange(method, name, deadline, query=query, headers=headers, body=body) as (
             head,
             wire,
@@ -112,7 +112,7 @@ def _answered(
     try:
         wire.send(head, body, deadline)
     except StoreUnreachable as broken:
-        # A server that refuses a body says so, and hangs up before it has read it.
+        # A server that refuses a body replies, and closes the connection before it has read it.
         early = Deadline(deadline.clock, min(deadline.at, deadline.clock.now() + _SETTLED))
         try:
             reply = wire.head(early)
@@ -125,5 +125,5 @@ def _answered(
 
 
 def told(head: Head, wire: Wire, deadline: Deadline) -> Reply:
-    """The whole of a reply that has some text for a body, or none."""
+    """Receive a complete reply with a body of text, or without one."""
     return Reply(head.status, head.headers, wire.text(LONGEST_TEXT, deadline))

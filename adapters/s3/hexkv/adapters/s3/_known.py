@@ -1,4 +1,4 @@
-"""What was last heard about objects, for a short time: so that a lookup need not ask again."""
+"""A short-lived cache of the presence of objects, which saves requests of lookups."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hexkv.adapters.net.errors import OutOfTime, time_left
 from hexkv.ports import ChunkKey, Clock, Deadline
 
 _MOST = 1 << 16
-"""Objects remembered: some ten megabytes."""
+"""Objects remembered: about ten megabytes."""
 
 
 class Lives(NamedTuple):
-    """How many seconds an answer counts; 0 for not at all."""
+    """Seconds for which an answer counts; 0 for not at all."""
 
     present: float
     absent: float
 
 
 class Change:
-    """The changes of one object that are under way, or wait for their turn."""
+    """The changes of one object that are under way or wait for the lock."""
 
     __slots__ = ("here", "lock", "users")
 
@@ -31,19 +31,19 @@ class Change:
         self.lock = Lock()
         self.users = 0
         self.here: bool | None = None
-        """Whether there is an object now; ``None`` where nobody can say."""
+        """True if the object exists after the change; ``None`` if that is unknown."""
 
 
 class Known:
-    """Whether objects are there, as far as was heard lately. Safe from any thread.
+    """The recently observed presence of objects. Safe from any thread.
 
-    Only lookups believe it. A read always asks, so what others deleted is a miss at worst;
-    what others wrote is one for as long as an absence is remembered.
+    Only lookups use it. A read always asks the server, so an object that others deleted is a miss
+    at worst; one that others wrote is a miss for as long as its absence is remembered.
 
     Args:
-        clock: says when an answer has become old.
-        lives: how long that takes.
-        most: answers that are remembered at most.
+        clock: for the age of answers.
+        lives: the seconds for which answers count.
+        most: the number of answers remembered at most.
     """
 
     def __init__(self, clock: Clock, lives: Lives, most: int = _MOST) -> None:
@@ -57,28 +57,28 @@ class Known:
 
     @property
     def turn(self) -> int:
-        """To be noted before a question is asked, and given back with the answer."""
+        """A number to read before a request, and to pass to :meth:`hear` with its answer."""
         return self._turn
 
     def ask(self, key: ChunkKey) -> bool | None:
-        """Whether the object is there; ``None`` if that has to be asked."""
+        """True if the object exists, False if not; ``None`` if the server must be asked."""
         heard = self._heard.get(key)
         if heard is None or self._clock.now() >= heard[1]:
             return None
         return heard[0]
 
     def hear(self, key: ChunkKey, here: bool, turn: int) -> None:
-        """Remember an answer to what was asked at *turn*, unless this store changed since."""
+        """Remember the answer to a request made at *turn*, unless this store made changes since."""
         with self._lock:
-            # The answer may be older than a change of our own. Whose object that was does not
-            # matter: it costs one more question. And one that is under way may be seen by others
-            # before it ends, after which nobody may be told what was before.
+            # The answer may be older than a change by this store. A change of another object
+            # discards it, too, at the cost of one more request. And others may see a change under
+            # way before it ends, after which lookups must not return the state before it.
             if turn == self._turn and key not in self._under_way:
                 self._keep(key, here)
 
     @contextmanager
     def changing(self, key: ChunkKey, deadline: Deadline) -> Iterator[Change]:
-        """While this store changes an object: one change at a time, and nothing is remembered.
+        """A block in which this store changes an object: one at a time, and nothing is remembered.
 
         Raises:
             OutOfTime: another change of it did not end before the deadline.
@@ -103,7 +103,7 @@ class Known:
                     del self._under_way[key]
 
     def _forget(self, key: ChunkKey, here: bool | None = None) -> None:
-        """Answers that are under way are old already; *here* is what counts from now on."""
+        """Discard answers under way as outdated; remember *here* from now on, unless None."""
         with self._lock:
             self._turn += 1
             self._heard.pop(key, None)

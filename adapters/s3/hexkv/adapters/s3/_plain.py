@@ -1,4 +1,4 @@
-"""Objects over our own connections: from and into memory with one system call, if all goes well."""
+"""Moves objects over our own connections: between memory and socket, at best in one system call."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from hexkv.ports import (
 )
 
 _TRIES = 3
-"""How often an object is begun anew that is replaced while its parts are read."""
+"""The number of attempts to read an object that is replaced while its parts are read."""
 
 
 class PlainBodies:
-    """Moves objects over *http*, those that are large in parts.
+    """Moves objects over *http*, large ones in parts.
 
     Args:
-        http: asks.
-        crew: makes requests side by side.
-        parts: what is large.
+        http: sends the requests.
+        crew: makes requests concurrently.
+        parts: the sizes for moving in parts.
     """
 
     def __init__(self, http: Http, crew: Crew, parts: Parts) -> None:
@@ -58,7 +58,7 @@ class PlainBodies:
         _must(self._http.ask("PUT", name, deadline, body=frame))
 
     def get_range(self, name: str, start: int, into: memoryview, deadline: Deadline) -> ReadOutcome:
-        """Read so many bytes from *start* on as *into* has, which are not none."""
+        """Fill *into*, which is not empty, with the object's bytes from *start* on."""
         headers = _range(start, len(into))
         with self._http.exchange("GET", name, deadline, headers=headers) as (head, wire):
             if head.status == 416 or (head.status == 206 and wire.size != len(into)):
@@ -70,10 +70,10 @@ class PlainBodies:
             raise _wrong(head, wire, deadline)
 
     def close(self) -> None:
-        return  # its connections are not its own
+        return  # the connections are not owned by this object
 
     def _get(self, name: str, room: Room, deadline: Deadline) -> ReadOutcome:
-        """Read what fits into one part; once its size is known, the others beside it."""
+        """Read the first part, and, once the size is known, the other parts concurrently."""
         headers = _range(0, self._parts.size)
         with self._http.exchange("GET", name, deadline, headers=headers) as (head, wire):
             if head.status == 416:  # an empty object has no first byte
@@ -139,7 +139,7 @@ class PlainBodies:
             if failed_after_all(ended.text):
                 raise StoreUnreachable(f"an upload did not end well: {ended.text[:200]!r}")
         except (OutOfTime, StoreError):
-            # Out of time nobody waits for this either: the bucket's rules remove what is left.
+            # After the deadline this fails at once: the bucket's lifecycle rules remove the rest.
             with suppress(OutOfTime, StoreError):
                 self._http.ask("DELETE", name, deadline, query=upload)
             raise
@@ -160,7 +160,7 @@ def _must(reply: Reply) -> Reply:
 
 
 def _wrong(head: Head, wire: Wire, deadline: Deadline) -> Exception:
-    """What a reply says that is not the bytes that were asked for."""
+    """The error for a reply without the requested bytes."""
     if head.status < 300:
         wire.stream.abort()
         return StoreUnreachable(f"the server answered {head.status} to a read of a range")
@@ -168,11 +168,11 @@ def _wrong(head: Head, wire: Wire, deadline: Deadline) -> Exception:
 
 
 def _sizes(head: Head, wire: Wire, deadline: Deadline) -> tuple[int, int]:
-    """Bytes of the object, and of it in this reply, which begins with the first."""
+    """The bytes of the object, and those in this reply, which begins with the first byte."""
     here = wire.size
     if head.status not in (200, 206) or here is None:
         raise _wrong(head, wire, deadline)
-    if head.status == 200:  # a server that knows no ranges gives all of it
+    if head.status == 200:  # a server without ranges sends all of it
         return here, here
     size = head.headers.get("content-range", "").rpartition("/")[2]
     if not _is_number(size) or _first_byte(head) != 0 or int(size) < here:
@@ -182,7 +182,7 @@ def _sizes(head: Head, wire: Wire, deadline: Deadline) -> tuple[int, int]:
 
 
 def _first_byte(head: Head) -> int | None:
-    """Where the range in this reply begins; ``None`` if it does not say."""
+    """The start of the range in this reply; ``None`` if it has no such header."""
     said = head.headers.get("content-range", "").removeprefix("bytes ").partition("-")[0]
     return int(said) if _is_number(said) else None
 

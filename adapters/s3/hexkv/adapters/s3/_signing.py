@@ -1,4 +1,4 @@
-"""AWS Signature Version 4: what proves to a server who asks.
+"""AWS Signature Version 4, which authenticates requests.
 
 Bodies are not signed (``UNSIGNED-PAYLOAD``): a digest of 32 MiB costs more than sending them,
 and the core verifies every frame that it reads.
@@ -19,19 +19,19 @@ UNSIGNED = "UNSIGNED-PAYLOAD"
 
 
 class Credentials(NamedTuple):
-    """Who asks. Never printed: its parts are secrets."""
+    """The access keys of the client. Never printed: they are secrets."""
 
     access_key: str
     secret_key: str
     token: str = ""
-    """Of a session that will end; empty for keys that last."""
+    """Of a temporary session; empty for permanent keys."""
 
     def __repr__(self) -> str:
         return "Credentials(...)"
 
 
 class Scope(NamedTuple):
-    """What a signature is good for."""
+    """The scope of a signature."""
 
     day: str
     """``YYYYMMDD``, in UTC."""
@@ -44,7 +44,7 @@ class Scope(NamedTuple):
 
 
 def query_of(parameters: Mapping[str, str]) -> str:
-    """The query string of *parameters*, ordered and encoded as it is signed."""
+    """The query string of *parameters*, in the order and encoding of the signature."""
     pairs = sorted(
         (quote(name, safe="-_.~"), quote(v, safe="-_.~")) for name, v in parameters.items()
     )
@@ -65,13 +65,13 @@ def signature(
 
     Args:
         key: from :func:`signing_key`.
-        scope: what *key* was derived for.
-        when: ``YYYYMMDDTHHMMSSZ``, as the request says it.
+        scope: of *key*.
+        when: ``YYYYMMDDTHHMMSSZ``, as in the request.
         method: in capitals.
         path: percent-encoded.
         query: from :func:`query_of`.
-        headers: those that are signed: names in small letters, in order.
-        payload: SHA-256 of the body in hexadecimal, or that it is not signed.
+        headers: the signed ones: names in lower case, sorted.
+        payload: SHA-256 of the body in hexadecimal, or ``UNSIGNED-PAYLOAD``.
     """
     lines = "".join([f"{name}:{value}\n" for name, value in headers.items()])
     request = f"{method}\n{path}\n{query}\n{lines}\n{';'.join(headers)}\n{payload}"
@@ -99,10 +99,10 @@ class Signer:
     def headers(
         self, who: Credentials, now: float, method: str, path: str, query: str
     ) -> dict[str, str]:
-        """The headers that make the request *who*'s, the host's among them.
+        """The headers that authenticate a request of *who*, including ``Host``.
 
         Args:
-            who: asks.
+            who: the client's keys.
             now: wall-clock seconds.
             method: in capitals.
             path: percent-encoded.
@@ -121,7 +121,7 @@ class Signer:
         return signed
 
     def _key(self, who: Credentials, scope: Scope) -> bytes:
-        # One tuple, replaced whole: a thread that loses a race derives the key once more.
+        # One tuple, replaced as a whole: a thread that loses a race derives the key once more.
         last = self._last
         if last is None or last[:2] != (who, scope):
             last = self._last = (who, scope, signing_key(who.secret_key, scope))

@@ -1,7 +1,6 @@
 """HTTP/1.1 over a stream: bodies from, and into, the caller's memory.
 
-A body is received straight into the memory that it is for, but for what comes in one piece
-with the headers.
+A body is received directly into its memory, except bytes that arrive together with the headers.
 
 RFC 9112.
 """
@@ -15,12 +14,12 @@ from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Deadline, StoreUnreachable
 
 _AHEAD = 4 << 10
-"""Bytes asked for where a line is expected: so many of a body are copied, at most."""
+"""Bytes to read where a line is expected: the most bytes of a body that are copied."""
 
 _LONGEST_HEAD = 32 << 10
 _MOST_DIGITS = 15
 _SHOWN = 40
-"""Bytes of what is no reply that messages show."""
+"""Bytes of an invalid reply that messages show."""
 
 
 class Head(NamedTuple):
@@ -28,7 +27,7 @@ class Head(NamedTuple):
 
     status: int
     headers: dict[str, str]
-    """Names in small letters."""
+    """Names in lower case."""
 
 
 class Wire:
@@ -40,26 +39,26 @@ class Wire:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self._left: int | None = 0
-        """Bytes of the body still to come; ``None`` for as many as there are."""
+        """Bytes of the body still to come; ``None`` if unknown."""
         self._chunked = False
         self._lasting = True
         self._replies = 0
         self._before = 0
-        """Bytes that had come before the last request."""
+        """Bytes received before the last request."""
 
     @property
     def free(self) -> bool:
-        """True if the reply was taken whole, and the server stays."""
+        """True if the reply was received completely and the server keeps the connection open."""
         return self._left == 0 and self._lasting and self.stream.drained
 
     def reusable(self, *, well: bool) -> bool:
-        """As :attr:`free`: a refusal that was taken whole raises, and does no harm."""
+        """As :attr:`free`: a refusal raises, but does no harm if it was received completely."""
         del well
         return self.free
 
     @property
     def ended_early(self) -> bool:
-        """True if it has served others well, and nothing at all came for the last request."""
+        """True if it has answered earlier requests, and nothing at all came for the last one."""
         return self._replies > 0 and self.stream.received == self._before
 
     def send(self, head: bytes, body: memoryview, deadline: Deadline) -> None:
@@ -73,7 +72,7 @@ class Wire:
 
         Args:
             deadline: of the reply.
-            bodiless: whether the request was one whose reply never has a body.
+            bodiless: True if the reply to the request never has a body.
         """
         self._left = None  # until it is known
         while True:
@@ -100,11 +99,11 @@ class Wire:
 
     @property
     def size(self) -> int | None:
-        """Bytes of the body still to come, where the server said it."""
+        """Bytes of the body still to come; ``None`` if unknown."""
         return self._left
 
     def fill(self, into: memoryview, deadline: Deadline) -> None:
-        """Receive the next so many bytes of a body whose length is known.
+        """Fill *into* with the next bytes of a body of known length.
 
         Raises:
             StoreUnreachable: the body is shorter.
@@ -115,7 +114,7 @@ class Wire:
         self._left -= len(into)
 
     def text(self, most: int, deadline: Deadline) -> bytes:
-        """Receive the rest of the body: for what is about objects, not for objects.
+        """Receive the rest of the body: for replies other than objects.
 
         Raises:
             StoreUnreachable: it has more than *most* bytes.
@@ -143,7 +142,7 @@ class Wire:
         return bytes(body)
 
     def _until(self, end: bytes, deadline: Deadline) -> bytes:
-        """Everything up to and with *end*."""
+        """Receive everything up to and including *end*."""
         found = self.stream.take_until(end, _LONGEST_HEAD, deadline, ahead=_AHEAD)
         if found is None:
             raise garbled(self.stream.take_some(_SHOWN, deadline))
@@ -151,7 +150,7 @@ class Wire:
 
 
 def garbled(text: bytes) -> BadMessage:
-    """For replies that are none: the connection must not be used again."""
+    """The error for an invalid reply: the connection must not be used again."""
     return BadMessage(f"the server does not speak HTTP/1.1: {text[:_SHOWN]!r}")
 
 
@@ -166,7 +165,7 @@ def _parsed(text: bytes) -> Head:
     for line in lines:
         name, colon, value = line.partition(":")
         name, value = name.lower(), value.strip()
-        # Two lengths are how one reply is made to look like two.
+        # Two different lengths could make one reply look like two (response splitting).
         if not colon or (name == "content-length" and headers.get(name, value) != value):
             raise garbled(text)
         headers[name] = value

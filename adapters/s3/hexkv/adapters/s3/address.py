@@ -1,4 +1,4 @@
-"""Where objects are: the bucket and prefix of a URL, and the server that has them."""
+"""Addresses of objects: the bucket and prefix of a URL, and the server of the bucket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The bucket, and what the names of all objects in it begin with."""
+    """The bucket, and the prefix of all object names in it."""
 
     bucket: str
     prefix: str
@@ -28,7 +28,7 @@ class Location:
         """The location of ``s3://bucket`` or ``s3://bucket/prefix``.
 
         Raises:
-            ValueError: *url* is no such thing.
+            ValueError: *url* has another form.
         """
         split = urlsplit(url)
         if split.scheme != "s3" or "@" in split.netloc:
@@ -42,17 +42,17 @@ class Location:
         prefix = split.path.strip("/")
         if not prefix.isprintable() or len(prefix.encode()) > 512:
             raise ValueError("a prefix is printable, and has 512 bytes at most")
-        # Servers and proxies on the way disagree about what such paths mean.
+        # Servers and proxies interpret such paths differently.
         if prefix and {"", ".", ".."} & set(prefix.split("/")):
             raise ValueError("no part of a prefix is empty, '.' or '..'")
         return cls(split.netloc, f"{prefix}/" if prefix else "")
 
     def name(self, key: ChunkKey) -> str:
-        """What the chunk's object is called."""
+        """The name of the chunk's object."""
         return self.prefix + key.hex()
 
     def key(self, name: str) -> ChunkKey | None:
-        """The chunk whose object is called *name*, if it is one of ours."""
+        """The key of the chunk whose object is *name*; None if it is not one of this store."""
         bare = name.removeprefix(self.prefix)
         if not name.startswith(self.prefix) or not _NAME.fullmatch(bare):
             return None
@@ -68,22 +68,22 @@ class Endpoint:
     tls: bool
 
     authority: str
-    """What the ``Host`` header says: the port is in it where it is not the usual one."""
+    """The value of the ``Host`` header, with the port unless it is the default one."""
 
     root: str
-    """What the path of every object begins with: ``/``, or the bucket as well."""
+    """The beginning of every object's path: ``/``, or the bucket as well."""
 
     region: str
 
     @classmethod
     def of(cls, location: Location, url: str, region: str, *, by_path: bool | None) -> Endpoint:
-        """The endpoint at *url*, or Amazon's of *region* where that is empty.
+        """The endpoint at *url*, or Amazon's of *region* if that is empty.
 
         Args:
-            location: whose bucket is asked for.
+            location: names the bucket.
             url: ``http[s]://host[:port]``, or empty.
-            region: what requests are signed for.
-            by_path: whether the bucket is in the path; otherwise it is in the host's name.
+            region: for signatures.
+            by_path: True for the bucket in the path, False for it in the host name.
                 ``None``: in the path, except at Amazon's.
 
         Raises:
@@ -114,9 +114,9 @@ class Endpoint:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address on which it listens."""
         return Address(self.host, self.port)
 
     def path(self, name: str) -> str:
-        """The path of the object called *name*, or of the bucket if that is empty."""
+        """The path of the object *name*, or of the bucket if that is empty."""
         return self.root + quote(name, safe="/-_.~")

@@ -1,4 +1,4 @@
-"""A bucket's objects without the store: for contracts, which must not ask what they check."""
+"""A bucket's objects without the store, for contracts, which must not use the store they check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hexkv.adapters.s3.address import Location
 from hexkv.ports import ChunkKey, Clock, Deadline, StoreError, StoreUnreachable
 
 _PATIENCE = 10.0
-"""Seconds after which a server that says nothing counts as gone."""
+"""Seconds after which a server that does not answer counts as gone."""
 
 _NOTHING = memoryview(b"")
 
@@ -19,8 +19,8 @@ class BackDoor:
 
     Args:
         location: the bucket and the prefix.
-        http: asks; closed with this.
-        clock: for the patience.
+        http: sends the requests; closed with this.
+        clock: for the timeout.
     """
 
     def __init__(self, location: Location, http: Http, clock: Clock) -> None:
@@ -29,12 +29,12 @@ class BackDoor:
         self._clock = clock
 
     def get(self, key: ChunkKey) -> bytes | None:
-        """The frame of *key*, as the bucket has it: a small one, for all of it is copied."""
+        """The frame of *key*, as the bucket has it: for small ones, because all of it is copied."""
         reply = self._ask("GET", self._location.name(key))
         return None if reply.status == 404 else _done(reply).text
 
     def put(self, key: ChunkKey, frame: bytes) -> None:
-        """Make the bucket hold *frame*."""
+        """Store *frame* in the bucket."""
         _done(self._ask("PUT", self._location.name(key), body=memoryview(frame)))
 
     def keys(self) -> set[ChunkKey]:
@@ -69,7 +69,7 @@ class BackDoor:
 
 
 def _done(reply: Reply) -> Reply:
-    """*reply*, if it is what was asked for.
+    """Return *reply* if the request succeeded.
 
     Raises:
         StoreError: it is not.

@@ -1,4 +1,4 @@
-"""Tells hexkv about S3. Imported at discovery, so it stays light."""
+"""Registers S3 with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -33,43 +33,44 @@ class S3Settings:
     """``http[s]://host[:port]`` of any S3; empty for Amazon's of the region."""
 
     region: str = "us-east-1"
-    """What requests are signed for."""
+    """The region for signatures."""
 
     path_style: bool | None = None
-    """Whether the bucket is in the path, not in the host's name; ``None``: not at Amazon's."""
+    """True: the bucket is in the path; False: in the host name; ``None``: path, but not at
+    Amazon's."""
 
     access_key: Secret = NO_SECRET
-    """With the next: who asks. Empty: whoever the usual places say, which awscrt knows."""
+    """The access key; with the next. Empty: the keys of Amazon's default chain, by awscrt."""
 
     secret_key: Secret = NO_SECRET
     session_token: Secret = NO_SECRET
 
     client: Literal["auto", "http", "awscrt"] = "auto"
-    """What moves frames: ``http`` of our own, or ``awscrt``. ``auto``: ``http``."""
+    """The client that moves frames: our own ``http``, or ``awscrt``. ``auto``: ``http``."""
 
     tls_authorities: FilePath = ""
     """File of the certificates that sign servers'; empty for the system's."""
 
     tls_verify: bool = True
-    """Whether a server's certificate must be signed and have the server's name."""
+    """True if a server's certificate must be signed and have the server's name."""
 
     connections: int = 16
     """Connections at once, at most."""
 
     connect_timeout: float = 1.0
-    """Seconds to wait for a connection, where the call's deadline does not come first."""
+    """Seconds to wait for a connection, if the call's deadline is not earlier."""
 
     part_size: int = 64 * _MIB
-    """Bytes of a part, where frames are moved in parts."""
+    """Bytes of a part, if frames are moved in parts."""
 
     multipart_threshold: int = 64 * _MIB
     """Larger frames are written in parts; those larger than a part are read in parts."""
 
     present_ttl: float = 30.0
-    """Seconds for which lookups believe that a chunk is there."""
+    """Seconds for which lookups remember that a chunk exists."""
 
     absent_ttl: float = 1.0
-    """Seconds for which lookups believe that it is not."""
+    """Seconds for which lookups remember that a chunk is absent."""
 
     def __post_init__(self) -> None:
         with about("url"):

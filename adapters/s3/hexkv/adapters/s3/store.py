@@ -41,17 +41,17 @@ _SCAN_PATIENCE = 30.0
 class S3Store:
     """Keeps frames as objects, each called by its key in hexadecimal below a prefix.
 
-    Opens no connection before the first call, so that a server that is down delays nobody's
-    start. The requests of a batch are made side by side.
+    Opens no connection before the first call, so that a server that is down does not delay the
+    start. The requests of a batch are made concurrently.
 
     Args:
-        location: the bucket and the prefix; nothing else in the bucket is looked at.
-        http: asks for everything that is not bulk.
+        location: the bucket and the prefix; other objects in the bucket are never read.
+        http: for all requests without frames.
         plain: reads ranges.
         bodies: moves whole frames.
-        crew: makes requests side by side.
-        known: what was heard lately.
-        clock: for the patience of a scan.
+        crew: makes requests concurrently.
+        known: the recently observed presence of objects.
+        clock: for the timeout of a scan.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class S3Store:
 
     @property
     def shared(self) -> bool:
-        """Any number of hosts may use a bucket."""
+        """True: any number of hosts may use a bucket."""
         return True
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
@@ -88,7 +88,7 @@ class S3Store:
         failures: list[StoreError] = []
 
         def ask(number: int) -> bool:
-            # Once the server is not reached, the rest would most likely fail as slowly.
+            # Once the server is unreachable, the rest would probably fail as slowly.
             if any(isinstance(failure, StoreUnreachable) for failure in failures):
                 return False
             try:
@@ -102,7 +102,7 @@ class S3Store:
         told = self._crew.each(len(unknown), ask)
         if failures and not any(told):
             raise failures[0]
-        # What could not be asked counts as absent, and is asked again next time.
+        # Chunks without an answer count as absent, and are asked for again next time.
         found = dict(zip(unknown, told, strict=True))
         return [found[k] if a is None else a for k, a in zip(keys, answers, strict=True)]
 
@@ -114,7 +114,7 @@ class S3Store:
 
         def get(number: int) -> ReadOutcome:
             def room(size: int) -> memoryview | None:
-                # The core expects one thread of a call to ask.
+                # The core expects calls of ``room`` from one thread at a time.
                 with one_at_a_time:
                     given = sink.room(number, size)
                 return None if given is None else given.cast("B")
@@ -130,7 +130,7 @@ class S3Store:
     ) -> ReadOutcome:
         self._must_be_open()
         name, into = self._location.name(key), into.cast("B")
-        if not len(into):  # there is no range of no bytes
+        if not len(into):  # HTTP has no range of no bytes
             return self._heard(key, lambda: Hit(0) if self._present(key, deadline) else Miss())
         return self._heard(key, lambda: self._plain.get_range(name, start, into, deadline))
 
@@ -161,7 +161,7 @@ class S3Store:
         def forget(number: int) -> bool:
             key = unique[number]
             with self._known.changing(key, deadline) as change:
-                # A server answers the same whether there was something to delete.
+                # A server's answer does not show that there was an object to delete.
                 here = self._asked(key, deadline)
                 if here:
                     self._remove(key, deadline)
@@ -204,7 +204,7 @@ class S3Store:
         self._crew.close()
 
     def _heard(self, key: ChunkKey, get: Callable[[], ReadOutcome]) -> ReadOutcome:
-        """What *get* brings, remembered for lookups as far as it says whether there is a chunk."""
+        """Return the outcome of *get*; remember for lookups if it shows the chunk's presence."""
         turn = self._known.turn
         try:
             outcome = get()
@@ -224,7 +224,7 @@ class S3Store:
         return here
 
     def _asked(self, key: ChunkKey, deadline: Deadline) -> bool:
-        """Whether the object is there, by the server's own word."""
+        """Ask the server: return True if the object exists."""
         reply = self._http.ask("HEAD", self._location.name(key), deadline)
         if reply.status == 200:
             self._bucket_seen = True
@@ -241,7 +241,7 @@ class S3Store:
             raise _as_failure(refusal(reply))
 
     def _pages(self, start: bytes, deadline: Callable[[], Deadline]) -> Iterator[Sequence[Entry]]:
-        """List the chunks of which the keys begin with *start*, each page by a deadline."""
+        """List the chunks whose keys begin with *start*, each page by its own deadline."""
         whole = self._location.prefix + start.hex()
         query = {"list-type": "2", "prefix": whole, "max-keys": "1000"}
         while True:
@@ -259,7 +259,7 @@ class S3Store:
             query["continuation-token"] = listed.more
 
     def _look_for_the_bucket(self, deadline: Deadline) -> None:
-        """Tell an absent bucket from an absent object: a reply to ``HEAD`` does not."""
+        """Raise if the bucket is absent, which a reply to ``HEAD`` does not show."""
         query = {"list-type": "2", "prefix": self._location.prefix, "max-keys": "1"}
         reply = self._http.ask("GET", "", deadline, query=query)
         if reply.status == 404:
@@ -272,7 +272,7 @@ class S3Store:
 
 
 def _as_failure(error: StoreError | Absent | Changed) -> StoreError:
-    """What a refusal says about a call that is not about one object's content."""
+    """The error for a refusal of a request that is not about one object's content."""
     if isinstance(error, StoreError):
         return error
     return StoreUnreachable("an answer that no S3 gives to this")
