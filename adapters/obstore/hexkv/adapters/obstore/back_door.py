@@ -1,4 +1,4 @@
-"""A bucket's objects without the store: for contracts, which must not ask what they check."""
+"""A bucket's objects without the store, for contracts, which must not use the store they check."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BackDoor:
             return None
 
     def put(self, key: ChunkKey, frame: bytes) -> None:
-        """Make the bucket hold *frame*."""
+        """Store *frame* in the bucket."""
         obstore.put(self._store, self._place.name(key), frame, use_multipart=False)
 
     def keys(self) -> set[ChunkKey]:

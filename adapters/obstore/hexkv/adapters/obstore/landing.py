@@ -1,6 +1,6 @@
-"""Bodies on their way from the loop's thread into the memory that a sink gives.
+"""Passes bodies from the loop's thread into the memory that a sink returns.
 
-The caller's thread asks the sink, and copies: whoever's sink takes its time holds up nobody else.
+The caller's thread calls the sink, and copies: a slow sink does not delay other callers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Work: TypeAlias = Callable[[], bool]
 class Landing:
     """The reads of one call.
 
-    Each has one piece of its body at most that is not copied yet.
+    Each has at most one piece of its body that is not copied yet.
     """
 
     def __init__(self, requests: Requests, sink: Sink, deadline: Deadline) -> None:
@@ -34,7 +34,7 @@ class Landing:
     def outcomes(
         self, reads: Sequence[Callable[[int], Awaitable[ReadOutcome]]]
     ) -> Sequence[ReadOutcome]:
-        """What became of *reads*, each of which is given its number.
+        """Run *reads*, each with its number as argument; return their outcomes.
 
         Raises:
             StoreError: the store was closed.
@@ -53,9 +53,9 @@ class Landing:
             while (next_ := self._next()) is not None:
                 work, answer = next_
                 done = None if self._deadline.expired else work()
-                with suppress(RuntimeError):  # closed meanwhile: nobody waits for it any more
+                with suppress(RuntimeError):  # the loop was closed: no coroutine waits for it
                     answer.get_loop().call_soon_threadsafe(_answered, answer, done)
-            closed = future.cancelled()  # by nobody here
+            closed = future.cancelled()  # never by this module
         finally:
             future.cancel()
             for room in self._rooms.values():
@@ -65,21 +65,21 @@ class Landing:
         return [found.get(i, TimedOut()) for i in range(len(reads))]
 
     def _next(self) -> tuple[Work, asyncio.Future[bool]] | None:
-        """What is to be done next; ``None`` if all is, or the time is over."""
+        """The next work item; ``None`` if all reads are done, or the deadline has passed."""
         try:
             return self._work.get(timeout=self._deadline.remaining())
         except Empty:
             return None
 
     async def room(self, i: int, size: int) -> bool:
-        """Whether there is memory for chunk *i*, of *size* bytes."""
+        """Return True if the sink has memory for chunk *i*, of *size* bytes."""
         return await self._asked(partial(self._ask, i, size))
 
     async def land(self, i: int, at: int, piece: object) -> None:
-        """Have *piece* copied to where it belongs.
+        """Have *piece* copied to byte *at* of chunk *i*.
 
         Raises:
-            Late: the time was over before.
+            Late: the deadline passed before that.
         """
         await self._asked(partial(self._copy, i, at, piece))
 

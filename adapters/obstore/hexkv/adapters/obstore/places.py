@@ -1,4 +1,4 @@
-"""Where objects are: the cloud, the bucket and the prefix of a URL."""
+"""Places of objects: the cloud, the bucket and the prefix of a URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A bucket, and what the names of all objects in it begin with."""
+    """A bucket, and the prefix of all object names in it."""
 
     scheme: str
     bucket: str
@@ -28,10 +28,10 @@ class Place:
 
     @classmethod
     def parse(cls, url: str) -> Place:
-        """The place of ``gs://bucket/prefix``, and likewise of the other schemes.
+        """The place of ``gs://bucket/prefix``, or of the same form with another scheme.
 
         Raises:
-            ValueError: *url* is no such thing.
+            ValueError: *url* has another form.
         """
         split = urlsplit(url)
         if split.scheme not in SCHEMES or "@" in split.netloc:
@@ -46,7 +46,7 @@ class Place:
         if not _BUCKET.fullmatch(split.netloc):
             raise ValueError(f"{split.netloc!r} is no bucket: three characters at least")
         prefix = split.path.strip("/")
-        # The library writes some characters another way; servers disagree about others.
+        # The library rewrites some characters; servers interpret others differently.
         if not _PREFIX.fullmatch(prefix) or len(prefix) > 512:
             raise ValueError("a prefix has letters, digits and a few signs, and 512 at most")
         if prefix and {"", ".", ".."} & set(prefix.split("/")):
@@ -54,11 +54,11 @@ class Place:
         return cls(split.scheme, split.netloc, f"{prefix}/" if prefix else "")
 
     def name(self, key: ChunkKey) -> str:
-        """What the chunk's object is called."""
+        """The name of the chunk's object."""
         return self.prefix + key.hex()
 
     def key(self, name: str) -> ChunkKey | None:
-        """The chunk whose object is called *name*, if it is one of ours."""
+        """The key of the chunk whose object is *name*; None if it is not one of this store."""
         bare = name.removeprefix(self.prefix)
         if not name.startswith(self.prefix) or not _NAME.fullmatch(bare):
             return None

@@ -1,4 +1,4 @@
-"""Tells hexkv about obstore. Imported at discovery, so it stays light."""
+"""Registers obstore with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _KEYS = {"s3": ("access_key", "secret_key"), "az": ("account", "secret_key")}
-"""What is given together, if it is given."""
+"""Settings that must be given together or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,22 @@ class ObstoreSettings:
     """``http[s]://host[:port]`` of another server than the cloud's own; Azure's may have a path."""
 
     region: str = "us-east-1"
-    """Of S3, what requests are signed for."""
+    """Of S3: the region for signatures."""
 
     account: str = ""
-    """Of Azure, whose container it is."""
+    """Of Azure: the account of the container."""
 
     access_key: Secret = NO_SECRET
-    """Of S3, with the next: who asks. Empty: whoever the usual places say, which obstore knows."""
+    """Of S3: the access key, with the next. Empty: the keys of the default places, by obstore."""
 
     secret_key: Secret = NO_SECRET
     """Of S3 and Azure."""
 
     service_account: FilePath = ""
-    """Of Google: the file of who asks; empty: likewise."""
+    """Of Google: the file of the service account; empty: that of the default places."""
 
     anonymous: bool = False
-    """Whether requests are not signed at all."""
+    """True for requests without a signature."""
 
     tls_authorities: FilePath = ""
     """File of the certificates that sign servers', beside the system's."""
@@ -57,7 +57,7 @@ class ObstoreSettings:
     """Requests at once, at most."""
 
     connect_timeout: float = 1.0
-    """Seconds to wait for a connection, where the call's deadline does not come first."""
+    """Seconds to wait for a connection, if the call's deadline is not earlier."""
 
     def __post_init__(self) -> None:
         with about("url"):
@@ -96,12 +96,12 @@ def _client(settings: ObstoreSettings) -> dict[str, Any]:
     options: dict[str, Any] = {
         "allow_http": settings.endpoint.startswith("http://"),
         "connect_timeout": timedelta(seconds=settings.connect_timeout),
-        # Each call minds its own deadline; this ends what none of them waits for.
+        # Each call has its own deadline; this timeout ends requests that no call waits for.
         "timeout": timedelta(hours=1),
     }
     if settings.tls_authorities:
         options["root_certificate"] = Path(settings.tls_authorities).read_text(encoding="utf-8")
-    # Retries are the core's: the library's own would pass over a call's deadline.
+    # The core retries: the library's own retries would ignore a call's deadline.
     return {"client_options": options, "retry_config": {"max_retries": 0}}
 
 
@@ -122,8 +122,8 @@ def _bucket(settings: ObstoreSettings) -> ObjectStore:
             given |= {"access_key_id": settings.access_key.reveal(), "secret_access_key": secret}
         if settings.endpoint:
             given["endpoint"] = settings.endpoint
-        # A digest of a frame costs more than sending it, and the core verifies what it reads. Each
-        # chunk is deleted by itself, and not all servers know how to delete several.
+        # A digest of a frame costs more than sending it, and the core verifies each read. Each
+        # chunk is deleted separately, because not all servers can delete several.
         given |= {"unsigned_payload": True, "disable_bulk_delete": True}
         return S3Store(place.bucket, region=settings.region, **given)
     if place.scheme == "az":

@@ -1,4 +1,4 @@
-"""obstore's coroutines for callers with threads and deadlines."""
+"""Runs obstore's coroutines for callers with threads and deadlines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Late(StoreUnreachable):
 async def all_of(
     each: Sequence[Callable[[], Awaitable[T]]], failed: Callable[[StoreError], Any] | None = None
 ) -> list[Any]:
-    """What each of them gives, all begun at once; *failed* says what a failure counts as."""
+    """Run all of *works* concurrently and return their results; *failed* converts an error."""
     answers: list[Any] = []
     for answer in await asyncio.gather(*(one() for one in each), return_exceptions=True):
         if isinstance(answer, StoreError) and failed is not None:
@@ -36,7 +36,7 @@ async def all_of(
 
 
 def as_outcome(error: StoreError) -> Failed | TimedOut:
-    """What a read or write is to say of *error*."""
+    """The outcome of a read or write for *error*."""
     return TimedOut() if isinstance(error, Late) else Failed(error)
 
 
@@ -44,10 +44,10 @@ _CLOSING_SECONDS = 0.5
 
 
 class WatchedLoop(asyncio.SelectorEventLoop):
-    """An event loop that knows which threads are about to wake it.
+    """An event loop that tracks the threads that are about to wake it.
 
-    A thread of the library's wakes the loop with an answer, and needs the interpreter once more
-    afterwards. Should the interpreter end in between, it aborts the process.
+    A thread of the library wakes the loop with an answer, and needs the interpreter once more
+    afterwards. If the interpreter ends in between, the thread aborts the process.
     """
 
     def __init__(self) -> None:
@@ -62,23 +62,23 @@ class WatchedLoop(asyncio.SelectorEventLoop):
         try:
             return super().call_soon_threadsafe(callback, *args, context=context)
         finally:
-            del self.waking[call]  # no call: another thread could come in between behind one
+            del self.waking[call]  # a statement, not a call, behind which threads could switch
 
     def wait_for_wakers(self, seconds: float) -> None:
-        """Let them finish, for that long at most."""
+        """Wait until these threads are done, for *seconds* at most."""
         until = time.monotonic() + seconds
         while self.waking and time.monotonic() < until:
             time.sleep(0.001)
 
 
 class Requests:
-    """An event loop in a thread of its own, which begins with the first request.
+    """An event loop in a thread of its own, which starts with the first request.
 
-    The library's time-outs are the client's, and for a whole request. A coroutine can be cancelled
-    at any time, and its request ends with it: so each call has its own deadline.
+    The library's timeouts are set per client, for a whole request. A coroutine can be cancelled
+    at any time, which ends its request: this is how each call has its own deadline.
 
     Args:
-        most: how many requests are made at once.
+        most: the number of requests at once.
     """
 
     def __init__(self, most: int) -> None:
@@ -91,7 +91,7 @@ class Requests:
         """For coroutines: one of the connections."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What *coroutine* gives. It minds the caller's deadline itself.
+        """Run *coroutine*, which must keep the caller's deadline itself, and return its result.
 
         Raises:
             StoreError: the store was closed.
@@ -106,7 +106,7 @@ class Requests:
             raise
 
     def begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Likewise, without waiting.
+        """Start *coroutine* without waiting; return a future of its result.
 
         Raises:
             StoreError: the store was closed.
@@ -119,7 +119,7 @@ class Requests:
             raise
 
     def close(self) -> None:
-        """End what is under way. Calling it twice is allowed."""
+        """End the requests under way. Calling it twice is allowed."""
         with self._lock:
             self._closed = True
             loop, self._loop = self._loop, None
@@ -145,7 +145,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
-        # What was asked for just before begins, so that somebody can be told that it ends.
+        # Let coroutines submitted just before start, so that they can be cancelled and notify
+        # callers.
         loop.run_until_complete(asyncio.sleep(0))
         while left := asyncio.all_tasks(loop):
             for task in left:

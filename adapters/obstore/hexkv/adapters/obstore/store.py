@@ -48,7 +48,7 @@ log = logging.getLogger("hexkv")
 T = TypeVar("T")
 
 _PIECE = 1 << 20
-"""Bytes of a body that come at a time: measured, cheaper than more, and than all at once."""
+"""Bytes of each piece of a body: measured, cheaper than larger ones, and than all at once."""
 
 _PAGE = 1000
 """Objects of a page of a listing."""
@@ -57,10 +57,10 @@ _SCAN_PATIENCE = 30.0
 """Seconds that one page of a scan may take."""
 
 _LETS_GO = 2.0
-"""Seconds in which the library gives back the memory of a request that was cancelled."""
+"""Seconds in which the library releases the memory of a cancelled request."""
 
 _WORDS = 600
-"""Characters of an error: a server may have said a page of them."""
+"""The most characters of an error message: a server may send a page of them."""
 
 _LASTING = (
     InvalidPathError,
@@ -73,19 +73,19 @@ _FULL = re.compile(
     rf"|\(os error ({errno.ENOSPC}|{errno.EDQUOT}|{errno.EFBIG})\)",
     re.IGNORECASE,
 )
-"""A status, a server's code or the system's number, and nothing that a name or a time may be."""
+"""An HTTP status, a server's code or an errno, in forms that no name or time can have."""
 
 
 class ObjectStorage:
     """Keeps frames as objects, each called by its key in hexadecimal below a prefix.
 
-    Nothing is connected before the first call. The requests of a batch are made side by side.
+    Connects to nothing before the first call. The requests of a batch are made concurrently.
 
     Args:
-        place: the bucket and the prefix; nothing else in the bucket is looked at.
+        place: the bucket and the prefix; other objects in the bucket are never read.
         store: obstore's, of the bucket.
         requests: makes requests.
-        clock: for the patience of a scan.
+        clock: for the timeout of a scan.
     """
 
     def __init__(self, place: Place, store: ObjectStore, requests: Requests, clock: Clock) -> None:
@@ -98,7 +98,7 @@ class ObjectStorage:
 
     @property
     def shared(self) -> bool:
-        """Any number of hosts may use a bucket."""
+        """True: any number of hosts may use a bucket."""
         return True
 
     @property
@@ -115,7 +115,7 @@ class ObjectStorage:
         failures = [answer for answer in told if isinstance(answer, StoreError)]
         if failures and not any(answer is True for answer in told):
             raise failures[0]
-        # What could not be asked counts as absent.
+        # Chunks without an answer count as absent.
         found = {key: answer is True for key, answer in zip(unique, told, strict=True)}
         return [found[key] for key in keys]
 
@@ -134,7 +134,7 @@ class ObjectStorage:
             return outcome  # type: ignore[no-any-return] # of its kind
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
-        # Views of our own, which are released: an error's traceback would keep the items'.
+        # Views of our own, to be released: an error's traceback would keep those of the items.
         named = [(item.key, item.frame.cast("B")) for item in items]
         writes = [partial(self._write, key, view, deadline) for key, view in named]
         return self._requests.run(all_of(writes, as_outcome))
@@ -153,7 +153,7 @@ class ObjectStorage:
             yield from _entries(self._place, page)
 
     def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
-        # All of the store's own prefix: the library lists by whole parts of names only.
+        # List the store's whole prefix: the library filters only by complete path segments.
         listing, total = self._listing(), 0
         while page := self._requests.run(self._page(listing, deadline)):
             keys = [e.key for e in _entries(self._place, page) if e.key.startswith(prefix)]
@@ -163,10 +163,10 @@ class ObjectStorage:
 
     def close(self) -> None:
         self._requests.close()
-        self._bucket = None  # with it the connections go that it keeps
+        self._bucket = None  # this closes the connections that it keeps
 
     async def _asked(self, key: ChunkKey, deadline: Deadline) -> bool:
-        """Whether the object is there."""
+        """Ask the server: return True if the object exists."""
         async with self._turn(deadline):
             try:
                 await obstore.head_async(self._store, self._place.name(key))
@@ -177,7 +177,7 @@ class ObjectStorage:
             return True
 
     async def _look_for_the_bucket(self) -> None:
-        """Tell an absent bucket from an absent object: a reply about an object does not."""
+        """Raise if the bucket is absent, which a reply about an object does not show."""
         if not self._bucket_seen and self._place.scheme != "file":
             listing = obstore.list(self._store, self._place.prefix or None, chunk_size=1)
             try:
@@ -212,7 +212,7 @@ class ObjectStorage:
         self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
     ) -> ReadOutcome:
         name = self._place.name(key)
-        if not len(into):  # there is no range of no bytes
+        if not len(into):  # HTTP has no range of no bytes
             return Hit(0) if await self._asked(key, deadline) else Miss()
         async with self._turn(deadline):
             try:
@@ -237,7 +237,7 @@ class ObjectStorage:
 
     async def _delete(self, key: ChunkKey, deadline: Deadline) -> bool:
         async with self._alone(key, deadline):
-            # Stores answer the same whether there was something to delete.
+            # A store's answer does not show that there was an object to delete.
             if not await self._asked(key, deadline):
                 return False
             await self._gone(key, deadline)
@@ -265,7 +265,7 @@ class ObjectStorage:
 
     @asynccontextmanager
     async def _alone(self, key: ChunkKey, deadline: Deadline) -> AsyncIterator[None]:
-        """Changes of one chunk come one after the other: else their answers could not agree."""
+        """Serialize changes of one chunk: otherwise their answers could contradict each other."""
         lock, users = self._changing.get(key, (asyncio.Lock(), 0))
         self._changing[key] = lock, users + 1
         try:
@@ -287,10 +287,10 @@ class ObjectStorage:
 
     @asynccontextmanager
     async def _turn(self, deadline: Deadline) -> AsyncIterator[None]:
-        """One of the connections, and the deadline.
+        """A block with one of the connections, under the deadline.
 
         Raises:
-            StoreError: what the library's errors mean; and :class:`Late`.
+            StoreError: translated from the library's errors; :class:`Late` at the deadline.
         """
         try:
             async with asyncio.timeout(deadline.remaining()), self._requests.free:
@@ -306,12 +306,12 @@ def _as_answer(error: StoreError) -> StoreError:
 
 
 def _meaning(error: BaseError) -> StoreError:
-    """An error of the library's as one of the port's; it has no kind of its own for most."""
-    # What comes behind that line is the library's own structures.
+    """Translate an error of the library to one of the port; most have no class of their own."""
+    # Behind that line the library prints its internal structures.
     told = " ".join(str(error).partition("\n\nDebug source")[0].split())
     text = told[:_WORDS] or type(error).__name__
     if _FULL.search(told.partition("Server returned")[2] or told):
-        return StoreFull(text)  # some servers forbid what they have no room for
+        return StoreFull(text)  # some servers answer "forbidden" if they are full
     if isinstance(error, _LASTING):
         return StoreError(text)
     return StoreUnreachable(text)
@@ -325,7 +325,7 @@ def _entries(place: Place, page: Sequence[Any]) -> Iterator[Entry]:
 
 
 async def _given_back(view: memoryview) -> None:
-    """Wait until the library does not look at *view* any more: its memory is used again."""
+    """Wait until the library has released *view*, because its memory will be reused."""
     for _ in range(int(_LETS_GO * 1000)):
         try:
             view.release()
