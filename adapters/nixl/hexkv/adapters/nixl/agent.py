@@ -1,9 +1,9 @@
 """NIXL's agent in a thread of its own: transfers, and the progress that peers' transfers need.
 
-The library has no time-outs, and a handle that was released goes on writing. So nobody waits for it
-but this thread, and what a transfer writes to stays leased until the library says that it is over.
-NIXL's own progress thread spins for as long as the process lives; this one calls the library while
-something moves, or is lent, and sleeps otherwise.
+The library has no timeouts, and a transfer goes on writing after its handle is released. So only
+this thread waits for it, and the memory that a transfer writes stays leased until the library
+reports its end. NIXL's own progress thread spins for as long as the process lives; this one calls
+the library while transfers or loans are under way, and sleeps otherwise.
 """
 
 from __future__ import annotations
@@ -22,42 +22,41 @@ from hexkv.ports import StoreError, StoreUnreachable
 log = logging.getLogger("hexkv")
 
 _PAUSE = 50e-6
-"""Seconds between two looks at what moves."""
+"""Seconds between two polls of transfers."""
 
 _LENT_PAUSE = 500e-6
-"""The same while peers alone read: most transports move without this process."""
+"""The same while only peers read: most transports need no progress by this process."""
 
 _LINGERING = 4000
-"""Looks after the last lease was taken back. A peer that gave up still waits for its bytes: what it
-reads now is nothing to it, but its block is leased until the library has written it."""
+"""Polls after the return of the last lease. A peer that gave up still needs its bytes: it ignores
+them, but its block stays leased until the library has written it."""
 
 _IDLE = 1.0
-"""Seconds between two looks where nothing is expected."""
+"""Seconds between two polls if nothing is expected."""
 
 _LAST = 40.0
-"""Seconds that the end of the process waits for a question to a service that does not answer: the
+"""Seconds that the end of the process waits for a request to a service that does not answer: the
 library gives up after 26 s."""
 
 DRAM = "DRAM"
 
 
 class Hold(Protocol):
-    """What must stay as it is while bytes may move: a lease, a file, a turn."""
+    """A resource that a transfer needs until its end: a lease, a file, a turn."""
 
     def release(self) -> None:
-        """No byte moves any more. Called by the agent's thread; never raises."""
+        """Release it: no byte moves from now on. Called by the agent's thread; never raises."""
         ...
 
 
 class Transfer:
-    """One transfer, from whoever asked for it to the library's end of it.
+    """One transfer, from its request until the library reports its end.
 
     Args:
-        make: the library's transfer, which is not begun yet. Called with the agent by its thread.
-        leases: released once no byte can move any more.
-        views: of what is written to: memory that one shows is not unmapped, whoever closes the
-            pool.
-        over: called with the agent after that, whatever came of it.
+        make: makes the library's transfer, not yet begun. Called with the agent by its thread.
+        leases: released once no byte can move.
+        views: of the memory written to: memory with a view is not unmapped when the pool closes.
+        over: called with the agent at the end, successful or not.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Transfer:
         self._error: Exception | None = None
 
     def wait(self, seconds: float) -> bool:
-        """True once it is over.
+        """Wait for the end; return False if it is not reached within *seconds*.
 
         Raises:
             StoreUnreachable: it failed.
@@ -91,16 +90,16 @@ class Transfer:
 
     @property
     def is_over(self) -> bool:
-        """True once no byte can move any more, however it ended; or once nobody waits."""
+        """True once no byte can move, after success or failure; or after :meth:`leave`."""
         return self._ended.is_set()
 
     def leave(self) -> None:
-        """Have nobody wait any more. What may move goes on, and keeps its leases."""
+        """Release all waiters. The transfer may go on, and keeps its leases."""
         self._error = StoreError("NIXL's agent is closed")
         self._ended.set()
 
     def end(self, error: Exception | None = None) -> None:
-        """Say how it ended."""
+        """Set the result, release the leases, and wake the waiters."""
         self._error = error
         for lease in self._leases:
             lease.release()
@@ -112,11 +111,11 @@ class Agent:
 
     Args:
         make: makes the library's agent, in the thread that calls it from then on.
-        pause: called between two looks, with the seconds that it should take.
-        peers: whether it has any, who may read and whose transfers need its progress.
+        pause: called between two polls, with the seconds that it should take.
+        peers: True if it has peers, which may read and whose transfers need its progress.
 
     Raises:
-        Exception: whatever making it raises.
+        Exception: any error of *make*.
     """
 
     def __init__(
@@ -127,7 +126,7 @@ class Agent:
         self._changed = Condition()
         self._calls: deque[Callable[[Any], object]] = deque()
         self._asked: set[Event] = set()
-        """Of calls that somebody waits for."""
+        """The events of calls with a waiter."""
 
         self._moving: list[Transfer] = []
         self._lent = 0
@@ -142,10 +141,10 @@ class Agent:
             raise ready[0]
 
     def call(self, work: Callable[[Any], Any], seconds: float) -> Any:
-        """What *work* gives, which is called with the library's agent.
+        """Call *work* with the library's agent and return its result.
 
         Raises:
-            StoreUnreachable: it failed, or did not come to it in time.
+            StoreUnreachable: it failed, or was not reached in time.
             StoreError: this is closed.
         """
         done, given, failed = Event(), list[Any](), list[Exception]()
@@ -170,14 +169,14 @@ class Agent:
         return given[0]
 
     def later(self, work: Callable[[Any], object]) -> None:
-        """Have *work* called at some time, unless this is closed before."""
+        """Have *work* called later, unless this is closed before."""
         with self._changed:
             if not self._closed:
                 self._calls.append(work)
                 self._changed.notify()
 
     def begin(self, transfer: Transfer) -> None:
-        """Begin to read.
+        """Begin *transfer*.
 
         Raises:
             StoreError: this is closed, and the transfer's leases are released.
@@ -190,7 +189,7 @@ class Agent:
 
     @contextmanager
     def lending(self) -> Iterator[None]:
-        """While peers may read: over TCP they do so only while this process calls the library."""
+        """A block in which peers may read: over TCP they need this process to call the library."""
         with self._changed:
             self._lent += 1
             self._changed.notify()
@@ -202,18 +201,18 @@ class Agent:
                 self._lingering = _LINGERING
 
     def close(self, seconds: float) -> None:
-        """Begin nothing any more. What moves goes on, as does the thread until that is over."""
+        """Refuse new calls. Transfers under way go on, and so does the thread until they end."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-            if not self._peers:  # a library that hangs is no reason for anybody to wait for it
+            if not self._peers:  # do not make callers wait for a library that hangs
                 for done in list(self._asked):
                     done.set()
                 for transfer in list(self._moving):
                     transfer.leave()
         self._thread.join(seconds)
         if not self._peers and self._thread.is_alive():
-            # A library that is still asked while the process ends takes it down with an abort.
+            # A call of the library that is under way at the end of the process would abort it.
             atexit.register(self._thread.join, _LAST)
 
     def _soon(self, work: Callable[[Any], object]) -> None:
@@ -246,7 +245,7 @@ class Agent:
                     return
             for call in calls:
                 if (error := _tried(partial(call, agent))) is not None:
-                    log.info("NIXL: %s", error)  # an agent that is gone cannot be removed
+                    log.info("NIXL: %s", error)  # an agent that is already gone cannot be removed
             self._look(agent)
 
     def _start(self, agent: Any, transfer: Transfer) -> None:
@@ -260,7 +259,7 @@ class Agent:
         self._settle(agent, transfer, _tried(start))
 
     def _look(self, agent: Any) -> None:
-        # Lets what peers read move on. Nobody sends any.
+        # This makes progress for peers' reads. No peer sends notifications.
         if self._peers and (error := _tried(agent.get_new_notifs)) is not None:
             log.warning("NIXL: %s", error)
         for transfer in list(self._moving):
@@ -276,7 +275,7 @@ class Agent:
             self._pause(_LENT_PAUSE)
 
     def _settle(self, agent: Any, transfer: Transfer, error: Exception | None) -> None:
-        """End *transfer*, if the library says that it is over, by a state or an error."""
+        """End *transfer* if the library reports its end, by a state or an error."""
         if error is None and transfer.state == "PROC":
             return
         if error is None and transfer.state != "DONE":
@@ -293,9 +292,9 @@ class Agent:
 
 
 def _tried(work: Callable[[], object]) -> Exception | None:
-    """What *work* raised."""
+    """Call *work* and return its exception, if any."""
     try:
         work()
-    except Exception as error:  # noqa: BLE001 - the library's errors have no parent of their own
+    except Exception as error:  # noqa: BLE001 - the library's errors have no common base class
         return error
     return None

@@ -1,4 +1,4 @@
-"""The channel by NIXL: peers read each other's registered memory, and agree over TCP on what."""
+"""The channel by NIXL: peers read each other's registered memory, and negotiate over TCP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REGISTERING = 60.0
 
 
 class NixlChannel(TcpPeers):
-    """Reads from peers by NIXL, and lets them read. What it lends, and to whom, goes over TCP.
+    """Reads from peers by NIXL, and lets them read. Loans are negotiated over TCP.
 
     Args:
         address: where :meth:`serve` listens; port 0 takes a free one.
@@ -45,4 +45,4 @@ class NixlChannel(TcpPeers):
 
 
 def _registers(channel: NixlChannel) -> SupportsRegistration:
-    return channel  # mypy checks here that the pool's memory can be shown to it
+    return channel  # mypy checks here that it can register the pool's memory

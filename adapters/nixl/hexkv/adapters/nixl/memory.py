@@ -1,4 +1,4 @@
-"""Memory that NIXL reads and writes: one's own, registered, and that of peers."""
+"""Memory that NIXL reads and writes: this process's registered memory, and that of peers."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ HINT = "pip install hexkv-nixl[cuda12], or [cuda13]; both work without CUDA"
 _WHEELS = ("nixl_cu12", "nixl_cu13")
 
 _PLACE = Struct("<QQ")
-"""Where the registered memory begins, and its bytes; NIXL's metadata follow."""
+"""The address and the size of the registered memory; NIXL's metadata follow."""
 
 _MOST = 64 << 10
-"""Bytes of an introduction. NIXL's metadata have some 430 for one region of plain memory."""
+"""The most bytes of an introduction. NIXL's metadata have about 430 for a plain region."""
 
 _FAREWELL = 0.5
-"""Seconds for the thread to end where nothing moves any more."""
+"""Seconds for the thread to end if no transfer is under way."""
 
 
 def _library() -> Any:
-    """The module of NIXL's agent, of whichever wheel is installed."""
+    """The module of NIXL's agent, from the installed wheel."""
     for name in _WHEELS:
         try:
             return importlib.import_module(f"{name}._api")
@@ -67,32 +67,32 @@ def made(name: str, backends: Sequence[str] = ("UCX",)) -> Any:
     library = _library()
     for handler in logging.getLogger("nixl").handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
-            handler.setStream(sys.stderr)  # what a program prints is its own
+            handler.setStream(sys.stderr)  # standard output belongs to the program
     config = library.nixl_agent_config(enable_prog_thread=False, backends=list(backends))
     return library.nixl_agent(name, config)
 
 
 @dataclass(slots=True, eq=False)
 class _Met:
-    """A peer's agent, as the library knows it at present. For the agent's thread, except *left*."""
+    """The library's present record of a peer's agent. For the agent's thread, except *left*."""
 
     name: str
     connections: int = 0
     moving: set[Transfer] = field(default_factory=set)
-    """What is being read from it."""
+    """The reads from it that are under way."""
 
     unwanted: bool = False
-    """True once it is to be forgotten."""
+    """True if it must be forgotten once no read is under way."""
 
     left: list[Transfer] = field(default_factory=list)
-    """What was given up, and may not be over. Safe from any thread."""
+    """Reads that were given up and may still be under way. Safe from any thread."""
 
     @property
     def stands_still(self) -> bool:
-        """True while something that was given up is not over."""
+        """True while a read that was given up is under way."""
         for transfer in list(self.left):
             if transfer.is_over:
-                with suppress(ValueError):  # somebody else was first
+                with suppress(ValueError):  # another thread was first
                     self.left.remove(transfer)
         return bool(self.left)
 
@@ -113,13 +113,13 @@ class NixlMemory:
         self._start = self._size = 0
         self._metadata = b""
         self._met: dict[str, _Met] = {}
-        """What the library knows of peers, by their agents' names. For the agent's thread."""
+        """The library's records of peers, by their agents' names. For the agent's thread."""
 
     def register(self, region: MemoryRegion, seconds: float) -> None:
-        """Have NIXL use *region*.
+        """Register *region* with NIXL.
 
         Raises:
-            StoreError: it does not.
+            StoreError: NIXL refuses it.
         """
         start, size = region.address, len(region.buffer)
 
@@ -160,7 +160,7 @@ class NixlMemory:
         self._agent.begin(transfer)
 
     def leave(self, met: _Met) -> None:
-        """Forget a connection to a peer; with the last one, the peer."""
+        """Drop a connection to a peer; with the last one, forget the peer."""
 
         def leave(agent: Any) -> None:
             met.connections -= 1
@@ -170,34 +170,35 @@ class NixlMemory:
         self._agent.later(leave)
 
     def renew(self, met: _Met) -> None:
-        """Have the next connection to a peer begin anew: a transfer has failed."""
+        """Forget the peer, so that the next connection starts afresh: a transfer has failed."""
         self._agent.later(lambda agent: self._forget(met, agent))
 
     def begun(self, met: _Met, transfer: Transfer) -> _Met:
-        """Note what is read from a peer, until :meth:`ended`. For the agent's thread.
+        """Record a read from a peer, until :meth:`ended`. For the agent's thread.
 
         Returns:
-            what the library knows of the peer, which may have been met anew.
+            the library's present record of the peer, which may be newer than *met*.
         """
         met = self._met.get(met.name, met)
         met.moving.add(transfer)
         return met
 
     def ended(self, met: _Met, transfer: Transfer, agent: Any) -> None:
-        """Nothing of *transfer* moves any more. For the agent's thread."""
+        """Remove the record of *transfer*, which has ended. For the agent's thread."""
         met.moving.discard(transfer)
         if met.unwanted:
             self._forget(met, agent)
 
     def close(self) -> None:
-        """Begin nothing any more."""
+        """Refuse new calls."""
         self._agent.close(_FAREWELL)
 
     def _forget(self, met: _Met, agent: Any) -> None:
-        """Forget a peer, now or when nothing of it moves any more.
+        """Forget a peer, now or at the end of its last read.
 
-        The library says of all that it reads from a peer which is removed that it has failed, and
-        writes it all the same: memory that was given back then would change under its next owner.
+        The library reports reads from a removed peer as failed, but still writes their bytes:
+        memory
+        released then would change under its next owner.
         """
         if self._met.get(met.name) is not met:
             return
@@ -241,10 +242,10 @@ class PeerMemory:
 
     @property
     def ready(self) -> bool:
-        """False while a read that was given up is not over.
+        """False while a read that was given up is under way.
 
-        The library has one connection to a peer. After a cut the system sends what is lost there
-        ever more rarely, for about as long again: all that is read behind it would wait, too.
+        The library has one connection to a peer. After an outage the system retransmits ever more
+        rarely, for about as long again: all reads behind the lost one would wait, too.
         """
         return not self._met.stands_still
 
@@ -254,7 +255,7 @@ class PeerMemory:
     def pull(
         self, moves: Sequence[Move], filled: Callable[[int, int], None], deadline: Deadline
     ) -> None:
-        del filled  # the library tells of the end alone
+        del filled  # the library reports only the end
         seconds = time_left(deadline)
         into = [
             (ctypes.addressof(ctypes.c_char.from_buffer(move.into)), len(move.into), 0)
@@ -288,4 +289,4 @@ class PeerMemory:
 
 
 def _keeps_the_port(own: NixlMemory, far: PeerMemory) -> tuple[OwnMemory, FarMemory]:
-    return own, far  # mypy checks here that both have what a channel asks for
+    return own, far  # mypy checks here that both have what a channel needs

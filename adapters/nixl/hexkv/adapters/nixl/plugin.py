@@ -1,4 +1,4 @@
-"""Tells hexkv about the channel and the store. Imported at discovery, so it stays light."""
+"""Registers the channel and the store with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hexkv.plugins.values import FilePath
 
 @dataclass(frozen=True, slots=True)
 class NixlSettings(ChannelSettings):
-    """Settings of the channel ``nixl``. Which network it takes is UCX's own choice."""
+    """Settings of the channel ``nixl``. UCX chooses the network."""
 
     listen: str = "127.0.0.1:0"
-    """Where peers agree on what is read; port 0 takes a free one."""
+    """The address where peers negotiate reads; port 0 takes a free one."""
 
     advertise: str = ""
     """The host by which peers reach this one, if it is not that of *listen*."""
@@ -42,35 +42,35 @@ class StorageSettings:
     """Of files: their directory, created if need be."""
 
     directory: Literal["disk", "fs"] = "disk"
-    """Whose directory it is: ``disk`` of one machine, ``fs`` of a file system that hosts share."""
+    """The kind of directory: ``disk`` of one machine, ``fs`` of a file system that hosts share."""
 
     bucket: str = ""
-    """Of objects; it must be there."""
+    """Of objects; it must exist."""
 
     prefix: str = "hexkv/"
     """Of every object's name."""
 
     private: bool = False
-    """Keep objects that only this process finds, until it ends: a budget needs that, and clearing,
-    for NIXL lists nothing."""
+    """Keep objects that only this process finds, until it ends: budgets and clearing need that,
+    because NIXL lists no objects."""
 
     endpoint: str = ""
     """Of objects: ``http[s]://host[:port]`` of another server than Amazon's."""
 
     region: str = "us-east-1"
-    """Of objects: what requests are signed for."""
+    """Of objects: the region for signatures."""
 
     access_key: Secret = NO_SECRET
-    """Of objects, with the next: who asks. Empty: whoever the usual places of AWS say."""
+    """Of objects: the access key, with the next. Empty: the keys of AWS's default places."""
 
     secret_key: Secret = NO_SECRET
     """See before."""
 
     options: dict[str, str] = field(default_factory=dict)
-    """More for the plug-in, as NIXL names them, for instance ``use_uring: "true"``. No secrets."""
+    """More options of the plug-in, named as in NIXL, such as ``use_uring: "true"``. No secrets."""
 
     staging_bytes: int = 256 << 20
-    """Memory that frames pass through: what is under way, and the largest frame."""
+    """Staging memory for frames: it bounds the bytes under way, and the largest frame."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch("[A-Z0-9_]{1,32}", self.plugin):
@@ -108,7 +108,7 @@ class StorageSettings:
 
     @property
     def given(self) -> dict[str, str]:
-        """What NIXL's plug-in is given."""
+        """The options for NIXL's plug-in."""
         if not self.objects:
             return dict(self.options)
         found = {"bucket": self.bucket, "region": self.region, "req_checksum": "required"}

@@ -1,7 +1,7 @@
 """Chunks in files that NIXL reads and writes: its plug-ins POSIX, GDS and GDS_MT.
 
-Where files are and how they are published is the business of the store of files below, which
-may as well open the directory without NIXL.
+The store of files below decides about paths and publishing; it can also open the directory
+without NIXL.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from hexkv.ports import (
 
 
 class _Open:
-    """A file of our own, open until no byte of it moves any more."""
+    """A file descriptor of our own, open until the end of its transfer."""
 
     def __init__(self, file: int, size: int) -> None:
         self.file = file
         self.size = os.fstat(file).st_size
         if size % PAGE == 0 and sys.platform == "linux":
-            # What is not made of pages goes through the cache; so does all on some file systems.
+            # Other sizes go through the page cache, and on some file systems all do.
             with suppress(OSError):
                 flags = fcntl.fcntl(file, fcntl.F_GETFL)
                 fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT)
@@ -67,7 +67,7 @@ class _Coming:
         self.fetch: Fetch | None = None
 
     def leave(self) -> None:
-        """Have nobody wait for it."""
+        """Give up waiting for it."""
         if self.fetch is not None:
             self.fetch.leave()
 
@@ -76,8 +76,8 @@ class NixlFileStore(OverFiles):
     """A store of files whose bytes NIXL moves. Safe from any thread.
 
     Args:
-        files: where the files are; closed with this.
-        mover: with a plug-in for files; likewise.
+        files: the store of the files; closed with this.
+        mover: with a plug-in for files; closed with this.
     """
 
     def __init__(self, files: FileStore, mover: Mover) -> None:
@@ -101,8 +101,8 @@ class NixlFileStore(OverFiles):
                 outcomes.append(TimedOut() if isinstance(found, _Coming) else found)
                 if not isinstance(found, _Coming):
                     continue
-                # It moves while this thread copies the one before, which takes as long. Who waited
-                # for memory while holding some would wait for others who do.
+                # It moves while this thread copies the one before, which takes as long. Waiting for
+                # memory while holding some could deadlock with other calls that do.
                 opened = found
                 spare = self._mover.spare(found.into.nbytes, deadline) if coming else None
                 if coming and spare is None:
@@ -166,7 +166,7 @@ class NixlFileStore(OverFiles):
         return replace(outcome, whole=whole) if isinstance(outcome, Hit) else outcome
 
     def _start(self, it: _Coming, spare: Slot | None, deadline: Deadline) -> ReadOutcome | None:
-        """Have *it* moved; what it came to, if that is over already."""
+        """Start moving *it*; return its outcome if it has one already."""
         start, size = it.start, it.into.nbytes
         held = _Open(it.file, start | size)
         if (there := held.size) < start + size or not size:
@@ -204,7 +204,7 @@ class NixlFileStore(OverFiles):
         def fill(file: int) -> None:
             if not size:
                 return
-            # Of its own, for what is late goes on in a file that nobody finds.
+            # A descriptor of its own: a late transfer goes on in a file that is not published.
             held = _Open(os.dup(file), size)
             try:
                 try:

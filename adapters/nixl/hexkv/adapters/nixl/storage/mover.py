@@ -1,4 +1,4 @@
-"""Bytes between staging memory and what one of NIXL's plug-ins reaches: a file, or an object."""
+"""Moves bytes between staging memory and a file or an object, by one of NIXL's plug-ins."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hexkv.adapters.nixl.storage.staging import Slot, Staging
 from hexkv.ports import AdapterUnavailable, Deadline, StoreError
 
 UNFILLED = 16
-"""Bytes at the end of what is fetched that are zeros before."""
+"""Bytes at the end of a fetch's memory that are zeroed before it."""
 
 ASKED = 16
-"""Objects that are asked for at once, each by a thread: of a dead service, each for 26 s."""
+"""Objects queried at once, each by a thread: with a dead service, each for 26 s."""
 
 _FAREWELL = 0.5
-"""Seconds for the thread to end where nothing moves any more."""
+"""Seconds for the thread to end if no transfer is under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where bytes are, as NIXL names it."""
+    """The location of bytes, in NIXL's terms."""
 
     kind: Literal["FILE", "OBJ"]
     number: int
-    """A file's descriptor; of an object any number that no other one under way has."""
+    """A file's descriptor; for an object any number that no other one under way has."""
 
     name: str = ""
     """The object's."""
@@ -47,10 +47,10 @@ class Fetch:
         self._slot = slot
 
     def wait(self, deadline: Deadline) -> Slot:
-        """The bytes, for the caller to release.
+        """Return the bytes, which the caller must release.
 
         Raises:
-            OutOfTime: too late. What is under way goes on, into memory that nobody else has.
+            OutOfTime: too late. The transfer goes on, into memory that nothing else uses.
             StoreError: it failed.
         """
         try:
@@ -61,7 +61,7 @@ class Fetch:
         return self._slot
 
     def leave(self) -> None:
-        """Wait no more. What is under way goes on, as if it were late."""
+        """Give up waiting. The transfer goes on, as a late one does."""
         self._slot.release()
 
 
@@ -71,7 +71,7 @@ class Mover:
     Args:
         plugin: its name, for instance ``POSIX``.
         options: of the plug-in, as NIXL has them.
-        staging: what bytes pass through.
+        staging: the memory that bytes pass through.
 
     Raises:
         AdapterUnavailable: NIXL is not installed, or its plug-in cannot be loaded here.
@@ -84,22 +84,22 @@ class Mover:
         self._staging = staging
 
     def fetch(self, place: Place, size: int, deadline: Deadline, held: Sequence[Hold] = ()) -> Slot:
-        """*size* bytes of *place*, for the caller to release.
+        """Return *size* bytes of *place*, which the caller must release.
 
         Args:
-            place: of them.
-            size: bytes; of a file it must have so many.
-            deadline: until when to wait.
-            held: released once nothing moves any more, in any case.
+            place: of the bytes.
+            size: the number of bytes; a file must have as many.
+            deadline: the end of the wait.
+            held: released at the end of the transfer, in any case.
 
         Raises:
-            OutOfTime: too late. What is under way goes on, into memory that nobody else has.
+            OutOfTime: too late. The transfer goes on, into memory that nothing else uses.
             StoreError: it failed.
         """
         return self.begin_fetch(place, size, deadline, held).wait(deadline)
 
     def spare(self, size: int, deadline: Deadline) -> Slot | None:
-        """Memory for *size* bytes, if there is some at once."""
+        """Memory for *size* bytes; None if none is free now."""
         try:
             return self._staging.take(size, Deadline(deadline.clock, deadline.clock.now()))
         except (OutOfTime, StoreError):
@@ -113,7 +113,7 @@ class Mover:
         held: Sequence[Hold] = (),
         slot: Slot | None = None,
     ) -> Fetch:
-        """Likewise, without waiting for the bytes. Into *slot*, if that is given.
+        """As :meth:`fetch`, without waiting for the bytes. Into *slot*, if that is given.
 
         Raises:
             OutOfTime, StoreError: too late, or it cannot begin.
@@ -123,7 +123,7 @@ class Mover:
         except BaseException:
             _release(held)
             raise
-        # What a library calls done without having filled it is seen by whoever knows the end.
+        # Zeros show a reader who knows the last bytes that the library did not fill the memory.
         slot.view[max(0, size - UNFILLED) : size] = bytes(min(size, UNFILLED))
         try:
             return Fetch(self._begin("READ", place, slot, size, deadline, held), slot)
@@ -132,7 +132,7 @@ class Mover:
             raise
 
     def stage(self, size: int, deadline: Deadline) -> Slot:
-        """Memory for *size* bytes that are to be sent.
+        """Memory for *size* bytes to send.
 
         Raises:
             OutOfTime, StoreError: there is none.
@@ -142,18 +142,18 @@ class Mover:
     def send(
         self, place: Place, slot: Slot, size: int, deadline: Deadline, held: Sequence[Hold] = ()
     ) -> None:
-        """Write the first *size* bytes of *slot*; likewise."""
+        """Write the first *size* bytes of *slot* to *place*. The rest is as for :meth:`fetch`."""
         _wait(self._begin("WRITE", place, slot, size, deadline, held), deadline)
 
     def close(self) -> None:
-        """Begin nothing any more. What moves goes on."""
+        """Refuse new calls. Transfers under way go on."""
         self._agent.close(_FAREWELL)
 
     def asking(self) -> Agent:
-        """Another agent with the same plug-in, for questions, which block whoever asks.
+        """Another agent with the same plug-in, for queries, which block its thread.
 
         Raises:
-            AdapterUnavailable: likewise.
+            AdapterUnavailable: as for :class:`Mover`.
         """
         threads = {"num_threads": str(ASKED)}
         return Agent(partial(self._made, threads), time.sleep, peers=False)
@@ -163,7 +163,7 @@ class Mover:
         try:
             agent.create_backend(self._plugin, self._options | dict(more or {}))
         except Exception as error:
-            # A wheel has plug-ins that want CUDA or a driver, and says "not found" of those.
+            # A wheel reports plug-ins that lack CUDA or a driver as "not found".
             why = f"plug-in {self._plugin} cannot be loaded ({error})"
             raise AdapterUnavailable("nixl", why, "install what that plug-in needs") from error
         return agent

@@ -1,8 +1,8 @@
 """Chunks in an object store, by NIXL's plug-in OBJ.
 
-The plug-in writes objects, reads ranges of them and knows whether one is there: neither how
-long it is, nor how to delete or list. What lies beyond an object's end it reads as whatever the
-memory held, and calls that done. So an object says itself how long it is, at both ends::
+The plug-in can write objects, read ranges of them and test that one exists. It cannot get a size,
+delete or list. A read beyond an object's end leaves the memory unchanged there, and is reported
+as done. So an object contains its own size, and a mark at both ends::
 
     head   8 bytes  b"hexkvOBJ"
            8        bytes of the frame, little-endian; all ones: deleted
@@ -10,8 +10,8 @@ memory held, and calls that done. So an object says itself how long it is, at bo
     frame
     tail  16        the same word
 
-The word shows that both were written by one call, and that all between them has come. What is
-deleted is a head alone, which is little; a rule of the bucket removes what is old.
+The word shows that both were written by one call, and that all bytes between them have arrived.
+A deleted object is a small head alone; a lifecycle rule of the bucket removes old ones.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ WORD = UNFILLED
 DELETED = 2**64 - 1
 
 _TRIES = 64
-"""How often an object is read that is replaced between its head and its tail, in time."""
+"""The number of attempts, before the deadline, to read an object that is being replaced."""
 
 _LARGEST = 1 << 40
-"""Bytes of a frame; a head that says more is none of ours."""
+"""The most bytes of a frame; a head with more is not one of ours."""
 
 
 class Head(NamedTuple):
-    """What an object says of itself."""
+    """The head of an object."""
 
     size: int
     word: bytes
@@ -74,7 +74,7 @@ class Head(NamedTuple):
 
 
 def framed(frame: memoryview, into: memoryview) -> None:
-    """Write *frame* with head and tail to *into*, which is as long as that."""
+    """Write *frame* with head and tail to *into*, which has exactly that length."""
     word = secrets.token_bytes(WORD)
     HEAD.pack_into(into, 0, MAGIC, frame.nbytes, word)
     into[HEAD.size : HEAD.size + frame.nbytes] = frame
@@ -82,9 +82,9 @@ def framed(frame: memoryview, into: memoryview) -> None:
 
 
 def headed(data: memoryview) -> Head | None:
-    """What the head of an object says; ``None`` if it is none of ours."""
+    """Parse the head of an object; ``None`` if it is not one of ours."""
     magic, size, word = HEAD.unpack_from(data)
-    known = magic == MAGIC and any(word)  # zeros are what was not filled
+    known = magic == MAGIC and any(word)  # zeros: not filled
     return Head(size, word) if known and (size <= _LARGEST or size == DELETED) else None
 
 
@@ -105,7 +105,7 @@ class NixlObjectStore:
 
     @property
     def shared(self) -> bool:
-        """True: whoever knows the bucket may add and remove chunks."""
+        """True: any process with access to the bucket may add and remove chunks."""
         return True
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
@@ -145,7 +145,7 @@ class NixlObjectStore:
 
     def close(self) -> None:
         self._mover.close()
-        self._asking.close(0.0)  # a question may last; its thread ends after it
+        self._asking.close(0.0)  # a query may take long; its thread ends after it
 
     def _reads(
         self,
@@ -202,11 +202,11 @@ class NixlObjectStore:
     def _frame(
         self, key: ChunkKey, head: Head, start: int, into: memoryview, deadline: Deadline
     ) -> Corrupt | Failed | None:
-        """Fill *into* from byte *start* of the frame on; what is wrong with it, if anything.
+        """Fill *into* from byte *start* of the frame on; return the error, if any.
 
-        What is wrong may be that the object has been replaced since *head* was read.
+        The error may be due to a replacement of the object since *head* was read.
         """
-        # To the tail in any case: only there it shows whether all came that was asked for.
+        # Always read to the tail: only the tail shows that all bytes arrived.
         size = head.size - start + WORD
         try:
             with self._mover.fetch(self._place(key, HEAD.size + start), size, deadline) as slot:
@@ -241,7 +241,7 @@ class NixlObjectStore:
         return True
 
     def _send(self, key: ChunkKey, slot: Slot, size: int, deadline: Deadline, turn: Shared) -> None:
-        # The turn lasts as long as the object may still change.
+        # The turn is held for as long as the object may still change.
         self._mover.send(self._place(key), slot, size, deadline, [turn.share()])
 
     def _turn(self, key: ChunkKey, deadline: Deadline) -> Shared:
@@ -257,10 +257,10 @@ class NixlObjectStore:
             return headed(slot.view)
 
     def _there(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[bool]:
-        """Whether there is an object for each of *keys*.
+        """Return True for each of *keys* that has an object.
 
         Raises:
-            OutOfTime, StoreError: nobody knows.
+            OutOfTime, StoreError: that cannot be determined.
         """
         names = list(dict.fromkeys(self._name(key) for key in keys))
         found: list[object | None] = []
@@ -268,7 +268,7 @@ class NixlObjectStore:
             asked = [(0, 0, 0, name) for name in names[start : start + ASKED]]
 
             def ask(agent: Any, asked: list[Any] = asked) -> list[object | None]:
-                if deadline.expired:  # whoever asked has gone
+                if deadline.expired:  # the caller has given up
                     return []
                 answers: list[object | None] = agent.query_memory(asked, "OBJ", mem_type="OBJ")
                 return answers
@@ -280,10 +280,10 @@ class NixlObjectStore:
         return [self._name(key) in here for key in keys]
 
     def _must(self, call: Callable[[], T]) -> T:
-        """For calls that have no outcome to say that the deadline came first.
+        """Run *call*, for methods without an outcome for a missed deadline.
 
         Raises:
-            StoreUnreachable: it did.
+            StoreUnreachable: the deadline passed.
         """
         try:
             return call()

@@ -1,4 +1,4 @@
-"""Objects of one process: what NIXL does not list is known where nobody else writes."""
+"""Objects of one process, which knows its chunks because no other process writes them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from hexkv.ports import (
 class NixlPrivateObjects(NixlObjectStore):
     """Chunks in an object store under a random word, all of them written by this store.
 
-    So their sizes are known, a budget holds, and a namespace can be cleared. Nobody finds them
-    once this is closed: a rule of the bucket removes them. Safe from any thread.
+    So their sizes are known, a budget holds, and a namespace can be cleared. They cannot be found
+    once this is closed: a lifecycle rule of the bucket removes them. Safe from any thread.
 
     Args:
         mover: with the plug-in; closed with this.
         prefix: of every object's name, in front of the word.
-        clock: of the times that :meth:`scan` gives.
-        capacity: bytes of all frames; ``None``: any.
+        clock: for the times that :meth:`scan` returns.
+        capacity: the most bytes of all frames; ``None``: unlimited.
     """
 
     def __init__(self, mover: Mover, prefix: str, clock: Clock, capacity: int | None) -> None:
@@ -47,12 +47,12 @@ class NixlPrivateObjects(NixlObjectStore):
 
     @property
     def shared(self) -> bool:
-        """False: nobody else knows the word."""
+        """False: no other process knows the word."""
         return False
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of frames that there are, or may be."""
+        """Bytes of frames that exist, or may exist."""
         return self._used
 
     def scan(self) -> Iterator[Entry]:
@@ -73,7 +73,7 @@ class NixlPrivateObjects(NixlObjectStore):
             self._entries, self._used = {}, 0
 
     def _write(self, key: ChunkKey, frame: memoryview, deadline: Deadline) -> WriteOutcome:
-        # Counted beforehand, and kept so: what was given up may be there a while later.
+        # Counted before the write, even if it fails: a write that was given up may end later.
         if not self._counted(key, frame.nbytes):
             return Failed(StoreFull(f"{self._used:,} of {self._capacity:,} bytes are used"))
         outcome = super()._write(key, frame, deadline)
@@ -83,13 +83,13 @@ class NixlPrivateObjects(NixlObjectStore):
         return outcome
 
     def _counted(self, key: ChunkKey, size: int) -> bool:
-        """Count a frame that is to be written, if there is room for it."""
+        """Count a frame before it is written; return False if there is no room for it."""
         with self._counting:
             former = self._entries.get(key)
             spare = 0 if former is None else former.size
             if self._capacity is not None and self._used + size - spare > self._capacity:
                 return False
-            # Until the former one is replaced it is there, and may stay: of both the longer one.
+            # The former frame exists until it is replaced, and may stay: count the longer of both.
             self._count(key, max(size, spare), listed=True)
             return True
 

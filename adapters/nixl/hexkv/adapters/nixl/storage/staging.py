@@ -1,7 +1,7 @@
-"""Memory of the store's own, which frames pass through on their way.
+"""Staging memory of the store, through which frames pass.
 
-What the library was told to fill or to send it goes on with after a deadline. So it never sees a
-caller's memory: a copy by our own thread can be given up.
+The library goes on with a transfer after the deadline. So it never gets a caller's memory: a copy
+by our own thread can be given up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hexkv.ports import PAGE, Deadline, StoreError
 
 
 class Shared:
-    """What several hold, and what ends with the last of them who releases it."""
+    """A resource with several holders, which ends when the last of them releases it."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self._end = end
@@ -27,13 +27,13 @@ class Shared:
         self._lock = Lock()
 
     def share(self) -> Self:
-        """One more holds it, and releases it, too."""
+        """Add a holder, which must release it, too."""
         with self._lock:
             self._holds += 1
         return self
 
     def release(self) -> None:
-        """One who held it needs it no more."""
+        """Remove a holder; the last one ends the resource."""
         with self._lock:
             self._holds -= 1
             last = not self._holds
@@ -57,11 +57,12 @@ class Slot(Shared):
 
 
 class Staging:
-    """One region of whole pages, lent in ranges: what waits for a service is bounded by it."""
+    """One region of whole pages, lent in ranges: it bounds the bytes that wait for a service."""
 
     def __init__(self, size: int) -> None:
         self.size = -(-size // PAGE) * PAGE
-        # Direct I/O takes a segment for each piece of memory: of small pages twice as long.
+        # Direct I/O uses a segment for each piece of memory: with small pages it takes twice as
+        # long.
         self._map = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         advise_huge(self._map)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
@@ -69,11 +70,11 @@ class Staging:
         self._changed = Condition()
 
     def take(self, size: int, deadline: Deadline) -> Slot:
-        """A range of *size* bytes that starts where a page does.
+        """A page-aligned range of *size* bytes.
 
         Raises:
-            StoreError: there is never so much.
-            OutOfTime: others have it for too long.
+            StoreError: *size* is more than the whole region.
+            OutOfTime: others hold the memory for too long.
         """
         pages = max(PAGE, -(-size // PAGE) * PAGE)
         if pages > self.size:
@@ -108,17 +109,17 @@ class Staging:
 
 
 class Turns:
-    """Changes of one thing come one after the other, also those that were given up."""
+    """Serializes changes of each name, including those that were given up."""
 
     def __init__(self) -> None:
         self._busy: set[Hashable] = set()
         self._changed = Condition()
 
     def take(self, name: Hashable, deadline: Deadline) -> Shared:
-        """The sole right to change what has this *name*.
+        """The exclusive right to change *name*.
 
         Raises:
-            OutOfTime: another one lasts too long.
+            OutOfTime: another change takes too long.
         """
         with self._changed:
             free = self._changed.wait_for(lambda: name not in self._busy, deadline.remaining())
