@@ -19,9 +19,9 @@ _PAUSE = 1.0
 
 
 class Connection:
-    """Connects when it is made, and again when it is used, until that succeeded once.
+    """Connects when it is created, and again at each use until that succeeds once.
 
-    After that Mooncake's client finds a master that was restarted by itself.
+    After that Mooncake's client finds a restarted master automatically.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Connection:
 
     @contextmanager
     def client(self, seconds: float) -> Iterator[Client]:
-        """The client, which is not closed for the length of a block.
+        """The client, for a block in which it is not closed.
 
         Raises:
             OutOfTime: it was not connected within *seconds*.
@@ -64,12 +64,12 @@ class Connection:
                 last.close()
 
     def wait(self, seconds: float) -> None:
-        """Until there is a client. Errors as for :meth:`client`."""
+        """Wait for the client. Errors as for :meth:`client`."""
         with self.client(seconds):
             pass
 
     def register(self, region: MemoryRegion) -> None:
-        """Make *region* known to the client, now or when there is one."""
+        """Register *region* with the client, now or once it is connected."""
         with self._changed:
             self._offered.append((region.address, len(region.buffer)))
             if self._client is None:
@@ -78,14 +78,14 @@ class Connection:
             self._register_offered(client)
 
     def knows(self, address: int, size: int) -> bool:
-        """Whether the client may read and write there by itself."""
+        """True if the client may read and write that memory directly."""
         return any(
             start <= address and address + size <= start + length
             for start, length in self._registered
         )
 
     def close(self) -> None:
-        """Refuse new calls; the last one that is under way closes the client."""
+        """Refuse new calls; the last call under way closes the client."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -127,7 +127,7 @@ class Connection:
     def _end_connecting(self, client: Client | None, failure: StoreUnreachable | None) -> bool:
         with self._changed:
             if client is not None and self._offered:
-                return False  # nobody gets the client before all memory is registered
+                return False  # do not publish the client before all memory is registered
             self._connecting = False
             self._failure = failure
             self._again_at = self._clock.now() + _PAUSE
@@ -139,7 +139,7 @@ class Connection:
         return True
 
     def _register_offered(self, client: Client) -> None:
-        """Register what is not yet."""
+        """Register the regions that are not registered yet."""
         with self._changed:
             offered, self._offered = self._offered, []
         for address, size in offered:
@@ -149,7 +149,7 @@ class Connection:
                 self._registered.append((address, size))
 
     def _leaving(self) -> Client | None:
-        """The client, once, when nobody is to use it any more: it is to be closed."""
+        """Take the client, once, after the last call: the caller must close it. Else None."""
         if not self._closed or self._calls:
             return None
         client, self._client = self._client, None

@@ -1,4 +1,4 @@
-"""Calls that nobody can interrupt, made by threads of their own, so that nobody must wait."""
+"""Runs calls that cannot be interrupted on threads of their own, so that callers can give up."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class _Errand(Generic[T]):
     def do(self) -> None:
         try:
             self.answer.append(self._call())
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiter
             self.error = error
         finally:
             self._after()
 
 
 class Errands:
-    """Threads that do errands; they are daemons, for a call may hang for half a minute.
+    """Threads that run calls; they are daemons, because a call may hang for half a minute.
 
-    An errand must not touch memory that whoever waits for it may get back before it ends.
+    A call must not touch memory that its caller may reuse before the call ends.
     """
 
     def __init__(self, name: str, most: int = 32) -> None:
@@ -53,17 +53,17 @@ class Errands:
     def run(
         self, call: Callable[[], T], seconds: float, after: Callable[[], None] = lambda: None
     ) -> T:
-        """What *call* gives or raises.
+        """Return or raise the result of *call*.
 
         Args:
-            call: made by one of the threads.
+            call: run by one of the threads.
             seconds: to wait for it.
             after: called when the call has ended, or is refused.
 
         Raises:
             OutOfTime: not within *seconds*.
-            StoreUnreachable: every thread hangs in a call, or there are no more.
-            StoreError: closed, before or meanwhile.
+            StoreUnreachable: every thread hangs in a call, or no thread can be started.
+            StoreError: closed, before or during the call.
         """
         errand = _Errand(call, after)
         with self._lock:
@@ -75,7 +75,7 @@ class Errands:
             if len(self._under_way) >= self._threads:
                 try:
                     Thread(target=self._work, name=f"hexkv {self._name}", daemon=True).start()
-                except RuntimeError as error:  # the system gives no more threads
+                except RuntimeError as error:  # the system starts no further thread
                     after()
                     raise StoreUnreachable(str(error)) from error
                 self._threads += 1
@@ -88,7 +88,7 @@ class Errands:
         raise errand.error or StoreError("the store is closed")
 
     def close(self) -> None:
-        """Let everybody go who waits, and the threads, each when it is idle."""
+        """Release all waiters, and end the threads, each when it is idle."""
         with self._lock:
             self._closed = True
             for errand in self._under_way:

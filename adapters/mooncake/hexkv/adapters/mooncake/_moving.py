@@ -1,4 +1,4 @@
-"""Moving objects between nodes and the caller's memory, in place or through staging."""
+"""Moves objects between nodes and the caller's memory, in place or through staging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hexkv.adapters.mooncake._staging import Staging
 from hexkv.ports import Deadline
 
 Transfer = Callable[[Client, Sequence[int]], list[int]]
-"""Moves a group of objects to or from the addresses given; a number for each."""
+"""Moves a group of objects to or from the addresses given; returns a code for each."""
 
 Copy = Callable[[int, memoryview], None]
 """Copies the object of an index to or from a buffer of its size."""
@@ -23,21 +23,21 @@ class Move(NamedTuple):
     """An object to move."""
 
     place: int
-    """In the batch that it is of."""
+    """The index in its batch."""
 
     size: int
 
     address: int | None
-    """Of the caller's memory, where the client may use that itself."""
+    """Of the caller's memory, if the client can use it directly."""
 
 
 class Mover:
     """Moves groups of objects.
 
-    In the registered pool the client works by itself, in the caller's thread: it comes back
-    when the client has done with that memory, which may be later than the deadline. For any
-    other memory the client gets staging buffers, and whoever waits for them gives up at the
-    deadline; what the client does afterwards does not touch the caller's memory.
+    In the registered pool the client works directly, in the caller's thread: the call returns
+    when the client is done with that memory, which may be after the deadline. For any other
+    memory the client gets staging buffers, and the caller stops waiting at the deadline;
+    afterwards the client does not touch the caller's memory.
     """
 
     def __init__(self, connection: Connection, errands: Errands, staging: Staging) -> None:
@@ -46,14 +46,14 @@ class Mover:
         self._staging = staging
 
     def address(self, memory: memoryview) -> int | None:
-        """Where *memory* begins, if the client may read and write there by itself."""
+        """The address of *memory* if the client may read and write it directly; else None."""
         if memory.readonly or not memory.nbytes or not memory.c_contiguous:
             return None
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         return address if self._connection.knows(address, memory.nbytes) else None
 
     def groups(self, moves: Sequence[Move]) -> Iterator[list[Move]]:
-        """*moves* in groups of one kind, none of them larger than all staging buffers together."""
+        """*moves* in groups: the direct ones, then others within the staging limit if possible."""
         direct = [move for move in moves if move.address is not None]
         if direct:
             yield direct
@@ -71,18 +71,18 @@ class Mover:
     def fetch(
         self, group: Sequence[Move], transfer: Transfer, take: Copy, deadline: Deadline
     ) -> list[int]:
-        """Bring a group here; *take* is given those that came whole through staging.
+        """Read a group; call *take* with each object that arrived completely through staging.
 
         Raises:
-            OutOfTime: not all of it came before *deadline*.
-            StoreError: the store was closed, or is out of reach.
+            OutOfTime: not all of it arrived before *deadline*.
+            StoreError: the store was closed, or is unreachable.
         """
         return self._move(group, transfer, deadline, take=take)
 
     def send(
         self, group: Sequence[Move], transfer: Transfer, give: Copy, deadline: Deadline
     ) -> list[int]:
-        """Bring a group there; *give* fills the staging buffers. Errors as for :meth:`fetch`."""
+        """Write a group; *give* fills the staging buffers. Errors as for :meth:`fetch`."""
         return self._move(group, transfer, deadline, give=give)
 
     def _move(

@@ -1,6 +1,6 @@
-"""Mooncake's own client, as far as it is used here, and what its numbers mean.
+"""The part of Mooncake's own client that is used here, and the meaning of its codes.
 
-The numbers are of ``ErrorCode`` in ``mooncake-store/include/types.h``.
+The codes are those of ``ErrorCode`` in ``mooncake-store/include/types.h``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAMES: Final[Mapping[int, str]] = {
 
 
 class BufferDescriptor(Protocol):
-    """Where one replica lies in a node's memory."""
+    """The location of one replica in a node's memory."""
 
     size: int
     buffer_address: int
@@ -64,7 +64,7 @@ class Replica(Protocol):
 
 
 class ReplicateConfig(Protocol):
-    """How an object is to be kept."""
+    """Options for storing an object."""
 
     replica_num: int
     with_hard_pin: bool
@@ -73,8 +73,8 @@ class ReplicateConfig(Protocol):
 class Client(Protocol):
     """The part of ``MooncakeDistributedStore`` that is used. Addresses and sizes in bytes.
 
-    ``setup`` and ``close`` keep the interpreter's lock for as long as they last; the others
-    let it go. Any call after ``close`` crashes the process.
+    ``setup`` and ``close`` hold the interpreter's lock for their whole duration; the others
+    release it. Any call after ``close`` crashes the process.
     """
 
     def setup(
@@ -131,7 +131,7 @@ class Client(Protocol):
 
 
 class Engine(Protocol):
-    """The part of ``TransferEngine`` that is used. Reading lets the interpreter's lock go."""
+    """The part of ``TransferEngine`` that is used. Reading releases the interpreter's lock."""
 
     def initialize(
         self, local_hostname: str, metadata_server: str, protocol: str, devices: str
@@ -157,14 +157,14 @@ class Library(Protocol):
 
     def MooncakeDistributedStore(self) -> Client: ...  # noqa: N802 - its name for the class
 
-    def ReplicateConfig(self) -> ReplicateConfig: ...  # noqa: N802 - likewise
+    def ReplicateConfig(self) -> ReplicateConfig: ...  # noqa: N802 - the same
 
 
 def library() -> Library:
     """The installed library.
 
     Raises:
-        AdapterUnavailable: it is not there, or lacks a library of the system.
+        AdapterUnavailable: it is not installed, or lacks a library of the system.
     """
     try:
         return cast("Library", importlib.import_module("mooncake.store"))
@@ -173,10 +173,10 @@ def library() -> Library:
 
 
 def engine() -> Engine:
-    """A transfer engine that has not begun.
+    """A transfer engine, not yet initialized.
 
     Raises:
-        AdapterUnavailable: the library is not there, or lacks a library of the system.
+        AdapterUnavailable: the library is not installed, or lacks a library of the system.
     """
     try:
         return cast("Engine", importlib.import_module("mooncake.engine").TransferEngine())
@@ -185,7 +185,7 @@ def engine() -> Engine:
 
 
 def error_of(code: int) -> StoreError:
-    """What a negative answer says."""
+    """The error for a negative code."""
     text = f"mooncake: {_NAMES.get(code, 'error')} ({code})"
     if code == NO_ROOM:
         return StoreFull(text)
@@ -195,5 +195,5 @@ def error_of(code: int) -> StoreError:
 
 
 def read_outcome(code: int) -> ReadOutcome:
-    """What a negative answer says about a chunk that was to be read."""
+    """The outcome of a read with a negative code."""
     return Miss() if code in (ABSENT, NOT_READY) else Failed(error_of(code))

@@ -1,4 +1,4 @@
-"""Chunks as objects of the store: their names, and what the master says of them."""
+"""Chunks as objects of the store: their names, and the master's records of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hexkv.adapters.mooncake._native import ABSENT, NOT_READY, Client
 from hexkv.ports import ChunkKey
 
 EMPTY: Final = b"hexkv: no bytes."
-"""What a frame of no bytes is stored as, for Mooncake keeps no empty objects."""
+"""The mark stored for a frame of no bytes, because Mooncake keeps no empty objects."""
 
 
 class Found(NamedTuple):
@@ -26,8 +26,8 @@ def name_of(prefix: str, key: ChunkKey) -> str:
 
 
 def look(client: Client, names: Sequence[str]) -> list[Found | int]:
-    """Each object, or the number that says why there is none."""
-    # Asked first: what the next call does not find, Mooncake logs as an error, line by line.
+    """Each object, or the code for its absence."""
+    # Check first: Mooncake logs an error line for each object that the next call does not find.
     codes = client.batch_is_exist(names)
     there = [name for name, code in zip(names, codes, strict=True) if code == 1]
     found = _describe(client, there)
@@ -38,7 +38,7 @@ def look(client: Client, names: Sequence[str]) -> list[Found | int]:
 
 
 def _describe(client: Client, names: Sequence[str]) -> dict[str, Found]:
-    """Where each object is; without those that are not there."""
+    """The size and places of each object that exists."""
     found = {}
     for name, replicas in client.batch_get_replica_desc(list(set(names))).items():
         places = [
@@ -56,7 +56,7 @@ def _describe(client: Client, names: Sequence[str]) -> dict[str, Found]:
 def fetch(
     client: Client, addresses: Sequence[int], names: Sequence[str], found: Sequence[Found]
 ) -> list[int]:
-    """Read each object to its address: its size if all of it is there, or a negative number."""
+    """Read each object to its address; return its size if read completely, or a negative code."""
     sizes = [one.size for one in found]
     codes = client.batch_get_into(names, addresses, sizes)
     return _still_there(client, names, found, sizes, codes)
@@ -65,7 +65,7 @@ def fetch(
 def fetch_part(
     client: Client, addresses: Sequence[int], name: str, found: Found, start: int, size: int
 ) -> list[int]:
-    """Read *size* bytes of one object, from *start* on, to the one address: as :func:`fetch`."""
+    """Read *size* bytes of one object, from *start* on, to the single address; as :func:`fetch`."""
     (((code,),),) = client.get_into_ranges(addresses, [[name]], [[[0]]], [[[start]]], [[[size]]])
     return _still_there(client, [name], [found], [size], [code])
 
@@ -77,10 +77,10 @@ def _still_there(
     sizes: Sequence[int],
     codes: Sequence[int],
 ) -> list[int]:
-    """The answers *codes* to a read of *sizes* bytes, where they are to be believed.
+    """Replace *codes* of a read of *sizes* bytes by ``ABSENT`` where they cannot be trusted.
 
-    Somebody else may have removed an object while it was read, and its memory belongs to
-    another since. So what is not where it was before is not there.
+    Another client may have removed an object during the read, and its memory may hold another
+    object since. So an object that is not where it was before counts as absent.
     """
     again = _describe(client, names)
     return [
@@ -90,7 +90,7 @@ def _still_there(
 
 
 def clear(client: Client, names: Sequence[str]) -> list[int]:
-    """Make room under each of *names*, none of them twice: 0, or a negative number."""
+    """Remove the object of each of *names*, none of them twice; return 0 or a negative code."""
     codes = client.batch_is_exist(names)
     there = [name for name, code in zip(names, codes, strict=True) if code == 1]
     removed = dict(zip(there, client.batch_remove(there, True), strict=True)) if there else {}

@@ -1,8 +1,8 @@
-"""A process that connects as the store is about to, and says whether that went well.
+"""A process that tries to connect before the store does, and reports the result.
 
-Mooncake's ``setup`` keeps the interpreter's lock until the master has answered: 90 s where
-there is none, 30 s where it hangs. A process that serves a model must not stand still for
-that, so another one, which may be killed, tries first.
+Mooncake's ``setup`` holds the interpreter's lock until the master has answered: 90 s if
+there is none, 30 s if it hangs. A process that serves a model must not stand still for
+that, so another one, which can be killed, tries first.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hexkv.adapters.mooncake._native import Client, library
 from hexkv.ports import StoreUnreachable
 
 _RETRIES = "MC_STORE_CLIENT_SETUP_RETRIES"
-"""Mooncake's own variable: how often ``setup`` asks a master that does not answer."""
+"""Mooncake's own variable: the attempts of ``setup`` with a master that does not answer."""
 
 _CONNECTED = b"hexkv: connected\n"
-"""What the process says when it is, among whatever the library says."""
+"""The line that the process prints once connected, among the output of the library."""
 
 _COMPLAINT = re.compile(r"E\d{4} \S+ +\d+ \S+\] (.+)")
 """An error in the library's log, which is Google's format: date, time, thread, place, text."""
@@ -36,7 +36,7 @@ _PORT = re.compile(r"(?P<host>[^:]+|\[.*\]):\d+")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the store is, and what this process has of it: the arguments of ``setup``."""
+    """The address of the store and the resources of this process: the arguments of ``setup``."""
 
     master: str
     metadata: str
@@ -47,21 +47,21 @@ class Place:
     buffer_bytes: int
 
     def anywhere(self) -> Place:
-        """The same under whatever port is free.
+        """The same place under any free port.
 
-        Where nodes note where they are, nobody may come under a name that is noted already,
-        and the one who leaves strikes out the note.
+        A metadata server refuses a name that is already registered, and a leaving node removes
+        its registration.
         """
         found = _PORT.fullmatch(self.local_host)
         return replace(self, local_host=found["host"]) if found else self
 
     def enter(self, client: Client, segment_bytes: int) -> None:
-        """Set *client* up, asking the master once.
+        """Set *client* up, with one attempt.
 
         Raises:
-            StoreUnreachable: that did not go well.
+            StoreUnreachable: it failed.
         """
-        # Straight to the library, which asks the C library. Who tries again is the store.
+        # For the library, which reads it with C's getenv. The store itself retries.
         os.putenv(_RETRIES, "1")
         code = client.setup(
             self.local_host,
@@ -78,9 +78,9 @@ class Place:
 
 @contextmanager
 def rehearsed(place: Place, seconds: float) -> Iterator[None]:
-    """Another process has connected to *place*; in the block it takes its leave.
+    """Connect to *place* from another process, which disconnects during the block.
 
-    That takes it a second, which nobody else need wait for.
+    Disconnecting takes it a second, in which the block can run.
 
     Raises:
         StoreUnreachable: before the block: it could not connect, or not within *seconds*.
@@ -97,7 +97,7 @@ def rehearsed(place: Place, seconds: float) -> Iterator[None]:
     except OSError as error:
         raise StoreUnreachable(f"mooncake at {place.master}: {error}") from error
     too_late = Timer(seconds, process.kill)
-    too_late.daemon = True  # nobody stays for it when the process ends
+    too_late.daemon = True  # it must not delay the end of this process
     too_late.start()
     try:
         wrong = _wrong(process.stdout or ())
@@ -111,7 +111,7 @@ def rehearsed(place: Place, seconds: float) -> Iterator[None]:
 
 
 def _wrong(lines: Iterable[bytes]) -> str | None:
-    """What the process says is wrong: what the library complains of first, or its last words."""
+    """The failure of the process: the library's first error, or else the last line; None: none."""
     complaint = said = ""
     for line in lines:
         if line == _CONNECTED:

@@ -1,7 +1,7 @@
-"""Memory of the store's own, for frames that are not in the registered pool.
+"""Staging memory of the store, for frames that are not in the registered pool.
 
-A call that hangs keeps what was lent to it until it ends. So whoever stopped waiting may
-use its own memory at once: nothing is written there any more.
+A call that hangs keeps its buffers until it ends. So a caller that gave up may reuse its own
+memory at once: the call does not write there.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Buffer:
         self._map = mmap.mmap(-1, size)
         self.view = memoryview(self._map)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        # Over TCP it works without; where it does not, transfers fail and say so.
+        # TCP works without registration; where it is needed, transfers fail with an error.
         client.register_buffer(self.address, size)
 
     def close(self, client: Client) -> None:
-        """Give the pages back."""
+        """Release the pages."""
         client.unregister_buffer(self.address)
         self.view.release()
         self._map.close()
 
 
 class Loan:
-    """Buffers, until the last one who uses them has released the loan."""
+    """Buffers on loan, until the last user has released it."""
 
     def __init__(self, staging: Staging, buffers: Sequence[Buffer]) -> None:
         self.buffers = buffers
@@ -43,18 +43,18 @@ class Loan:
         self.holds = 1
 
     def share(self) -> None:
-        """One more uses them, until it releases the loan, too."""
+        """Add a user, which must release the loan, too."""
         self.holds += 1
 
     def release(self) -> None:
-        """One who used them needs them no more."""
+        """Remove a user; the last one returns the buffers."""
         self._staging.give_back(self)
 
 
 class Staging:
-    """Lends buffers, of *limit* bytes together, and keeps them for the next who asks.
+    """Lends buffers of *limit* bytes in total, and keeps them for reuse.
 
-    One who asks for more than *limit* gets it when nobody else has anything.
+    A request for more than *limit* is granted once no other loan exists.
     """
 
     def __init__(self, limit: int) -> None:
@@ -64,10 +64,10 @@ class Staging:
         self._changed = Condition()
 
     def lend(self, client: Client, sizes: Sequence[int], deadline: Deadline) -> Loan:
-        """A buffer of at least each of *sizes*.
+        """Lend a buffer of at least each of *sizes*.
 
         Raises:
-            OutOfTime: others have them for longer than *deadline* allows.
+            OutOfTime: others hold the buffers beyond *deadline*.
         """
         wanted = [-(-size // PAGE) * PAGE for size in sizes]
         total = sum(wanted)

@@ -1,8 +1,8 @@
-"""Who may read and who may change a chunk at a time, among this store's own threads.
+"""Read and write locks on chunks among this store's own threads.
 
-Mooncake frees a removed object's memory at once, under a read that is going on. And it has
-no call that replaces an object unseen: ``put`` keeps the old one, ``upsert`` makes readers
-fail meanwhile. So within one process readers of a chunk and whoever replaces it take turns.
+Mooncake frees a removed object's memory at once, even during a read. And it has no call that
+replaces an object atomically: ``put`` keeps the old one, and readers fail during ``upsert``.
+So within one process the readers and the writer of a chunk take turns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hexkv.ports import Deadline
 
 
 class Turns:
-    """All names of a call at once, so that no two calls wait for each other."""
+    """Locks all names of a call at once, so that no two calls wait for each other."""
 
     def __init__(self) -> None:
         self._readers: Counter[str] = Counter()
@@ -27,10 +27,10 @@ class Turns:
 
     @contextmanager
     def reading(self, names: Collection[str], deadline: Deadline) -> Iterator[None]:
-        """Beside others who read.
+        """Lock *names* for reading, shared with other readers.
 
         Raises:
-            OutOfTime: somebody changes one of *names* for longer than *deadline* allows.
+            OutOfTime: another call changes one of *names* beyond *deadline*.
         """
         with self._changed:
             free = self._changed.wait_for(
@@ -52,10 +52,10 @@ class Turns:
 
     @contextmanager
     def changing(self, names: Collection[str], deadline: Deadline) -> Iterator[None]:
-        """Alone with *names*, none of them twice.
+        """Lock *names*, none of them twice, for changes.
 
         Raises:
-            OutOfTime: somebody uses one of them for longer than *deadline* allows.
+            OutOfTime: another call uses one of them beyond *deadline*.
         """
         with self._changed:
             free = self._changed.wait_for(
@@ -78,10 +78,10 @@ class Turns:
 
     @contextmanager
     def clearing(self, prefix: str, deadline: Deadline) -> Iterator[None]:
-        """Alone with every name that begins with *prefix*, whichever there are.
+        """Lock every possible name that begins with *prefix* for changes.
 
         Raises:
-            OutOfTime: somebody uses one of them for longer than *deadline* allows.
+            OutOfTime: another call uses one of them beyond *deadline*.
         """
         with self._changed:
             free = self._changed.wait_for(
@@ -101,5 +101,5 @@ class Turns:
         return any(name.startswith(prefix) for name in (*self._readers, *self._changing))
 
     def _open(self, names: Collection[str]) -> bool:
-        """True if nobody clears any of *names*."""
+        """True if no call clears any of *names*."""
         return not any(name.startswith(prefix) for prefix in self._barred for name in names)

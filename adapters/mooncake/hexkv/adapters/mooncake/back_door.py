@@ -1,4 +1,4 @@
-"""Mooncake's objects without the store: for contracts, which must not ask what they check."""
+"""Mooncake's objects without the store, for contracts, which must not use the store they check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hexkv.ports import ChunkKey, StoreError
 
 
 class BackDoor:
-    """A client of its own, and its calls for bytes; the objects are those of *prefix*."""
+    """A separate client, with its calls for bytes, for objects below *prefix*."""
 
     def __init__(self, client: Client, prefix: str) -> None:
         self._client = client
@@ -17,20 +17,20 @@ class BackDoor:
     def get(self, key: ChunkKey) -> bytes | None:
         """The frame of *key*, as a node has it."""
         frame = self._client.get(name_of(self._prefix, key))
-        # The library gives no bytes for what is not there.
+        # The library returns empty bytes for an absent object.
         return None if not frame else b"" if frame == EMPTY else frame
 
     def put(self, key: ChunkKey, frame: bytes) -> None:
-        """Make a node hold *frame*, in place of what any of them held."""
+        """Store *frame* on a node, replacing an earlier one."""
         name = name_of(self._prefix, key)
         self._client.batch_remove([name], True)
         if code := self._client.put(name, frame or EMPTY):
             raise error_of(code)
 
     def keys(self) -> set[ChunkKey]:
-        """Nothing: a client cannot ask for names that it does not know."""
+        """Always empty: a client cannot list names."""
         raise StoreError("mooncake: a client cannot list what is stored")
 
     def close(self) -> None:
-        """Leave the store."""
+        """Disconnect."""
         self._client.close()

@@ -1,8 +1,8 @@
-"""The channel by Mooncake's transfer engine: peers read each other's memory, and agree over TCP.
+"""The channel by Mooncake's transfer engine: peers read each other's memory, agreed over TCP.
 
-A read cannot be cancelled, and stands still for 30 s with a peer that is frozen. So each is an
-errand of a thread that nobody waits for beyond the deadline, and what it may write to stays leased
-until the engine answers.
+A read cannot be cancelled, and hangs for 30 s if the peer is frozen. So each runs on a thread that
+the caller leaves at the deadline, and the memory that it may write stays leased until the engine
+returns.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from hexkv.ports import (
 log = logging.getLogger("hexkv")
 
 _PLACE = Struct("<QQ")
-"""Where the registered memory begins, and its bytes; the engine's address follows."""
+"""The address and the size of the registered memory; the engine's address follows."""
 
 _MOST = 512
-"""Bytes of an introduction."""
+"""The most bytes of an introduction."""
 
 
 class EngineMemory:
-    """This process's memory, as the engine has it registered.
+    """This process's memory, registered with the engine.
 
     Args:
         host: by which other machines reach this one's engine.
@@ -69,7 +69,7 @@ class EngineMemory:
         self._start = self._size = 0
 
     def register(self, region: MemoryRegion) -> None:
-        """Have the engine use *region*."""
+        """Register *region* with the engine."""
         start, size = region.address, len(region.buffer)
         code = self.engine.register_memory(start, size)
         if code:
@@ -78,7 +78,7 @@ class EngineMemory:
         self._start, self._size = start, size
 
     def forget(self) -> None:
-        """Have the engine let go of the memory, and nobody wait for it any more."""
+        """Release all waiters, and unregister the memory from the engine."""
         self.errands.close()
         start, self._size = (self._start if self._size else 0), 0
         if start:
@@ -130,13 +130,13 @@ class PeerMemory:
     def pull(
         self, moves: Sequence[Move], filled: Callable[[int, int], None], deadline: Deadline
     ) -> None:
-        del filled  # the engine tells of the end alone
+        del filled  # the engine reports only the end
         seconds = time_left(deadline)
         leases = list(share_all([move.lease for move in moves], OWNER))
         to = [ctypes.addressof(ctypes.c_char.from_buffer(move.into)) for move in moves]
         at = [self._start + move.at for move in moves]
         sizes = [len(move.into) for move in moves]
-        # With the views: memory that one shows is not unmapped, whoever closes the pool.
+        # Keep the views, too: memory with a view is not unmapped when the pool closes.
         kept = leases, moves
         try:
             code = self._own.errands.run(
@@ -153,7 +153,7 @@ class PeerMemory:
 class MooncakeChannel(TcpPeers):
     """Reads from peers by Mooncake's transfer engine, and lets them read.
 
-    What it lends, and to whom, goes over TCP.
+    Loans are negotiated over TCP.
 
     Args:
         address: where :meth:`serve` listens; port 0 takes a free one.
@@ -178,8 +178,8 @@ class MooncakeChannel(TcpPeers):
 
 
 def _registers(channel: MooncakeChannel) -> SupportsRegistration:
-    return channel  # mypy checks here that the pool's memory can be shown to it
+    return channel  # mypy checks here that it can register the pool's memory
 
 
 def _keeps_the_port(own: EngineMemory, far: PeerMemory) -> tuple[OwnMemory, FarMemory]:
-    return own, far  # mypy checks here that both have what a channel asks for
+    return own, far  # mypy checks here that both have what a channel needs

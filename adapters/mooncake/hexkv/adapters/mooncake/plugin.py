@@ -1,4 +1,4 @@
-"""Tells hexkv about Mooncake. Imported at discovery, so it stays light."""
+"""Registers Mooncake with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ class MooncakeSettings:
     """Of the master: ``host:port``, also as ``mooncake://host:port``."""
 
     metadata: str = "P2PHANDSHAKE"
-    """Where nodes find each other: ``P2PHANDSHAKE`` for no server, or the server's URL."""
+    """The metadata service of nodes: ``P2PHANDSHAKE`` for no server, or the server's URL."""
 
     local_host: str = "127.0.0.1"
-    """What other nodes call this machine: where a segment is offered, and for RDMA."""
+    """This machine's name for other nodes: for segments and RDMA."""
 
     protocol: Literal["tcp", "rdma"] = "tcp"
     devices: str = ""
     """RDMA devices, separated by commas; empty for all."""
 
     segment_bytes: int = 0
-    """Memory of this machine that is lent to everybody's chunks; 0 for a mere client."""
+    """Memory of this machine that the store uses for chunks of all nodes; 0 for a mere client."""
 
     buffer_bytes: int = 16 << 20
     """Memory of Mooncake's own, for its small calls."""
 
     staging_bytes: int = 128 << 20
-    """Memory for frames that are not in the pool: those that a serde made smaller."""
+    """Memory for frames that are not in the pool: those encoded by a serde."""
 
     replicas: int = 1
-    """On how many nodes a chunk is kept, as far as there are that many."""
+    """The number of nodes that keep a chunk, if there are that many."""
 
     pin: bool = False
-    """Never let the master evict a chunk: then what is full stays full."""
+    """True: the master never evicts a chunk, so a full store stays full."""
 
     prefix: str = "hexkv:"
     """Of every object's name."""
@@ -63,7 +63,7 @@ class MooncakeSettings:
     """Seconds after which an attempt to connect is given up."""
 
     call_timeout: float = 5.0
-    """Seconds to wait for the master, where the call's deadline does not come first."""
+    """Seconds to wait for the master, if the call's deadline is not earlier."""
 
     def __post_init__(self) -> None:
         found = _ADDRESS.fullmatch(self.address)
@@ -71,7 +71,7 @@ class MooncakeSettings:
             raise SettingError("address", "is no host:port")
         if self.metadata != "P2PHANDSHAKE" and "://" not in self.metadata:
             raise SettingError("metadata", "is P2PHANDSHAKE, or a URL")
-        if "@" in self.metadata:  # it is printed, and what stands there is a password
+        if "@" in self.metadata:  # it is printed, and would contain a password
             raise SettingError("metadata", "has no user and no password in it")
         for name in ("segment_bytes", "buffer_bytes", "staging_bytes"):
             if getattr(self, name) < 0:
@@ -93,7 +93,7 @@ class EngineSettings(ChannelSettings):
     """Settings of the channel ``mooncake``."""
 
     listen: str = "127.0.0.1:0"
-    """Where peers agree on what is read; port 0 takes a free one."""
+    """The address where peers negotiate reads; port 0 takes a free one."""
 
     advertise: str = ""
     """The host by which peers reach this one, if it is not that of *listen*."""

@@ -1,8 +1,8 @@
 """Chunks in Mooncake: one object each, moved between the pool and the nodes' memory.
 
-The core calls from its workers, and keeps a call's blocks until the call returns. So what
-touches the pool itself is called right here, however long it takes; anything else is an
-errand, which is given up at the deadline.
+The core calls from its workers, and keeps a call's blocks until the call returns. So calls that
+touch the pool itself run in the caller's thread, however long they take; all others run on other
+threads, and the caller gives up at the deadline.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class MooncakeStore:
         if not keys:
             return []
         names = self._names(keys)
-        # In turn: while it is replaced, a chunk is not there for a moment.
+        # Take turns: while it is replaced, a chunk is absent for a moment.
         with self._in_time(), self._turns.reading(set(names), deadline):
             codes = self._must(lambda client: client.batch_is_exist(names), deadline)
         return [code == 1 for code in codes]
@@ -108,7 +108,7 @@ class MooncakeStore:
     def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
         start = self._prefix + prefix.hex()
         digits = 2 * (KEY_BYTES - len(prefix))
-        # Mooncake searches by ECMAScript's expressions, where these characters are special.
+        # Mooncake uses ECMAScript's regular expressions, where these characters are special.
         literally = re.sub(r"[\\^$.|?*+()\[\]{}/-]", r"\\\g<0>", start)
         pattern = f"^{literally}[0-9a-f]{{{digits}}}$"
         with self._in_time(), self._turns.clearing(start, deadline):
@@ -163,7 +163,8 @@ class MooncakeStore:
         except OutOfTime:
             return [TimedOut()] * len(items)
         return [
-            # Of two frames under one name the last is kept; both were stored, one after the other.
+            # Of two frames under one name the last is kept; both count as stored, one after the
+            # other.
             Stored(item.frame.nbytes) if isinstance(outcomes[name], Stored) else outcomes[name]
             for name, item in zip(names, items, strict=True)
         ]
@@ -181,7 +182,7 @@ class MooncakeStore:
         deadline: Deadline,
         outcomes: list[ReadOutcome],
     ) -> None:
-        """Note what came of the chunks at the places *which*, no name twice among them."""
+        """Read the chunks at the indexes *which*, no name twice among them, into *outcomes*."""
         rooms: dict[int, memoryview] = {}
         moves = []
         for i in which:
@@ -189,7 +190,7 @@ class MooncakeStore:
             if isinstance(one, int):
                 outcomes[i] = read_outcome(one)
             elif one.size == len(EMPTY):
-                # It may be the mark: how much room there must be, only its bytes can tell.
+                # It may be the mark of no bytes: only its bytes show the size of the frame.
                 moves.append(Move(i, one.size, None))
             elif (room := sink.room(i, one.size)) is None:
                 outcomes[i] = Miss(Reason.REFUSED)
@@ -252,7 +253,7 @@ class MooncakeStore:
     def _read_range_of_tiny(
         self, name: str, found: Found, start: int, into: memoryview, deadline: Deadline
     ) -> ReadOutcome:
-        """Of what may be the mark: what the frame is, only all its bytes can tell."""
+        """Read a range of an object that may be the mark: all its bytes are read to find out."""
         sink, outcomes = _Whole(), list[ReadOutcome]([Miss()])
         self._read([0], [name], [found], sink, deadline, outcomes)
         (outcome,) = outcomes
@@ -306,7 +307,7 @@ class MooncakeStore:
         return client.batch_put_from(names, addresses, sizes, self._config)
 
     def _must(self, call: Callable[[Client], list[int]], deadline: Deadline) -> list[int]:
-        """The answers of the master, all of which it must give; errors as for :meth:`_ask`."""
+        """The master's codes; raise for any other error than ``ABSENT`` and ``NOT_READY``."""
         codes = self._ask(call, deadline)
         for code in codes:
             if code < 0 and code not in (ABSENT, NOT_READY):
@@ -315,18 +316,18 @@ class MooncakeStore:
 
     @contextmanager
     def _in_time(self) -> Iterator[None]:
-        """For calls that have no outcome to say that the deadline came first."""
+        """A block of a method without an outcome for a missed deadline: raise StoreUnreachable."""
         try:
             yield
         except OutOfTime as error:
             raise StoreUnreachable("mooncake: no answer in time") from error
 
     def _ask(self, call: Callable[[Client], T], deadline: Deadline) -> T:
-        """What the master says, which may take it long.
+        """Make *call* to the master, on another thread, and return its answer.
 
         Raises:
-            OutOfTime: too long.
-            StoreError: the store was closed, or is out of reach.
+            OutOfTime: the deadline or the call timeout passed.
+            StoreError: the store was closed, or is unreachable.
         """
 
         def errand() -> T:
@@ -351,7 +352,7 @@ class _Whole:
         return self.frame
 
     def filled(self, index: int, upto: int) -> None:
-        """Nobody looks at it before it is there."""
+        """Ignored: the frame is used only once it is complete."""
 
 
 def _too_short(start: int, size: int, frame: int) -> Corrupt:
@@ -359,9 +360,9 @@ def _too_short(start: int, size: int, frame: int) -> Corrupt:
 
 
 def _once_each(names: Sequence[str]) -> list[list[int]]:
-    """All places in *names*, in lists of which none has a name twice.
+    """All indexes in *names*, in lists of which none has a name twice.
 
-    Mooncake answers for a name that is twice in a batch, and fills one of the two buffers.
+    For a name twice in a batch Mooncake answers twice, but fills only one of the two buffers.
     """
     lists: list[list[int]] = []
     times: Counter[str] = Counter()
@@ -376,7 +377,7 @@ def _once_each(names: Sequence[str]) -> list[list[int]]:
 def _settle(
     outcomes: list[ReadOutcome] | list[WriteOutcome], group: Sequence[Move], error: Exception
 ) -> None:
-    """Say of a whole group what came of it."""
+    """Set the outcome of a whole group to that of *error*."""
     for move in group:
         outcomes[move.place] = TimedOut() if isinstance(error, OutOfTime) else Failed(error)
 
