@@ -1,1 +1,1 @@
-"""A server for chunks that hosts share, and stores that talk to it over TCP."""
+"""A server for chunks that hosts share, and stores that use it over TCP."""

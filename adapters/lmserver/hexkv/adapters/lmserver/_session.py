@@ -32,7 +32,7 @@ from hexkv.adapters.net.serving import Room, Unreadable, Values
 log = logging.getLogger("hexkv")
 
 _AHEAD = 4 << 10
-"""Bytes of a request that are received along with its head: all of most."""
+"""Bytes received at once with a request's head: for most requests all of it."""
 
 
 class Session:
@@ -40,9 +40,9 @@ class Session:
 
     Args:
         connection: after the handshake.
-        values: what the server holds of this wire.
-        checked: whether a digest follows each value.
-        durable: whether what is not kept failed; else there was no room that may be cleared.
+        values: the values of this wire.
+        checked: True if a digest follows each value.
+        durable: True if a value that is not kept is a failure; else it means a lack of room.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Session:
         }
 
     def run(self) -> None:
-        """Answer until the connection breaks, which is how it ends.
+        """Answer requests until the connection breaks, as every session ends.
 
         Raises:
             BadMessage: the client does not speak the protocol.
             OutOfTime, ConnectionBroken: the connection is over.
-            EngineClosed: the server ends; the client must not take that for an answer.
+            EngineClosed: the server is closing; no answer is sent.
         """
         while True:
             asked = head(self._connection.request(HEAD_BYTES, self._limits.idle, ahead=_AHEAD))
@@ -79,7 +79,7 @@ class Session:
             if entries:
                 self._answers[Kind(asked.kind)](entries, asked)
             else:
-                # Framed well, meaningless all the same: both sides know where they are.
+                # Invalid, but framed correctly, so both sides stay in step.
                 refusal = message(Kind.CONTAINS, 0, b"", status=Status.BAD_REQUEST)
                 self._send([refusal])
 
@@ -99,14 +99,14 @@ class Session:
         before = message(Kind.READ, len(entries), b"")
         names = [name for (name,) in entries]
         while names:
-            # A run, so that the cache is called for it, and the kernel, once.
+            # A run of values needs one call of the cache, and one of the kernel.
             with self._values.lent_run(names, asked.patience / 1000) as run:
                 if run:
                     views: list[memoryview | bytes] = [before]
                     for lent in run:
                         views += pack_size(len(lent)), lent, self._digest(lent)
                     self._send(views, sum(map(len, run)))
-            # By itself once nothing else is held: only then may its cache wait for memory.
+            # Alone, while nothing else is held: only then may the cache wait for memory.
             if not run:
                 self._give(before, names[0], asked)
             del names[: max(1, len(run))]
@@ -149,7 +149,7 @@ class Session:
     def _grant(
         self, entries: Sequence[tuple[bytes, int]], wait: float, held: ExitStack
     ) -> list[Room | Grant]:
-        """Room for as many values as there is, the first ones first."""
+        """Grant room to the first values, for as many as there is room."""
         granted: list[Room | Grant] = []
         total = 0
         for key, size in entries:
@@ -164,7 +164,7 @@ class Session:
         return granted
 
     def _receive(self, rooms: Sequence[memoryview]) -> list[bool]:
-        """Fill *rooms*. Of each whether its digest says that it arrived whole."""
+        """Fill *rooms*; return True for each value that matches its digest."""
         if not self._checked:
             with self._connection.transfer(sum(map(len, rooms))) as deadline:
                 self._stream.fill_each(rooms, deadline)
@@ -178,7 +178,7 @@ class Session:
         return whole
 
     def _digest(self, data: memoryview) -> bytes:
-        """What follows a value."""
+        """The bytes that follow a value: its digest, or nothing."""
         if not self._checked:
             return b""
         digest = xxh3_128()
@@ -194,7 +194,7 @@ class Session:
 
 
 def _entries(asked: Head, body: bytes) -> list[tuple[Any, ...]]:
-    """What a request is about; nothing if it does not say what its kind may say."""
+    """The entries of a request; empty if it is invalid for its kind."""
     entry = REQUESTS.get(asked.kind)  # type: ignore[call-overload]
     if (
         entry is None

@@ -1,23 +1,23 @@
-"""Keys in their order, for listings that go on where they ended."""
+"""Keys in order, for listings that continue where they ended."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
 _LONGEST = 1024
-"""Keys of one run, at most: what a change moves."""
+"""The most keys of one run, which bounds the work of a change."""
 
 
 class SortedKeys:
-    """Distinct keys, in runs. A call takes time for its keys, not for all there are."""
+    """Distinct keys, in runs. The time of a call depends on its keys, not on all keys."""
 
     def __init__(self) -> None:
         self._runs: list[list[bytes]] = []
         self._firsts: list[bytes] = []
-        """The first key of each run, when the run was made; none before it is in the run."""
+        """The first key of each run at its creation; the run has no key before it."""
 
     def add(self, key: bytes) -> None:
-        """Take in *key*, which may be there."""
+        """Add *key*, if it is absent."""
         if not self._runs:
             self._runs, self._firsts = [[]], [b""]
         number = self._run_of(key)
@@ -33,7 +33,7 @@ class SortedKeys:
             del run[half:]
 
     def discard(self, key: bytes) -> None:
-        """Let go of *key*, which may not be there."""
+        """Remove *key*, if it is present."""
         if not self._runs:
             return
         number = self._run_of(key)
@@ -41,7 +41,7 @@ class SortedKeys:
         place = bisect_left(run, key)
         if place < len(run) and run[place] == key:
             del run[place]
-            if not run and number:  # the first run has whatever comes before all others
+            if not run and number:  # the first run holds all keys before the others
                 del self._runs[number], self._firsts[number]
 
     def after(self, key: bytes, most: int) -> list[bytes]:

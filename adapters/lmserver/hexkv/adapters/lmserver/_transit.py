@@ -1,4 +1,4 @@
-"""How much memory values on their way in may take together."""
+"""A limit on the memory of all values being received."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Condition
 
 
 class Transit:
-    """So many bytes, which nobody takes from what is kept. Safe from any thread."""
+    """A number of bytes, on top of those of stored values. Safe from any thread."""
 
     def __init__(self, size: int) -> None:
         self._left = size
@@ -16,7 +16,7 @@ class Transit:
 
     @contextmanager
     def of(self, size: int, seconds: float) -> Iterator[bool]:
-        """Have *size* bytes while the block lasts. False if none came free for *seconds*."""
+        """Reserve *size* bytes for a block. Yield False if they are not free within *seconds*."""
         with self._freed:
             granted = self._freed.wait_for(lambda: self._left >= size, seconds)
             if granted:

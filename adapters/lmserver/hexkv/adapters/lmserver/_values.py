@@ -1,8 +1,8 @@
 """The values of one wire: names over a cache by key.
 
-A cache by key never changes what is under a key, and is told how large a chunk is before it reads
-it. So every version of a value gets a key of its own, and the names say which one counts, and how
-large it is. The wire is in the key and in the frame, so no wire reaches what came over another.
+A cache by key never changes the chunk of a key, and needs a chunk's size to read it. So every
+version of a value gets a key of its own, and each name maps to the current version and its size.
+The wire is in the key and in the frame, so no wire reaches values of another.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from hexkv.ports import (
 )
 
 BYTES = KVLayout(DType.UINT8, (LayerGroup(1, (Plane("bytes", 1, 1),)),))
-"""Of a value: as many tokens as it has bytes."""
+"""The layout of a value: as many tokens as it has bytes."""
 
 _PATIENCE = 30.0
-"""Seconds that the cache has for one call."""
+"""Seconds for one call of the cache."""
 
 _RUN = 4 << 20
-"""Bytes of values that are lent at once, unless one alone has more."""
+"""The most bytes of values that are lent at once; a single value may have more."""
 
 _MOST = 64
-"""Values, likewise."""
+"""The most values that are lent at once."""
 
 _OWNER = "hexkv serve"
 
@@ -55,7 +55,7 @@ _GONE = (Reason.ABSENT, Reason.EVICTED, Reason.EXPIRED, Reason.CORRUPT)
 
 
 class _Version(NamedTuple):
-    """What a name stands for at present."""
+    """The current version of a name."""
 
     key: ChunkKey
     size: int
@@ -77,8 +77,8 @@ class WireValues:
     Args:
         scheme: of the wire.
         cache: keeps the values.
-        tier: of the cache whose word counts: a value is kept when it is there.
-        transit: memory for values on their way in.
+        tier: the cache's tier that decides: a value is kept if it is stored there.
+        transit: memory for values being received.
         clock: for deadlines.
     """
 
@@ -132,7 +132,7 @@ class WireValues:
                 else:
                     useless.append(spec.key)  # a faster tier may have it
         self._forget(useless)
-        # What was evicted before its name was there went without anybody to tell.
+        # A value evicted before its name was set was not reported to :meth:`gone`.
         self.gone(self._missing([key for room in arrived if (key := _key(room.lease))]))
         return kept
 
@@ -191,7 +191,7 @@ class WireValues:
         return [Kept(name, version.size, version.stored) for name, version in found]
 
     def restore(self, headers: Sequence[FrameHeader]) -> None:
-        """Take up what an earlier life left; of each name the latest."""
+        """Restore the values of an earlier process; of each name the latest."""
         useless: list[ChunkKey] = []
         with self._lock:
             for header in sorted(headers, key=lambda header: header.created):
@@ -201,7 +201,7 @@ class WireValues:
         self._forget(useless)
 
     def gone(self, keys: Sequence[ChunkKey]) -> None:
-        """Forget the names of values that the cache does not have any more."""
+        """Forget the names of values that have left the cache."""
         with self._lock:
             for key in keys:
                 name = self._names.get(key)
@@ -209,7 +209,7 @@ class WireValues:
                     self._drop(name)
 
     def _set(self, name: bytes, version: _Version) -> Sequence[ChunkKey]:
-        """Have *name* stand for *version*; the version before, if there was one."""
+        """Map *name* to *version*; return the key of the version before, if there was one."""
         former = self._drop(name)
         self._versions[name] = version
         self._names[version.key] = name
@@ -236,7 +236,7 @@ class WireValues:
         return ChunkSpec(key, self._described % name.hex(), BYTES, size)
 
     def _name(self, header: FrameHeader) -> bytes | None:
-        """What the value of a frame is called; ``None`` where this wire has not written it."""
+        """The name of the value in a frame; ``None`` if this wire has not written it."""
         try:
             name = bytes.fromhex(json.loads(header.identity)["name"])
         except (ValueError, TypeError, KeyError):

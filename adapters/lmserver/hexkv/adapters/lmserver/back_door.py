@@ -1,4 +1,4 @@
-"""A server's values without the store: for contracts, which must not ask what they check."""
+"""A server's values without the store, for contracts, which must not use the store they check."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, StoreError
 
 _PATIENCE = 10.0
-"""Seconds after which a server that says nothing counts as gone."""
+"""Seconds after which a server that does not answer counts as gone."""
 
 
 class HexkvDoor:
-    """What the server of a store ``hexkv`` holds.
+    """The values on the server of a store ``hexkv``.
 
     Args:
         address: of the server.
-        secret: what it asks for.
-        tls: what encrypts the connection, if anything does.
+        secret: that the server requires.
+        tls: encrypts the connection; None: not encrypted.
     """
 
     def __init__(self, address: Address, secret: bytes, tls: SSLContext | None) -> None:
@@ -63,7 +63,7 @@ class HexkvDoor:
             return self._stream.take(size, deadline)
 
     def put(self, key: ChunkKey, frame: bytes) -> None:
-        """Make the server hold *frame*."""
+        """Store *frame* on the server."""
         with self._soon() as deadline:
             granted = self._ask(Kind.WRITE, WISHES.pack(key, len(frame)), deadline)
             if granted == bytes([Grant.SEND]):

@@ -1,4 +1,4 @@
-"""How a ``hexkv://`` connection begins: version, flags and limits, and the secret of both ends.
+"""The handshake of a ``hexkv://`` connection: version, flags, limits, and the secret of both ends.
 
 The proofs are those of :mod:`hexkv.adapters.net.handshake`.
 """
@@ -24,14 +24,14 @@ from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Deadline
 
 Nonce = Callable[[int], bytes]
-"""Gives so many random bytes: ``secrets.token_bytes``, but for tests."""
+"""Returns that many random bytes: ``secrets.token_bytes``, except in tests."""
 
 
 class Agreed(NamedTuple):
-    """What a handshake settled."""
+    """The result of a handshake."""
 
     checked: bool
-    """Whether a digest follows each value."""
+    """True if a digest follows each value."""
 
     max_entries: int
     max_value: int
@@ -43,8 +43,8 @@ def greet(
     """The client's side.
 
     Raises:
-        Refused: wrong version or secret, on whichever side.
-        BadMessage: this is no hexkv server.
+        Refused: wrong version or secret, on either side.
+        BadMessage: the other end is no hexkv server.
         OutOfTime, ConnectionBroken: as everything that waits for a stream.
     """
     hello = HELLO.pack(MAGIC, VERSION, CHECKED if checked else 0, nonce(NONCE_BYTES))
@@ -62,11 +62,11 @@ def greet(
 
 
 def answer(connection: Connection, secret: bytes, nonce: Nonce) -> Agreed:
-    """The server's side; the client is known afterwards.
+    """The server's side; afterwards the client is authenticated.
 
     Raises:
-        Refused: wrong version or secret; the client has been told.
-        BadMessage: this is no hexkv client.
+        Refused: wrong version or secret; the refusal has been sent to the client.
+        BadMessage: the other end is no hexkv client.
         OutOfTime, ConnectionBroken: as everything that waits for a stream.
     """
     stream, deadline = connection.stream, connection.opening

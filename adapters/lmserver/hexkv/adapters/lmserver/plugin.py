@@ -1,4 +1,4 @@
-"""Tells hexkv about the server and its client. Imported at discovery, so it stays light."""
+"""Registers the server and its client with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class HexkvSettings:
     """``hexkv://host:port``, as ``hexkv serve`` prints it."""
 
     secret: Secret = NO_SECRET
-    """What the server asks for; empty where it asks for nothing."""
+    """The secret that the server requires; empty if it requires none."""
 
     secret_file: FilePath = ""
     """A file that holds the secret instead. Line ends at its end do not count."""
 
     connections: int = 4
-    """How many calls may be under way at a time; others wait."""
+    """The most calls under way at a time; others wait."""
 
     checksums: bool = False
-    """Send a digest with each chunk. The engine verifies frames anyway: this tells where."""
+    """Send a digest with each chunk. The engine verifies frames anyway: this locates damage."""
 
     tls: bool = False
     """Encrypt. The server's certificate must be good for the host in *address*."""
@@ -49,7 +49,7 @@ class HexkvSettings:
     """A file of authorities to trust instead of the system's."""
 
     tls_certificate: FilePath = ""
-    """A file with this client's certificate and key, for a server that asks for one."""
+    """A file with this client's certificate and key, for a server that requires one."""
 
     def __post_init__(self) -> None:
         with about("address"):
@@ -63,7 +63,7 @@ class HexkvSettings:
 
 
 def _secret_of(settings: HexkvSettings) -> bytes:
-    """What the server asks for.
+    """The secret that the server requires.
 
     Raises:
         ConfigError: the file that has it cannot be used.
@@ -77,7 +77,7 @@ def _secret_of(settings: HexkvSettings) -> bytes:
 
 
 def _tls_of(settings: HexkvSettings) -> SSLContext | None:
-    """What encrypts connections, if anything does.
+    """The TLS context of connections; None without encryption.
 
     Raises:
         ConfigError: a file cannot be used.

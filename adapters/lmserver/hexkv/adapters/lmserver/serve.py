@@ -91,7 +91,7 @@ def serve(  # noqa: PLR0913
     signals = EndedBySignals()
     with ExitStack() as opened:
         opened.enter_context(shown_listeners())
-        # Listening first: what is refused is refused before memory is taken.
+        # Listen first, so that a refused address fails before memory is allocated.
         with named("--host, --port"):
             listener = opened.enter_context(listen(host, port))
         wires = [] if secret or tls else _wires(registry, clock)
@@ -127,7 +127,7 @@ def serve(  # noqa: PLR0913
 
 
 def _wires(registry: Registry, clock: Clock) -> list[Wire]:
-    """What plugins speak beside the server's own wire."""
+    """The wires of plugins, besides the server's own."""
     context = OpenContext(clock)
     return [wire for _, wire in registry.open_all("wire", context)]
 
@@ -142,7 +142,7 @@ def _announce(server: Server, schemes: Sequence[str], *, as_json: bool) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command with *arguments*; return the exit code."""
     app = new_app("Serve chunks to other machines' engines.")
     app.command()(serve)
     return run_app(app, "hexkv serve", arguments)

@@ -1,4 +1,4 @@
-"""The server: values over the wire of its own, and over those of plugins."""
+"""The server: values over its own wire, and over those of plugins."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hexkv.adapters.net.serving import Session as AnySession
 from hexkv.ports import Clock, ConfigError
 
 SCHEME = "hexkv"
-"""Of the server's own wire."""
+"""The scheme of the server's own wire."""
 
 
 class Server(StreamServer):
     """Serves values over its own wire, and over those of plugins.
 
-    Nothing is known of how a plugin's wire authenticates its clients, so it is spoken only where
-    the server asks for neither a secret nor certificates.
+    The server does not know how a plugin's wire authenticates its clients, so it serves those
+    wires only if it requires neither a secret nor certificates.
     """
 
     def __init__(
@@ -41,21 +41,21 @@ class Server(StreamServer):
         secret: bytes = b"",
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Serve what connects to *listener*; :meth:`run` does it.
+        """Serve connections to *listener* in :meth:`run`.
 
         Args:
-            listener: bound and listening, from now on the server's.
-            values: what is served, of every wire; closed by whoever made it, after :meth:`run`.
+            listener: bound and listening; the server owns it from now on.
+            values: of every wire; the caller closes them, after :meth:`run`.
             clock: for deadlines.
             limits: of each connection.
-            wires: what is spoken beside the server's own wire.
-            connections: how many there may be, as of every :class:`StreamServer`.
+            wires: to serve besides the server's own.
+            connections: the most at a time, as of every :class:`StreamServer`.
             secret: that clients must know.
             tls: wraps every connection.
 
         Raises:
-            ConfigError: other machines could connect, and nothing keeps anybody out; or two
-                wires begin alike.
+            ConfigError: other machines could connect without authentication; or two wires
+                begin alike.
         """
         self._wires = {} if secret or tls else _by_start(wires)
         self._values = values
@@ -88,7 +88,7 @@ class Server(StreamServer):
 
 
 def _by_start(wires: Sequence[Wire]) -> dict[bytes, Wire]:
-    """The wire of each way in which a connection may begin.
+    """The wires by the first bytes of their connections.
 
     Raises:
         ConfigError: two wires begin alike, or have one name.

@@ -70,15 +70,15 @@ class Peer(NamedTuple):
     agreed: Agreed
 
     def reusable(self, *, well: bool) -> bool:
-        """True if all answers were taken: what raised has left some behind."""
+        """True if all answers were received: after an error some are left."""
         return well
 
 
 class HexkvStore:
     """Chunks on a server that any number of engines share.
 
-    Connects when it is first asked, so a server that is down is no obstacle to starting. A
-    chunk is received into the room that the sink gives and sent from where it lies.
+    Connects at the first call, so that a server that is down does not prevent the start. A chunk
+    is received into the sink's buffer, and sent from the caller's memory, without a copy.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class HexkvStore:
 
         Args:
             address: where it listens.
-            clock: for the deadlines of scans, which the caller gives none.
-            secret: that it asks for, and must know itself.
-            checked: whether a digest goes with each chunk. The core verifies frames anyway.
-            connections: how many calls may be under way at a time; others wait.
-            tls: encrypts, and says whom to trust.
-            nonce: where the handshake has its random bytes from.
+            clock: for the deadlines of scans, whose callers pass none.
+            secret: that both ends must know.
+            checked: True to send a digest with each chunk. The core verifies frames anyway.
+            connections: the most calls under way at a time; others wait.
+            tls: encrypts, with the certificates to trust.
+            nonce: the source of random bytes for the handshake.
         """
         self._clock = clock
 
@@ -112,7 +112,7 @@ class HexkvStore:
 
     @property
     def shared(self) -> bool:
-        """Any number of engines may use a server, which also evicts by itself."""
+        """True: any number of engines may use a server, which also evicts on its own."""
         return True
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
@@ -168,7 +168,7 @@ class HexkvStore:
         return collect(self._pool, outcomes, deadline, call) if items else []
 
     def scan(self) -> Iterator[Entry]:
-        """Every chunk, page by page in the order of the keys, as they are asked for.
+        """Every chunk, in the order of the keys; pages are requested as needed.
 
         Raises:
             StoreUnreachable: no answer.
@@ -180,7 +180,7 @@ class HexkvStore:
 
     def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
         first = prefix.ljust(KEY_BYTES, b"\0")
-        # The server lists what comes after a key: here after the last one before the prefix.
+        # The server lists keys after a given one: here after the last key before the prefix.
         after = (max(int.from_bytes(first), 1) - 1).to_bytes(KEY_BYTES)
         total = 0
         while page := self._page(after, deadline):
@@ -196,7 +196,7 @@ class HexkvStore:
 
     @contextmanager
     def _calling(self, deadline: Deadline) -> Iterator[Peer]:
-        """A connection for one call whose failure is the whole call's.
+        """A connection for one call, which fails as a whole.
 
         Raises:
             StoreUnreachable: no answer, or none in time.
@@ -234,7 +234,7 @@ class _Into:
         return self._into if size == self._into.nbytes else None
 
     def filled(self, index: int, upto: int) -> None:
-        """Whoever reads a part looks at it when it is there."""
+        """Ignored: a part is used only once it is complete."""
 
 
 def _ask(peer: Peer, kind: Kind, count: int, body: bytes, deadline: Deadline) -> None:
@@ -245,17 +245,17 @@ def _ask(peer: Peer, kind: Kind, count: int, body: bytes, deadline: Deadline) ->
 def _hear(
     peer: Peer, kind: Kind, count: int | None, entry: int, deadline: Deadline
 ) -> tuple[int, bytes]:
-    """How many entries an answer has, and its body.
+    """Receive an answer; return the number of its entries, and its body.
 
     Args:
-        peer: that was asked.
-        kind: what for.
-        count: how many entries there must be, if that is known.
+        peer: the server.
+        kind: of the request.
+        count: the number of entries that it must have, if known.
         entry: bytes of each.
         deadline: for all of it.
 
     Raises:
-        BadMessage: this is no answer to the question.
+        BadMessage: this does not answer the request.
         OutOfTime, ConnectionBroken: as everything that waits for a stream.
     """
     found = head(peer.stream.take(HEAD_BYTES, deadline))
@@ -297,7 +297,7 @@ def _put(
     outcomes: list[WriteOutcome | None],
     deadline: Deadline,
 ) -> list[int]:
-    """One round: send what the server has room for. What it has no room for yet."""
+    """One round: send the chunks that the server grants; return those to send later."""
     frames = {index: plain(items[index].frame) for index in waiting}
     wishes = b"".join(WISHES.pack(items[index].key, frames[index].nbytes) for index in waiting)
     _ask(peer, Kind.WRITE, len(waiting), wishes, deadline)

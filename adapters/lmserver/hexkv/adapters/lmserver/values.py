@@ -1,4 +1,4 @@
-"""What a server keeps, over all its wires: a cache by key, within one budget."""
+"""The values of a server, over all its wires: a cache by key, within one budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("hexkv")
 class ServedValues:
     """The values of every wire. A context manager that closes the cache.
 
-    In memory, or in a directory with memory before it for what is on its way and was used last.
+    In memory, or in a directory behind memory for values being moved and the latest ones.
     """
 
     def __init__(  # noqa: PLR0913
@@ -38,18 +38,18 @@ class ServedValues:
         directory: Path | None = None,
         observe: str = "",
     ) -> None:
-        """Open the cache, and learn what a directory holds.
+        """Open the cache, and restore the values of a directory.
 
         Args:
-            schemes: of the wires that are spoken.
-            registry: what is installed.
+            schemes: of the wires served.
+            registry: of installed adapters.
             clock: for deadlines.
             budget: bytes of all values together, headers of their frames included.
-            transit: bytes of memory for values on their way in, on top of the budget.
-            largest: bytes of a value. Beside a directory there is memory to read one more into.
-            policy: says which value goes first.
-            directory: where values are kept that outlive the server.
-            observe: ``host:port`` where numbers and state are to be served; empty: nowhere.
+            transit: bytes of memory for values being received, on top of the budget.
+            largest: bytes of a value. With a directory there is memory to read one more into.
+            policy: decides which value is evicted first.
+            directory: for values that outlive the server.
+            observe: ``host:port`` that serves metrics and state; empty: none.
 
         Raises:
             ConfigError, PoolExhausted, StoreError: the cache cannot be opened.
@@ -57,7 +57,7 @@ class ServedValues:
         kept: dict[str, object] = {"store": "memory", "budget": budget, "policy": policy}
         tiers, pool = [kept], frame_bytes(budget + transit)
         if directory is not None:
-            # Not around the page cache, which is what makes a hot chunk fast here.
+            # No direct I/O: the page cache makes hot chunks fast here.
             own = {"root": str(directory), "exclusive": True, "direct": "off"}
             tiers = [{"store": "memory"}, kept | {"store": "disk", "settings": own}]
             pool = frame_bytes(transit) + frame_bytes(largest)
@@ -86,7 +86,7 @@ class ServedValues:
         return self._wires[scheme]
 
     def close(self) -> None:
-        """Close the cache. Twice is allowed."""
+        """Close the cache. Closing twice is allowed."""
         self._served.close()
 
     def __enter__(self) -> Self:

@@ -18,9 +18,9 @@ body is ``count`` entries of the kind's size. Values follow messages, never with
     WRITE     key, size each    -> one GRANT each
               granted values    -> one VERDICT each
 
-So nobody sends a value before there is room for it: that is the back-pressure. Where the
-handshake asked for it, the XXH3-128 of each value follows it. Without it, values rely on TCP
-and on the checksum that every frame carries and the core verifies.
+So a value is sent only once there is room for it, which is the back-pressure. If the handshake
+requests it, the XXH3-128 of each value follows it. Without it, values rely on TCP and on the
+checksum that every frame carries and the core verifies.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ CHALLENGE = Struct(f"<8sHBxIQ{NONCE_BYTES}s")
 """Magic, version, :class:`Welcome`, entries per request, bytes per value, nonce."""
 
 CHECKED = 1
-"""The flag that asks for a digest behind every value."""
+"""The flag that requests a digest behind every value."""
 
 MAX_ENTRIES = 4096
-"""Per request. So a body has a quarter of a megabyte at most, whoever sends it."""
+"""Per request. So a body has at most a quarter of a megabyte, from any sender."""
 
 SLICE = 1 << 20
-"""Bytes that are digested at a time, while they are in the CPU's cache."""
+"""Bytes digested at a time, while they are in the CPU's cache."""
 
 
 class Welcome(IntEnum):
-    """How a handshake ends."""
+    """The result of a handshake."""
 
     WELCOME = 0
     WRONG_VERSION = 1
 
 
 class Kind(IntEnum):
-    """What a request asks for; its answer repeats it."""
+    """The kind of a request, which its answer repeats."""
 
     CONTAINS = 1
     READ = 2
@@ -72,14 +72,14 @@ class Kind(IntEnum):
 
 
 class Status(IntEnum):
-    """Whether a request was understood."""
+    """The status of an answer: the request was valid or not."""
 
     DONE = 0
     BAD_REQUEST = 1
 
 
 class Grant(IntEnum):
-    """What becomes of one value that a client would like to send."""
+    """The server's reply to the wish to send one value."""
 
     SEND = 0
     LATER = 1
@@ -89,7 +89,7 @@ class Grant(IntEnum):
 
 
 class Verdict(IntEnum):
-    """What became of one value that a client sent."""
+    """The result for one value that a client sent."""
 
     STORED = 0
     FULL = 1
@@ -125,12 +125,12 @@ message, head = _FRAMING.message, _FRAMING.head
 
 
 def pack_size(size: int) -> bytes:
-    """What announces a value."""
+    """The bytes before a value: its size and their CRC-32."""
     return summed(size.to_bytes(8, "little"))
 
 
 def unpack_size(data: bytes) -> int:
-    """The size that announces a value.
+    """The size before a value.
 
     Raises:
         BadMessage: it arrived damaged.
@@ -142,7 +142,7 @@ def pack_keys(keys: Sequence[ChunkKey]) -> bytes:
     """Keys, one after the other.
 
     Raises:
-        ValueError: one is no key.
+        ValueError: a key has the wrong length.
     """
     packed = b"".join(keys)
     if len(packed) != KEY_BYTES * len(keys) or any(len(key) != KEY_BYTES for key in keys):
