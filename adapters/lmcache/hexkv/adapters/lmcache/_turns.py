@@ -1,4 +1,4 @@
-"""Who may change a chunk, among one store's own threads, where a change takes several messages."""
+"""Locks on chunks among one store's own threads, because a change takes several messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hexkv.ports import ChunkKey, Deadline
 
 
 class Turns:
-    """All keys of a call at once, so that no two calls wait for each other."""
+    """Locks all keys of a call at once, so that no two calls wait for each other."""
 
     def __init__(self) -> None:
         self._taken: set[ChunkKey] = set()
@@ -19,10 +19,10 @@ class Turns:
 
     @contextmanager
     def alone_with(self, keys: Collection[ChunkKey], deadline: Deadline) -> Iterator[None]:
-        """Nobody else is with any of *keys* meanwhile.
+        """Lock *keys* for a block.
 
         Raises:
-            OutOfTime: another call had one of them for longer than *deadline* allows.
+            OutOfTime: another call held one of them beyond *deadline*.
         """
         with self._changed:
             if not self._changed.wait_for(

@@ -1,4 +1,4 @@
-"""A server's values without the store: for contracts, which must not ask what they check."""
+"""A server's values without the store, for contracts, which must not use the store they check."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.ports import ChunkKey, Deadline, StoreError
 
 _PATIENCE = 10.0
-"""Seconds after which a server that says nothing counts as gone."""
+"""Seconds after which a server that does not answer counts as gone."""
 
 
 class LMDoor:
-    """What the server of a store ``lm`` holds."""
+    """The values on the server of a store ``lm``."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -35,7 +35,7 @@ class LMDoor:
             self._stream = connect(self._address, deadline)
 
     def get(self, key: ChunkKey) -> bytes | None:
-        """The frame of *key*, as the server has it; what was deleted it has not."""
+        """The frame of *key*, as the server has it; None for a tombstone."""
         with self._soon() as deadline:
             answer = self._ask(Request(Command.GET, name_of(key), 0, NOTHING), b"", deadline)
             if not answer.found or answer.tensor == TOMBSTONE:
@@ -43,7 +43,7 @@ class LMDoor:
             return self._stream.take(answer.length, deadline)
 
     def put(self, key: ChunkKey, frame: bytes) -> None:
-        """Make the server hold *frame*."""
+        """Store *frame* on the server."""
         tensor = frame_tensor(len(frame))
         put = Request(Command.PUT, name_of(key), len(frame), tensor).pack() + frame
         with self._soon() as deadline:
@@ -53,7 +53,7 @@ class LMDoor:
         raise StoreError("the server did not take the frame")
 
     def keys(self) -> set[ChunkKey]:
-        """Nothing: LMCache's server does not list.
+        """Not possible: LMCache's server does not list.
 
         Raises:
             StoreError: always.

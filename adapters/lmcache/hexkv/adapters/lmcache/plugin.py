@@ -1,4 +1,4 @@
-"""Tells hexkv about LMCache's wire. Imported at discovery, so it stays light."""
+"""Registers LMCache's wire with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LMSettings:
     """``lm://host:port`` of a server that speaks the wire."""
 
     connections: int = 4
-    """How many calls may be under way at a time; others wait."""
+    """The most calls under way at a time; others wait."""
 
     def __post_init__(self) -> None:
         with about("address"):

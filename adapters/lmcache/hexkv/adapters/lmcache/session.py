@@ -24,13 +24,13 @@ from hexkv.adapters.net.serving import Unreadable, Values, Wire
 log = logging.getLogger("hexkv")
 
 _TAIL = Struct("<7i")
-"""Kept behind each value: what its tensor was."""
+"""The description of the tensor, stored behind each value."""
 
 _MOST_NAMES = 100_000
-"""That LIST gives."""
+"""The most names that LIST returns."""
 
 _PAGE = 1000
-"""Values that are asked for at a time, so that other clients get their turn."""
+"""Values that are listed at a time, so that other clients get their turn."""
 
 
 class LMWire:
@@ -40,19 +40,18 @@ class LMWire:
     starts: Sequence[bytes] = STARTS
 
     def session(self, connection: Connection, values: Values) -> LMSession:
-        """Answer one connection."""
+        """Return the session of one connection."""
         return LMSession(connection, values)
 
 
 class LMSession:
     """Answers the requests of one connection until it ends.
 
-    A client of this wire opens one connection and never another, so there is no limit to how
-    long it may be idle.
+    A client of this wire opens one connection and never another, so its idle time has no limit.
 
     Args:
         connection: with the client.
-        values: what the server holds of this wire.
+        values: the values of this wire.
     """
 
     def __init__(self, connection: Connection, values: Values) -> None:
@@ -61,7 +60,7 @@ class LMSession:
         self._values = values
 
     def run(self) -> None:
-        """Answer until the connection breaks, which is how it ends.
+        """Answer requests until the connection breaks, as every session ends.
 
         Raises:
             BadMessage: the client does not speak the protocol.
@@ -85,7 +84,7 @@ class LMSession:
                 self._tell(Answer(True, 0, NOTHING))
 
     def _put(self, asked: Request) -> None:
-        """Keep what follows. Nobody waits for an answer, so failing is leaving nothing."""
+        """Keep the value that follows. PUT has no answer, so a failure deletes the value."""
         size, tensor, limits = asked.length, asked.tensor, self._connection.limits
         if size > limits.max_value:
             raise BadMessage(f"a value of {size} bytes is announced")

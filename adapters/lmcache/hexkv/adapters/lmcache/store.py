@@ -46,7 +46,7 @@ from hexkv.ports import (
 )
 
 _ENTRIES = 256
-"""Questions that are sent before the first answer is read: few enough for any socket's buffer."""
+"""Requests sent before the first answer is read: few enough for any socket's buffer."""
 
 _TOMBSTONES = 1 << 16
 """Deleted chunks that the store remembers."""
@@ -58,21 +58,21 @@ class Peer(NamedTuple):
     stream: Stream
 
     def reusable(self, *, well: bool) -> bool:
-        """True if all answers were taken: what raised has left some behind."""
+        """True if all answers were received: after an error some are left."""
         return well
 
 
 class LMStore:
     """Chunks on a server of LMCache's wire.
 
-    PUT is not answered there, so each is followed by EXIST on the same connection, whose
-    answer tells that the server has taken it. The wire cannot delete either: an empty
-    tombstone takes the chunk's place. It reads as a miss; EXIST does not know the difference,
-    so the store remembers its own latest tombstones, and another client's look like chunks
-    until they are read. hexkv's server takes a tombstone for a deletion.
+    PUT has no answer, so each is followed by EXIST on the same connection, whose answer shows
+    that the server has the chunk. The wire has no deletion either: an empty tombstone replaces
+    the chunk. It reads as a miss; EXIST does not know the difference, so the store remembers its
+    own latest tombstones, and those of other clients look like chunks until they are read.
+    hexkv's server deletes the value when it receives a tombstone.
 
-    So a change is several messages, between which another of the same chunk would be taken for
-    this one's doing: within one store they take turns.
+    So a change is several messages, between which a concurrent change of the same chunk would
+    be mistaken for this one: within one store changes take turns.
     """
 
     def __init__(self, address: Address, *, connections: int = 4) -> None:
@@ -109,7 +109,7 @@ class LMStore:
                     outcomes[index] = Failed(StoreFull(f"the wire takes {LONGEST} bytes at most"))
                     continue
                 put = Request(Command.PUT, name_of(key), data.nbytes, frame_tensor(data.nbytes))
-                # Before the server has it: else who has just read it would not find it.
+                # Before the PUT: otherwise a lookup just after a read could still miss the chunk.
                 self._remember(key, gone=False)
                 peer.stream.send([put.pack(), data, _question(Command.EXIST, key)], deadline)
                 if _hear(peer.stream, deadline).found:
@@ -124,7 +124,7 @@ class LMStore:
             return [TimedOut()] * len(items)
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-        """Put a tombstone in the place of each chunk.
+        """Replace each chunk by a tombstone.
 
         Raises:
             StoreUnreachable: no answer; some may be deleted.
@@ -142,7 +142,7 @@ class LMStore:
 
     @contextmanager
     def _calling(self, deadline: Deadline) -> Iterator[Peer]:
-        """A connection for one call whose failure is the whole call's.
+        """A connection for one call, which fails as a whole.
 
         Raises:
             StoreUnreachable: no answer, or none in time.
@@ -157,12 +157,12 @@ class LMStore:
             for part in slices(len(found), _ENTRIES):
                 names = [name_of(found[index]) for index in part]
                 requests = [Request(Command.PUT, name, 0, TOMBSTONE).pack() for name in names]
-                # The last one is answered when the server has taken them all.
+                # The answer to the last one shows that the server has received all.
                 requests.append(_question(Command.HEALTH, found[part.start]))
                 try:
                     peer.stream.send([b"".join(requests)], deadline)
                     _hear(peer.stream, deadline)
-                finally:  # without an answer they may be there, too
+                finally:  # without an answer the tombstones may be there, too
                     for index in part:
                         self._remember(found[index], gone=True)
             return there

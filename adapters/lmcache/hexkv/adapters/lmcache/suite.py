@@ -1,4 +1,4 @@
-"""What ``hexkv check --black-box lm://host:port`` runs.
+"""The tests that ``hexkv check --black-box lm://host:port`` runs.
 
 The fixture ``candidate`` comes from the plugin that runs it.
 """

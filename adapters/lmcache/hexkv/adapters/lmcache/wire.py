@@ -7,12 +7,11 @@ them and a key of 150 bytes, padded with blanks; an answer is nine. Their order 
     answer   code    length format dtype shape shape shape shape location
 
 PUT is followed by ``length`` bytes and never answered; GET is answered with as many. There is
-no batch, no deletion, no authentication and no checksum. What the published server leaves
-out is LIST; it is answered here with the keys, one per line, so a key with a line break in
-it names no value.
+no batch, no deletion, no authentication and no checksum. The published server lacks LIST; it is
+answered here with the keys, one per line, so a key with a line break in it names no value.
 
 Format, dtype, shape and location describe a tensor. To a server they are only numbers, which
-it gives back as it got them.
+it returns unchanged.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ KEY_LENGTH = 150
 REQUEST = Struct(f"<9i{KEY_LENGTH}s")
 ANSWER = Struct("<9i")
 LONGEST = (1 << 31) - 1
-"""Bytes of a value, as far as the wire goes."""
+"""The most bytes of a value on the wire."""
 
 
 class Command(IntEnum):
-    """What a request asks for."""
+    """The command of a request."""
 
     PUT = 1
     GET = 2
@@ -46,7 +45,7 @@ FAIL = 400
 
 
 class Tensor(NamedTuple):
-    """What the wire says about a value beside its length."""
+    """The wire's description of a value, besides its length."""
 
     format: int
     dtype: int
@@ -55,10 +54,11 @@ class Tensor(NamedTuple):
 
 
 NOTHING = Tensor(1, 2, (0, 0, 0, 0))
-"""What the published ends say where there is no tensor: the first format, float16."""
+"""The published ends' description without a tensor: the first format, float16."""
 
 TOMBSTONE = Tensor(0, 0, (0, 0, 0, 0))
-"""With no bytes: what a store puts in the place of a chunk that it deletes. No tensor has it."""
+"""The description of a tombstone, which has no bytes and replaces a deleted chunk. No tensor has
+it."""
 
 
 class Request(NamedTuple):
@@ -70,10 +70,10 @@ class Request(NamedTuple):
     tensor: Tensor
 
     def pack(self) -> bytes:
-        """Its bytes.
+        """The bytes of the request.
 
         Raises:
-            ValueError: the key is too long, or the length; or the key is no name.
+            ValueError: the key or the length is too long; or the key is no name.
         """
         if len(self.key) > KEY_LENGTH:
             raise ValueError(f"a key has at most {KEY_LENGTH} bytes")
@@ -96,7 +96,7 @@ class Answer(NamedTuple):
     tensor: Tensor
 
     def pack(self) -> bytes:
-        """Its bytes."""
+        """The bytes of the answer."""
         it = self.tensor
         code = SUCCESS if self.found else FAIL
         return ANSWER.pack(code, self.length, it.format, it.dtype, *it.shape, it.location)
@@ -106,7 +106,7 @@ def parse_request(data: bytes) -> Request:
     """The request in ``REQUEST.size`` bytes.
 
     Raises:
-        BadMessage: it is none.
+        BadMessage: it is not a valid request.
     """
     command, length, form, dtype, location, a, b, c, d, padded = REQUEST.unpack(data)
     key = padded.rstrip(b" ")
@@ -121,7 +121,7 @@ def parse_answer(data: bytes) -> Answer:
     """The answer in ``ANSWER.size`` bytes.
 
     Raises:
-        BadMessage: it is none.
+        BadMessage: it is not a valid answer.
     """
     code, length, form, dtype, a, b, c, d, location = ANSWER.unpack(data)
     if code not in (SUCCESS, FAIL) or length < 0:
@@ -130,26 +130,26 @@ def parse_answer(data: bytes) -> Answer:
 
 
 def is_name(key: bytes) -> bool:
-    """True if a value may be called *key*: LIST gives one name a line."""
+    """True if *key* can name a value: LIST returns one name per line."""
     return len(key.splitlines()) == 1 and not key.endswith((b"\n", b"\r"))
 
 
 def name_of(key: ChunkKey) -> bytes:
-    """What a chunk is called on this wire.
+    """The name of a chunk on this wire.
 
-    The published server takes a key apart: model, world size, worker, hash, dtype.
+    The published server parses a key: model, world size, worker, hash, dtype.
     """
     return b"hexkv@1@0@" + key.hex().encode() + b"@uint8"
 
 
 def frame_tensor(size: int) -> Tensor:
-    """How a frame is described: as a binary object of so many bytes."""
+    """The description of a frame: a binary object of *size* bytes."""
     return Tensor(4, 6, (size, 0, 0, 0))
 
 
 _COMMANDS = frozenset(Command)
 _NAMING = frozenset([Command.PUT, Command.GET, Command.EXIST])
-"""Commands about the value that the key names; of the others the key says nothing."""
+"""Commands about the value that the key names; the others ignore the key."""
 
 STARTS = tuple(command.to_bytes(4, "little") for command in Command)
-"""How a connection of this wire begins."""
+"""The first bytes of connections of this wire."""

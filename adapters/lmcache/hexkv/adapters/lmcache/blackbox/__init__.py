@@ -1,7 +1,7 @@
-"""What every server of the LM-server wire promises, whoever wrote it, seen from outside.
+"""The contract of servers of the LM-server wire, of any origin, checked from outside.
 
-The kit speaks the wire itself, byte by byte: nine 32-bit integers and a key of 150 bytes ask,
-nine integers answer. See :mod:`hexkv.adapters.lmcache.blackbox._wire`.
+The kit speaks the wire itself, byte by byte: a request is nine 32-bit integers and a key of 150
+bytes, an answer nine integers. See :mod:`hexkv.adapters.lmcache.blackbox._wire`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ class BlackBoxContract(Data, Neighbours, Trouble):
     """Subclass this, give it a ``server`` fixture, and run pytest.
 
     Or run ``hexkv check --black-box lm://host:port``. The server needs room for 128 MiB. Keys
-    are random, so others may use it meanwhile; the wire has no deletion, so what was put is
-    overwritten by values of no bytes.
+    are random, so others may use it at the same time; the wire has no deletion, so values are
+    overwritten by empty ones afterwards.
     """

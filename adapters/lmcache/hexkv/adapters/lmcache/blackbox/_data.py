@@ -1,4 +1,4 @@
-"""What is put is what is got."""
+"""Promises about data: GET returns the bytes of PUT."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hexkv.contracts.promise import Level, promise
 
 
 def content(size: int, seed: int = 0) -> bytes:
-    """*size* bytes in which no two places look alike."""
+    """*size* random bytes, no two places alike."""
     return Random(seed).randbytes(size)  # noqa: S311 - nothing here is secret
 
 
 def same(got: bytes | None, put: bytes) -> None:
-    """Fail unless both are the same bytes; megabytes of difference are no message."""
+    """Fail unless both are the same bytes; do not print megabytes of difference."""
     __tracebackhide__ = True
     assert got is not None, f"a miss, instead of {len(put)} bytes"
     assert len(got) == len(put), f"{len(got)} bytes, instead of {len(put)}"
@@ -35,7 +35,7 @@ def same(got: bytes | None, put: bytes) -> None:
 
 
 class Data(WireCase):
-    """One client."""
+    """Promises about a single client."""
 
     @promise(
         "wire.1",

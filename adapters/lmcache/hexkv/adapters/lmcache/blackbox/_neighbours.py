@@ -1,4 +1,4 @@
-"""Several clients at a time."""
+"""Promises about several clients at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TURNS = 60
 
 
 class Neighbours(WireCase):
-    """Clients that do as they should."""
+    """Clients that follow the protocol."""
 
     @promise(
         "wire.20",

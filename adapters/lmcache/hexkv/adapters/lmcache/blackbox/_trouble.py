@@ -1,4 +1,4 @@
-"""Clients that break off, lie, or say nothing; and others beside them."""
+"""Promises about clients that disconnect, send garbage or nothing, and others beside them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MALFORMED = {
 
 
 class Trouble(WireCase):
-    """Clients that do not do as they should."""
+    """Clients that violate the protocol."""
 
     @promise(
         "wire.11",
@@ -64,7 +64,7 @@ class Trouble(WireCase):
     ) -> None:
         with still_serving(server, key), Wire(server) as bad:
             bad.send(bytes_)
-            if bytes_ != MALFORMED["a length of 2 GiB"]:  # it may wait for those, for a while
+            if bytes_ != MALFORMED["a length of 2 GiB"]:  # it may wait a while for those bytes
                 assert bad.leave(), "neither an answer nor an end"
 
     @promise(
@@ -112,7 +112,7 @@ class Trouble(WireCase):
             assert deaf.exists(name)
             with still_serving(server, key):
                 deaf.send(request(Command.GET, name) * 8)
-                deaf.answer()  # the first answer's head: now the server is amid its value
+                deaf.answer()  # the first answer's head: the server is now sending its value
                 with Wire(server) as other:
                     assert other.exists(name)
 

@@ -1,6 +1,7 @@
-"""A client of the ``lm://`` wire that knows nothing but its bytes.
+"""A client of the ``lm://`` wire, independent of other code.
 
-Nine native 32-bit integers and a key of 150 bytes, padded with blanks; an answer is nine::
+A request is nine native 32-bit integers and a key of 150 bytes, padded with blanks; an answer
+is nine integers::
 
     request  command length format dtype location shape shape shape shape key
     answer   code    length format dtype shape shape shape shape location
@@ -25,7 +26,7 @@ import pytest
 from hexkv.contracts.whole import Whole
 
 PATIENCE = 30.0
-"""Seconds after which a server that says nothing counts as hanging."""
+"""Seconds after which a server that does not answer counts as hanging."""
 
 KEY_LENGTH = 150
 REQUEST = Struct(f"=9i{KEY_LENGTH}s")
@@ -33,14 +34,14 @@ ANSWER = Struct("=9i")
 FOUND, FAILED = 200, 400
 
 NO_VALUE = b"hexkv-check@1@0@0@uint8"
-"""What is named where no value is asked for: a server may take every name apart."""
+"""The name in requests without a value: a server may parse every name."""
 
 _LONGEST = 256 << 20
-"""Bytes that an answer may announce: no server holds more of what the kit puts there."""
+"""The most bytes of an answer: more than all values that the kit stores on a server."""
 
 
 class Command(IntEnum):
-    """What a request asks for."""
+    """The command of a request."""
 
     PUT = 1
     GET = 2
@@ -50,14 +51,14 @@ class Command(IntEnum):
 
 
 class Address(NamedTuple):
-    """Where a server listens."""
+    """The address of a server."""
 
     host: str
     port: int
 
 
 class Tensor(NamedTuple):
-    """What the wire says of a value beside its length."""
+    """The wire's description of a value, besides its length."""
 
     format: int = 4
     dtype: int = 6
@@ -80,10 +81,10 @@ def request(command: int, key: bytes = b"", length: int = 0, tensor: Tensor | No
 
 
 class Wire:
-    """One connection. What does not come in time fails the test.
+    """One connection. Answers that do not arrive in time fail the test.
 
     Raises:
-        AssertionError: nobody listens.
+        AssertionError: it cannot connect.
     """
 
     def __init__(self, server: Address) -> None:
@@ -124,7 +125,7 @@ class Wire:
         return Answer(code, length, Tensor(kind, dtype, (one, two, three, four)))
 
     def put(self, key: bytes, value: bytes, tensor: Tensor | None = None) -> None:
-        """Put *value*. Nobody answers."""
+        """Put *value*, which has no answer."""
         self.send(request(Command.PUT, key, len(value), tensor))
         self.send(value)
 
@@ -134,31 +135,31 @@ class Wire:
         return self.value()
 
     def value(self) -> bytes | None:
-        """What the answer to a GET brings."""
+        """Receive the answer to a GET: the value, or None."""
         answer = self.answer()
         return self.receive(answer.length) if answer.code == FOUND else None
 
     def exists(self, key: bytes) -> bool:
-        """Whether the server says that it has *key*."""
+        """Return True if the server reports that it has *key*."""
         self.send(request(Command.EXIST, key))
         return self.answer().code == FOUND
 
     def healthy(self) -> bool:
-        """Whether the server says that it is well."""
+        """Return True if the server reports that it is healthy."""
         self.send(request(Command.HEALTH, NO_VALUE))
         return self.answer().code == FOUND
 
     def names(self) -> list[bytes]:
-        """What the server lists."""
+        """The names that the server lists."""
         self.send(request(Command.LIST, NO_VALUE))
         return self.receive(self.answer().length).split(b"\n")
 
     def leave(self) -> bool:
-        """Say no more. Whether the server ends the connection, or answers, in time.
+        """Shut down sending; return True if the server closes the connection or answers in time.
 
-        When it does, it has taken in all that was sent.
+        Then it has received all that was sent.
         """
-        with suppress(OSError):  # it has ended the connection already
+        with suppress(OSError):  # the server has already closed the connection
             self.sock.shutdown(socket.SHUT_WR)
         try:
             self.sock.recv(ANSWER.size)
@@ -185,7 +186,7 @@ class Wire:
 
 
 class Keys:
-    """Names that nobody else uses, as engines form them; what was given is cleared away."""
+    """Unique names, in the form that engines use; their values are overwritten afterwards."""
 
     def __init__(self) -> None:
         self.given: list[bytes] = []
@@ -196,23 +197,23 @@ class Keys:
 
 
 class WireCase(Whole):
-    """The fixture that an author gives, and what comes of it."""
+    """The fixture that an author gives, and those derived from it."""
 
     @pytest.fixture
     def server(self) -> Address:
-        """Where the server listens."""
+        """The address of the server."""
         raise NotImplementedError(f"give {type(self).__name__} a `server` fixture")
 
     @pytest.fixture
     def key(self, server: Address) -> Iterator[Keys]:
-        """Gives a new name whenever it is called."""
+        """A function that returns a new name at each call."""
         keys = Keys()
         yield keys
         if keys.given:
             with Wire(server) as wire:
                 for name in keys.given:
                     wire.put(name, b"", Tensor(0, 0))
-                wire.exists(keys.given[-1])  # it has read the others when it answers
+                wire.exists(keys.given[-1])  # once it answers, it has read the others
 
     @pytest.fixture
     def wire(self, server: Address) -> Iterator[Wire]:
@@ -223,7 +224,7 @@ class WireCase(Whole):
 
 @contextmanager
 def still_serving(server: Address, key: Keys) -> Iterator[None]:
-    """What happens inside does not keep the server from serving somebody else."""
+    """Check that the server still serves other clients after the block."""
     with Wire(server) as other:
         name = key()
         other.put(name, b"before")
