@@ -1,4 +1,4 @@
-"""InfiniStore's client, as far as it is used: the calls of version 0.2.35."""
+"""The part of InfiniStore's client that is used: the calls of version 0.2.35."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Client(Protocol):
     """``infinistore.InfinityConnection``. Its calls block, and raise bare ``Exception``s."""
 
     def check_exist(self, key: str) -> bool:
-        """Whether there is a value."""
+        """Return True if there is a value."""
         ...
 
     def tcp_read_cache(self, key: str) -> Any:
-        """The value, an array of bytes of its own; an exception where there is none."""
+        """Return the value in an array of bytes of its own; raise if there is none."""
         ...
 
     def tcp_write_cache(self, key: str, ptr: int, size: int) -> None:
-        """Keep *size* bytes, more than none, from address *ptr*."""
+        """Store *size* bytes, at least one, from address *ptr*."""
         ...
 
     def delete_keys(self, keys: Sequence[str]) -> int:
-        """Delete values. How many there were."""
+        """Delete values and return the number of those that existed."""
         ...
 
     def close(self) -> None:
@@ -37,7 +37,7 @@ class Client(Protocol):
 
 
 def connecting(host: str, port: int) -> Callable[[], Client]:
-    """What makes connections to a server.
+    """A function that connects to a server.
 
     Raises:
         AdapterUnavailable: the client is not installed, or cannot be loaded.
@@ -52,7 +52,7 @@ def connecting(host: str, port: int) -> Callable[[], Client]:
             host_addr=host, service_port=port, connection_type=library.TYPE_TCP, log_level="error"
         )
         client: Any = library.InfinityConnection(config)
-        # The blocking way prints to the standard output, which is the program's.
+        # The blocking call prints to standard output, which belongs to the program.
         asyncio.run(client.connect_async())
         made: Client = client
         return made

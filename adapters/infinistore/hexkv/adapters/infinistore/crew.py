@@ -43,7 +43,7 @@ class Crew:
         self._lock = Lock()
 
     def call(self, work: Callable[[Client], T], deadline: Deadline) -> T:
-        """What *work* gives, which is called with a connection.
+        """Call *work* with a connection and return its result.
 
         Raises:
             OutOfTime: too late.
@@ -71,7 +71,7 @@ class Crew:
         raise StoreError("the store is closed")
 
     def close(self) -> None:
-        """Let everybody go who waits, and each thread when its call returns."""
+        """Release all waiters, and end each thread when its call returns."""
         with self._lock:
             self._closed = True
             for call in self._waiting:
@@ -83,7 +83,7 @@ class Crew:
     def _run(self) -> None:
         client: Client | None = None
         while (call := self._queue.get()) is not None and not self._closed:
-            if call.deadline.expired:  # whoever asked has gone
+            if call.deadline.expired:  # the caller has given up
                 call.over.set()
                 continue
             with self._lock:
@@ -97,7 +97,7 @@ class Crew:
                 _end(client)
                 client = None
             if call.deadline.remaining() <= 0:
-                _end(client)  # a line that was slow may be out of step
+                _end(client)  # a slow connection may be out of step
                 client = None
             with self._lock:
                 self._busy -= 1

@@ -1,4 +1,4 @@
-"""Tells hexkv about InfiniStore. Imported at discovery, so it stays light."""
+"""Registers InfiniStore with hexkv. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks in InfiniStore: a value each."""
+"""Chunks in InfiniStore: one value per chunk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hexkv.ports import (
 T = TypeVar("T")
 
 EMPTY = b"hexkv: a frame of no bytes"
-"""The value of an empty frame: the library refuses such."""
+"""The value of an empty frame, because the library refuses empty values."""
 
 
 class InfiniStore:
@@ -82,7 +82,7 @@ class InfiniStore:
             except Exception:
                 if client.check_exist(name):
                     raise
-                return None  # evicted meanwhile
+                return None  # evicted in between
 
         try:
             found = self._ask(name, fetch, deadline)
@@ -103,7 +103,7 @@ class InfiniStore:
     def _write(self, key: ChunkKey, frame: memoryview, deadline: Deadline) -> WriteOutcome:
         if deadline.expired:
             return TimedOut()
-        # A copy: the library may still read it when the caller has its memory back.
+        # A copy: the library may still read it after the caller reuses its memory.
         data = bytearray(frame) if frame.nbytes else bytearray(EMPTY)
         if frame.nbytes == len(EMPTY) and data == EMPTY:
             return Failed(StoreError("this frame is the mark of no bytes"))
@@ -124,10 +124,10 @@ class InfiniStore:
         return Stored(frame.nbytes)
 
     def _ask(self, name: str, work: Callable[[Client], T], deadline: Deadline) -> T:
-        """What *work* gives, while no other call of this store is at the same chunk.
+        """Return the result of *work*, run while no other call of this store uses the same chunk.
 
         Raises:
-            OutOfTime, StoreError: it gave nothing.
+            OutOfTime, StoreError: it has no result.
         """
         if deadline.expired:
             raise OutOfTime
@@ -140,7 +140,7 @@ class InfiniStore:
 
     @contextmanager
     def _turn(self, name: str, deadline: Deadline) -> Iterator[None]:
-        """For as long as the library is at it, also when nobody waits for that any more."""
+        """Lock *name* until the library's call ends, even after the caller has given up."""
         with self._changed:
             if not self._changed.wait_for(lambda: name not in self._changing, deadline.remaining()):
                 raise StoreUnreachable("another call at the chunk takes too long")
