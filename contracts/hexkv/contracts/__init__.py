@@ -1,4 +1,4 @@
-"""The contract kit: what every adapter must pass.
+"""The contract kit: the tests that every adapter must pass.
 
 An adapter's test file is this long::
 

@@ -1,7 +1,7 @@
-"""Imports all of a plugin in a process of its own, and prints what that did besides, as JSON.
+"""Imports all of a plugin in a process of its own, and prints the side effects as JSON.
 
-Run by :mod:`hexkv.contracts.plugin`. Blamed is whoever's code is the innermost outside the standard
-library: what a library does that the plugin imports is the library's business.
+Run by :mod:`hexkv.contracts.plugin`. Each effect is attributed to the innermost code outside the
+standard library: effects of a library that the plugin imports do not count against the plugin.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _LIBRARY = (sysconfig.get_path("stdlib"), "<")
 
 
 class _Watch:
-    """Keeps what is done by code under *root*."""
+    """Records the side effects of code under *root*."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self.seen: list[str] = []
 
     def note(self, what: str) -> None:
-        """Somebody does *what*."""
+        """Record the effect *what* if code under the root caused it."""
         frame = sys._getframe(1)
         while (back := frame.f_back) is not None:
             name, frame = back.f_code.co_filename, back
@@ -69,7 +69,7 @@ class _Watch:
 
 
 def _modules(entry: importlib.metadata.EntryPoint) -> Iterator[ModuleType]:
-    """The plugin, and all that lies beside it."""
+    """The plugin's module, and all modules beside it."""
     plugin = importlib.import_module(entry.module)
     yield plugin
     name = entry.module if hasattr(plugin, "__path__") else entry.module.rpartition(".")[0]
@@ -85,7 +85,7 @@ def _modules(entry: importlib.metadata.EntryPoint) -> Iterator[ModuleType]:
 
 
 def _root(entry: importlib.metadata.EntryPoint) -> str:
-    """Where its code lies: a folder, or one file."""
+    """The path of its code: a folder, or one file."""
     found = importlib.util.find_spec(entry.module)
     if found is None or found.origin is None:
         raise ImportError(f"there is no module {entry.module}")
@@ -124,7 +124,7 @@ def main() -> None:
     except SystemExit:
         watch.seen.append("it ends the program")
     print(json.dumps(list(dict.fromkeys(watch.seen))), file=out, flush=True)
-    os._exit(0)  # threads that an import has started are nobody's to wait for
+    os._exit(0)  # do not wait for threads that an import started
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every cache promises at which clients announce the chunks that they compute."""
+"""The contract of caches where clients announce the chunks that they compute."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from hexkv.ports import Announcing, ChunkKey, Deadline
 
 CLIENTS = ("ada", "bob")
 LONG = 600.0
-"""Seconds that only a hang meets."""
+"""Seconds that only a hang reaches."""
 
 Seen = Callable[[str], Announcing]
-"""Gives the cache as the client of a name sees it, each time the same object."""
+"""Returns the cache as the client of a name sees it, the same object each time."""
 
 
 def soon() -> Deadline:
-    """A deadline that only a hang meets."""
+    """A deadline that only a hang reaches."""
     return Deadline.after(SystemClock(), 60.0)
 
 
 def now() -> Deadline:
-    """A deadline for those who ask and do not wait."""
+    """A deadline for calls that do not wait."""
     return Deadline(SystemClock(), 0.0)
 
 
 def some(count: int) -> list[ChunkKey]:
-    """So many keys."""
+    """*count* keys."""
     return [chunk_key(f"announced {i}") for i in range(count)]
 
 
@@ -41,27 +41,27 @@ class AnnouncingContract(Whole):
 
     ``seen(name)`` is the cache as one of the two ``CLIENTS`` sees it; ``publish(name, keys)`` has
     that client publish chunks. Optional are ``elapse(seconds)``, which lets time pass for the
-    cache, and ``vanish(name)``, which ends a client without a word.
+    cache, and ``vanish(name)``, which ends a client without a farewell.
     """
 
     @pytest.fixture
     def seen(self) -> Seen:
-        """Gives the cache as each client sees it."""
+        """A function that returns the cache as a client sees it."""
         raise NotImplementedError(f"give {type(self).__name__} a `seen` fixture")
 
     @pytest.fixture
     def publish(self) -> Callable[[str, Sequence[ChunkKey]], None]:
-        """Has a client publish chunks."""
+        """A function that has a client publish chunks."""
         raise NotImplementedError(f"give {type(self).__name__} a `publish` fixture")
 
     @pytest.fixture
     def elapse(self) -> Callable[[float], None]:
-        """Lets so many seconds pass for the cache."""
+        """A function that lets that many seconds pass for the cache."""
         not_offered("elapse")
 
     @pytest.fixture
     def vanish(self) -> Callable[[str], None]:
-        """Ends a client without a word."""
+        """A function that ends a client without a farewell."""
         not_offered("vanish")
 
     @promise(
@@ -72,7 +72,7 @@ class AnnouncingContract(Whole):
         why="one would wait for what nobody computes, or for itself",
     )
     def test_what_others_compute_is_expected(self, seen: Seen) -> None:
-        """In the order of the question, whatever was announced first."""
+        """Answers come in the order of the keys asked for, not of the announcements."""
         keys = some(4)
         assert seen("ada").announce("request", "a", [keys[2], keys[0]], LONG, soon()) == 2
         for asker in ("ada", "bob"):
@@ -106,7 +106,7 @@ class AnnouncingContract(Whole):
         why="one would wait for a request that was aborted",
     )
     def test_what_is_withdrawn_is_not_expected(self, seen: Seen) -> None:
-        """Two clients may call their owners the same; what is withdrawn twice is gone once."""
+        """Two clients may use the same owner name; a second withdrawal changes nothing."""
         keys = some(3)
         seen("ada").announce("first", "a", keys[:1], LONG, soon())
         seen("ada").announce("second", "a", keys[1:2], LONG, soon())
@@ -123,7 +123,7 @@ class AnnouncingContract(Whole):
         why="two would wait for each other, or both compute",
     )
     def test_the_first_one_keeps_it(self, seen: Seen) -> None:
-        """Who comes second is told what is left; afterwards it may have it."""
+        """A second client gets only the chunks left; after a withdrawal it may have the rest."""
         keys = some(3)
         assert seen("ada").announce("request", "a", keys[:2], LONG, soon()) == 2
         assert seen("ada").announce("request", "a", keys[:2], LONG, soon()) == 2
@@ -143,7 +143,7 @@ class AnnouncingContract(Whole):
     def test_an_announcement_has_its_time(
         self, seen: Seen, elapse: Callable[[float], None]
     ) -> None:
-        """A wait for it ends, too, and the chunk is free for others."""
+        """At that time waits for it end, and others may announce the chunk."""
         keys = some(2)
         seen("ada").announce("request", "a", keys[:1], 10.0, soon())
         seen("ada").announce("other", "a", keys[1:], 30.0, soon())
@@ -163,7 +163,7 @@ class AnnouncingContract(Whole):
     def test_a_client_that_dies_computes_nothing(
         self, seen: Seen, vanish: Callable[[str], None]
     ) -> None:
-        """Whoever waits goes on at once; others' announcements stay."""
+        """Waits for its chunks end at once; announcements of other clients stay."""
         keys = some(2)
         seen("ada").announce("request", "a", keys[:1], LONG, soon())
         seen("bob").announce("request", "b", keys[1:], LONG, soon())
@@ -182,11 +182,11 @@ class AnnouncingContract(Whole):
     def test_a_wait_ends_with_what_it_waits_for(
         self, seen: Seen, publish: Callable[[str, Sequence[ChunkKey]], None]
     ) -> None:
-        """Whether that is published or withdrawn."""
+        """A wait ends when the chunk is published or its announcement withdrawn."""
         keys = some(3)
         seen("ada").announce("first", "a", keys[:2], LONG, soon())
         seen("ada").announce("second", "a", keys[2:], LONG, soon())
-        # Where another process answers, a busy machine may be late for a short deadline.
+        # If another process answers, a busy machine may be late for a short deadline.
         for seconds in (0.05, 0.5, 5.0):
             short = Deadline.after(SystemClock(), seconds)
             still = list(seen("bob").expect(keys, "b", short))

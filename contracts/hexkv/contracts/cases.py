@@ -1,4 +1,4 @@
-"""Many cases of one promise in one test, each of which can be told from a failure."""
+"""Many cases of one promise in one test; a failure names its case."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Test = Callable[..., None]
 
 @contextmanager
 def case(name: object) -> Iterator[None]:
-    """A block of which a failure says that it was the case *name*."""
+    """A block whose failures name the case *name*."""
     try:
         yield
     except Exception as error:
@@ -27,13 +27,13 @@ def each(
 ) -> Callable[[Test], Test]:
     """``pytest.mark.parametrize`` in one test, which gets *values* one after the other.
 
-    For cases that cost next to nothing beside what a test of its own costs each of them. All of
-    them get the same fixtures: a test that changes a fixture does so under names of its own.
+    For cases that cost almost nothing compared with a test of their own. All of them share the
+    fixtures: a test that changes a fixture uses names of its own for each case.
 
     Args:
         names: of the arguments: one, or several, also as ``"one, another"``.
         values: one per case; a sequence per case for several names.
-        ids: what the cases are called, or what gives it for a value.
+        ids: names of the cases, or a function that returns the name for a value.
     """
     several = not isinstance(names, str) or "," in names
     arguments = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)

@@ -1,4 +1,4 @@
-"""What everything that guards frames against damage promises."""
+"""The contract of checksums, which detect damaged frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hexkv.contracts.whole import Whole
 from hexkv.ports import PAGE, HashFunction
 
 LONGEST_NAME, MOST_BYTES = 16, 16
-"""What the header of a frame has room for."""
+"""The most characters of a checksum's name and bytes of a digest, as a frame's header has room."""
 
 SIZES = (0, 1, 7, 64, 1023, PAGE, 70_001)
 
@@ -142,7 +142,7 @@ class ChecksumContract(Whole):
 
 
 def _damaged(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """What can become of *data* on its way, and what that is."""
+    """Damaged copies of *data*, each with a name of the damage."""
     random = Random(len(data))  # noqa: S311 - nothing here is secret
     ends = {0, len(data) - 1}
     for place in sorted(ends | {random.randrange(len(data)) for _ in range(60)}):

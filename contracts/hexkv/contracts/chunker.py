@@ -1,4 +1,4 @@
-"""What everything that cuts prompts promises."""
+"""The contract of chunkers."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from hexkv.contracts.whole import Whole
 from hexkv.ports import Bounds, Chunker
 
 Reference = Callable[[Sequence[int]], Sequence[tuple[int, int]]] | None
-"""Another way to cut, slow and obviously right: ``(start, end)`` of each chunk of a prompt."""
+"""A reference chunker, slow and obviously right: ``(start, end)`` of each chunk of a prompt."""
 
 TOKEN_BYTES = 4
 FEW = (0, 1, 7, 256, 65_536, 16_777_216)
-"""Tokens whose bytes, shifted, look like one another: a search in bytes finds what is not there."""
+"""Tokens whose bytes, shifted, look alike: a bytewise search finds false matches."""
 
 SMALL, LARGE = 8_000, 128_000
 """Tokens of a short and of a long prompt: quadratic work shows as a factor of 256, not of 16."""
 
 TURNS, MOST_TURNS = 2, 8
-"""How often each is timed: more often where it seems to take too long."""
+"""How often each is timed: more often if it seems to take too long."""
 
 
 class ChunkerContract(Whole):
     """Subclass this and give it a ``chunker`` fixture; ``reference``, too, if there is one.
 
-    Small chunks, of some ten tokens at most, make the prompts of the contract say most.
+    Small chunks, of about ten tokens at most, get the most out of the contract's prompts.
     """
 
     lookahead: ClassVar[int] = 1
-    """How many tokens behind a chunk's end may still change it.
+    """The number of tokens behind a chunk's end that may still change it.
 
     1 where an unfull chunk at a prompt's end grows; the length of a separator, where half of
     one may turn out to be one.
@@ -54,7 +54,7 @@ class ChunkerContract(Whole):
 
     @pytest.fixture
     def tokens(self) -> Sequence[int]:
-        """Tokens that mean something to the chunker, separators for instance."""
+        """Tokens with a meaning to the chunker, separators for instance."""
         return FEW
 
     @pytest.fixture
@@ -134,7 +134,7 @@ class ChunkerContract(Whole):
                 assert _cut(chunker, prompt) == want, f"turn {turn}: {len(prompt)} tokens"
             for turn, (prompt, want) in enumerate(zip(grown, alone, strict=True)):
                 size = TOKEN_BYTES * len(prompt)
-                room[:size] = _packed(prompt)  # as a host does that has one buffer for all
+                room[:size] = _packed(prompt)  # as a host with one buffer for all prompts does
                 with memoryview(room)[:size] as packed:
                     bounds = chunker.cut(packed)
                     found = list(zip(bounds.starts, bounds.ends, strict=True))
@@ -253,8 +253,8 @@ def _cut(chunker: Chunker, prompt: Sequence[int]) -> list[tuple[int, int]]:
 def _growth(chunker: Chunker, pattern: Sequence[int], below: float) -> float:
     """How many times as long a long prompt takes as a short one; it is expected to be *below*.
 
-    In processor time, where others on the machine do not count but for the caches that they
-    take: that only adds, so the least times tell, and what seems too long is looked at again.
+    In processor time, on which other processes act only through the caches that they use. That
+    only adds time, so the minimum is taken, and a ratio above *below* is measured again.
     """
     repeated = bytes(_packed(pattern))
     prompts = [memoryview(repeated * (count // len(pattern))) for count in (SMALL, LARGE)]

@@ -1,4 +1,4 @@
-"""What every collective promises: a message for all, and no wait for a lost member."""
+"""The contract of collectives: a message for all, and no wait for a lost member."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hexkv.ports import (
 )
 
 PATIENCE = 30.0
-"""Seconds after which what should end by itself counts as hanging."""
+"""Seconds after which a call counts as hanging."""
 
 SHORT = 0.3
 """Seconds of a deadline that is to pass."""
@@ -34,7 +34,7 @@ Members = Sequence[Collective]
 
 
 def soon() -> Deadline:
-    """A deadline that only a hang meets."""
+    """A deadline that only a hang reaches."""
     return Deadline.after(SystemClock(), 10 * PATIENCE)
 
 
@@ -44,13 +44,13 @@ def short() -> Deadline:
 
 
 def at_once(*works: Callable[[], object]) -> list[object]:
-    """What each of *works* gives or raises, all at a time, each in a thread of its own."""
+    """The result or exception of each of *works*, run at the same time in threads of their own."""
     found: list[object] = [None] * len(works)
 
     def run(place: int, work: Callable[[], object]) -> None:
         try:
             found[place] = work()
-        except Exception as error:  # noqa: BLE001 - for the test to judge
+        except Exception as error:  # noqa: BLE001 - the test checks it
             found[place] = error
 
     threads = [Thread(target=run, args=said, daemon=True) for said in enumerate(works)]
@@ -61,14 +61,14 @@ def at_once(*works: Callable[[], object]) -> list[object]:
 
 
 def got(member: Collective, limit: int = MAX_MESSAGE, until: Deadline | None = None) -> Message:
-    """The next message at *member*, as bytes of our own."""
+    """The next message at *member*, copied."""
     head, data = member.receive(limit, until or soon())
     assert data.readonly
     return head, bytes(data)
 
 
 def without(members: Members, lost: int, head: bytes, data: bytes) -> list[object]:
-    """What comes of a message, with a short deadline, in which the member *lost* takes no part."""
+    """The results of sending a message, with a short deadline, without the member *lost*."""
     until = short()
     works: list[Callable[[], object]] = [
         partial(members[0].send, head, memoryview(data), until),
@@ -81,13 +81,13 @@ def without(members: Members, lost: int, head: bytes, data: bytes) -> list[objec
 class CollectiveContract(Whole):
     """Subclass this and give it the fixture ``members``.
 
-    ``members(size)`` gives that many members that have met, by rank, each for a thread of its own,
+    ``members(size)`` returns that many connected members, by rank, each for a thread of its own,
     and closes them after the test. Members in one process are fine.
     """
 
     @pytest.fixture
     def members(self) -> Callable[[int], Members]:
-        """Gives members that have met."""
+        """A function that returns connected members."""
         raise NotImplementedError(f"give {type(self).__name__} a `members` fixture")
 
     @pytest.fixture
@@ -107,7 +107,7 @@ class CollectiveContract(Whole):
         why="a rank would load other KV than the first one",
     )
     def test_every_message_arrives_everywhere(self, three: Members) -> None:
-        """Of any size, without a head or with the longest, from memory that may not be written."""
+        """Of any size, without a head or with the longest, also from read-only memory."""
         dice = Random(7)  # noqa: S311 - nothing is secret
         sizes = [0, 1, 7, 4096, (1 << 20) + 3, 0, 100]
         messages = [
@@ -134,7 +134,7 @@ class CollectiveContract(Whole):
         why="KV would change while it is copied to the device",
     )
     def test_what_was_received_stays(self, three: Members) -> None:
-        """Though the sender's memory changes, and the next message is on its way."""
+        """Even if the sender's memory changes while the next message is under way."""
         memory = bytearray(b"a" * 5000)
         first = at_once(
             lambda: three[0].send(b"1", memoryview(memory), soon()),
@@ -158,7 +158,7 @@ class CollectiveContract(Whole):
         why="one rank that hangs would hold up all requests",
     )
     def test_nobody_waits_for_a_lost_member(self, members: Callable[[int], Members]) -> None:
-        """Whoever lacks the message says so, and nobody has another one."""
+        """A member without the message raises, and no member receives a different one."""
         data = bytes(range(256)) * 40_000
         for lost in range(3):
             three = members(3)
@@ -178,7 +178,7 @@ class CollectiveContract(Whole):
         why="each load would wait for its deadline again",
     )
     def test_who_is_apart_does_not_wait(self, three: Members) -> None:
-        """Whatever the deadline; the others learn of it by theirs."""
+        """With any deadline; the others notice within theirs."""
         three[1].close()
         three[0].part()
         data = memoryview(b"data")
@@ -199,7 +199,7 @@ class CollectiveContract(Whole):
         why="a sender gone wrong would take all memory of the others",
     )
     def test_a_message_has_a_limit(self, three: Members) -> None:
-        """The one that refuses is apart, and says so; the longest that fits is none too long."""
+        """A member that refuses one parts, and raises; a message of the limit itself arrives."""
         data = bytes(1000)
         fits = at_once(
             lambda: three[0].send(b"", memoryview(data), soon()),
@@ -222,7 +222,7 @@ class CollectiveContract(Whole):
         why="an engine that ends would hold up the others",
     )
     def test_who_leaves_is_lost_to_all(self, three: Members) -> None:
-        """Nobody meets again without it."""
+        """The other members do not connect again without it."""
         three[0].close()
         three[0].close()
         assert not three[0].whole
@@ -242,15 +242,15 @@ class CollectiveContract(Whole):
         why="one pause of one rank would have all load by themselves for ever",
     )
     def test_all_meet_again(self, three: Members) -> None:
-        """A message that some have and others have not is nobody's any more."""
+        """A message that only some members have received is dropped for all."""
         old, new = b"old" * 1000, b"new" * 500
         for lost in (1, 2, 0):
             without(three, lost, b"old", old)
             for one in three:
-                if one.whole:  # it may not have learned of it: its next call tells
+                if one.whole:  # it may not have noticed: its next call would
                     one.part()
             pause, left = Event(), PATIENCE
-            while False in [one.whole for one in three]:  # each is asked: it may learn by that
+            while False in [one.whole for one in three]:  # read all: that may change one
                 pause.wait(0.05)
                 left -= 0.05
                 assert left > 0, "they do not meet again"
@@ -287,7 +287,7 @@ class CollectiveContract(Whole):
 
 
 def closed(members: Members) -> None:
-    """Close all of them, for a fixture's end."""
+    """Close all members, at the end of a fixture."""
     for one in members:
         with suppress(CollectiveBroken):
             one.close()

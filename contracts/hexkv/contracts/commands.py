@@ -1,4 +1,4 @@
-"""Tells hexkv about the kit's commands. Imported at discovery, so it stays light."""
+"""Registers the kit's commands. hexkv imports it at discovery, so it imports little."""
 
 from __future__ import annotations
 

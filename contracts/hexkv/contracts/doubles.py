@@ -24,14 +24,14 @@ from hexkv.ports import (
 )
 
 FRESH = 0xA5
-"""What a sink's buffer is filled with before a store writes into it."""
+"""The fill byte of a sink's buffer before a store writes into it."""
 
 FREED = 0xDD
-"""What a block is filled with once nobody holds it."""
+"""The fill byte of a block without leases."""
 
 
 class ManualClock:
-    """A clock that stands still until it is told to advance."""
+    """A clock that stands still until :meth:`advance`."""
 
     def __init__(self, now: float = 1_000.0, wall: float = 1_700_000_000.0) -> None:
         self._lock = Lock()
@@ -58,9 +58,9 @@ class ManualClock:
 
 
 def deadline(seconds: float = 60.0, clock: Clock | None = None) -> Deadline:
-    """A deadline *seconds* from now; without *clock* it never comes nearer.
+    """A deadline *seconds* from now; without *clock* its time stands still.
 
-    With 0 or less it has expired already.
+    With 0 or less it has already expired.
     """
     return Deadline.after(ManualClock() if clock is None else clock, seconds)
 
@@ -72,7 +72,7 @@ def chunk_key(text: str, namespace: str = "contract") -> ChunkKey:
 
 
 class ListSink:
-    """A sink that keeps what it gave: poisoned buffers between guard bytes.
+    """A sink that keeps its buffers: poisoned ones between guard bytes.
 
     Args:
         refuse: indexes for which there is no room.
@@ -85,10 +85,10 @@ class ListSink:
         self._offset = offset
         self._given: dict[int, tuple[bytearray, int, int]] = {}
         self.calls: list[tuple[int, int]] = []
-        """Every ``(index, size)`` that was asked for, in order."""
+        """The arguments ``(index, size)`` of every call of ``room``, in order."""
 
         self.told: list[tuple[int, int]] = []
-        """Every ``(index, upto)`` that it was told to have, in order."""
+        """The arguments ``(index, upto)`` of every call of ``filled``, in order."""
 
     def room(self, index: int, size: int) -> memoryview | None:
         self.calls.append((index, size))
@@ -104,14 +104,14 @@ class ListSink:
         self.told.append((index, upto))
 
     def data(self, index: int) -> bytes | None:
-        """What the newest buffer for *index* holds; ``None`` if none was given."""
+        """The bytes of the newest buffer for *index*; ``None`` if none was given."""
         if index not in self._given:
             return None
         backing, start, size = self._given[index]
         return bytes(memoryview(backing)[start : start + size])
 
     def spilled(self, index: int) -> bool:
-        """Whether anything was written beside the newest buffer for *index*."""
+        """True if anything was written beside the newest buffer for *index*."""
         backing, start, size = self._given[index]
         return backing.count(FRESH, 0, start) != start or backing.count(FRESH, start + size) != (
             len(backing) - start - size
@@ -121,7 +121,7 @@ class ListSink:
         """Take all the memory back.
 
         Raises:
-            BufferError: somebody still holds a view of it.
+            BufferError: a view of it still exists.
         """
         for backing, _, _ in self._given.values():
             backing.clear()
@@ -132,9 +132,9 @@ class HeapBlock:
 
     Args:
         frame: the block's content; its first page is the header.
-        spec: what the block holds.
-        payload_bytes: how long the payload is, where the frame is padded behind it.
-        size: bytes of the block, where that is more than the frame has.
+        spec: of the chunk in the block.
+        payload_bytes: length of the payload, if the frame is padded behind it.
+        size: bytes of the block, if larger than the frame.
         readonly: True for views that cannot be written, as of another process's memory.
     """
 
@@ -157,17 +157,17 @@ class HeapBlock:
 
     @property
     def held(self) -> int:
-        """How many leases on the block are held; 0 at rest."""
+        """The number of leases held on the block; 0 at rest."""
         return self._holds.total()
 
     @property
     def owners(self) -> dict[str, int]:
-        """How many leases each owner holds."""
+        """The number of leases by owner."""
         with self._lock:
             return {owner: count for owner, count in self._holds.items() if count}
 
     def lease(self, owner: str = "test") -> HeapLease:
-        """A hold on the block from outside, as the pool gives it; others are shared from it."""
+        """A new lease on the block, as the pool gives it; others are shared from it."""
         return HeapLease(self, owner)
 
     def _take(self, owner: str, *, first: bool) -> None:
@@ -184,7 +184,7 @@ class HeapBlock:
 
 
 class HeapLease:
-    """A hold on a :class:`HeapBlock`. The last one to go poisons the memory."""
+    """A lease on a :class:`HeapBlock`. Releasing the last one poisons the memory."""
 
     def __init__(self, block: HeapBlock, owner: str, *, shared: bool = False) -> None:
         block._take(owner, first=not shared)
@@ -237,7 +237,7 @@ class HeapLease:
 
 
 class RecordingTelemetry:
-    """Keeps every total and every duration that it was told."""
+    """Keeps every total and every duration reported."""
 
     def __init__(self) -> None:
         self._lock = Lock()

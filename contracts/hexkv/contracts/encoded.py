@@ -1,4 +1,4 @@
-"""What every window promises that decodes chunks itself, whatever its device."""
+"""The contract of windows that decode chunks themselves, on any device."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ class DecodingKV(DeviceKV, SupportsEncoded, Protocol):
 
 
 class Foreign:
-    """A serde that no device has heard of."""
+    """A serde that no device knows."""
 
     name, lossless, per_layer = "foreign/0", True, False
 
     def bound(self, raw_bytes: int) -> int:
-        """As much as there is."""
+        """The size of the raw chunk."""
         return raw_bytes
 
     def encode(self, chunk: memoryview, layout: KVLayout, tokens: int, into: memoryview) -> int:
-        """The chunk as it is."""
+        """Copy the chunk unchanged."""
         del layout, tokens
         into[: len(chunk)] = chunk
         return len(chunk)
 
     def decode(self, payload: memoryview, layout: KVLayout, tokens: int, into: memoryview) -> None:
-        """The payload as it is."""
+        """Copy the payload unchanged."""
         del layout, tokens
         into[:] = payload
 
@@ -74,7 +74,7 @@ class EncodedContract(Whole):
 
     @pytest.fixture
     def serde(self) -> Serde:
-        """What it decodes."""
+        """The serde that the window decodes."""
         raise NotImplementedError(f"give {type(self).__name__} a `serde` fixture")
 
     @pytest.fixture
@@ -90,7 +90,7 @@ class EncodedContract(Whole):
         why="it would be given payloads that it takes for something else",
     )
     def test_it_says_what_it_decodes(self, device: DecodingKV, serde: Serde) -> None:
-        """Whoever asks gets a bool, each time the same."""
+        """The answer is a bool, the same each time."""
         assert isinstance(device, SupportsEncoded)
         for _ in range(2):
             assert device.decodes(serde) is True
@@ -147,7 +147,7 @@ class EncodedContract(Whole):
     def test_a_span_outside_of_the_window_moves_nothing(
         self, device: DecodingKV, raw: RawKV, serde: Serde
     ) -> None:
-        """Nor do those that come with it."""
+        """The other spans of that call do not move either."""
         good, end = _span(device, serde, 0, 4, seed=1), device.tokens
         fill(device, raw)
         before = raw.everything()
@@ -167,7 +167,7 @@ class EncodedContract(Whole):
     def test_a_damaged_payload_is_corrupt_or_what_the_serde_makes_of_it(
         self, device: DecodingKV, raw: RawKV, serde: Serde
     ) -> None:
-        """Cut, longer, empty, zeroed, and with bytes changed. What is beside it stays."""
+        """Cut, longer, empty, zeroed, and with bytes changed. Positions beside it are unchanged."""
         good = bytes(_span(device, serde, 4, 12, seed=2).payload)
         dice = Random(3)  # noqa: S311 - nothing here is secret
         damaged = [good[:-1], good + b"\0", b"", bytes(len(good)), good[: len(good) // 2]]
@@ -198,7 +198,7 @@ class EncodedContract(Whole):
         why="KV that a host does not keep would land in somebody else's block",
     )
     def test_positions_without_a_place_are_passed_over(self, holed: Holed, serde: Serde) -> None:
-        """The others of the span get theirs."""
+        """The other positions of the span are written."""
         device, raw, holes = holed
         assert isinstance(device, SupportsEncoded)
         end = max(holes) + 2
@@ -223,7 +223,7 @@ class EncodedContract(Whole):
         why="layers that were given before would change under the model, or wait for later ones",
     )
     def test_layers_come_alone(self, device: DecodingKV, raw: RawKV, serde: Serde) -> None:
-        """The last ones first; what does not belong to them holds anything."""
+        """The last layers first; the rest of the payload is overwritten with 0xff."""
         if not isinstance(device, SupportsEncodedLayers) or not isinstance(serde, LayerSerde):
             not_offered("SupportsEncodedLayers")
         layout, tokens = device.layout, 8
@@ -252,7 +252,7 @@ class EncodedContract(Whole):
 
 
 def _span(device: DeviceKV, serde: Serde, start: int, end: int, seed: int) -> EncodedSpan:
-    """What *serde* makes of small numbers, which every dtype has."""
+    """A span of small numbers, which every dtype has, encoded by *serde*."""
     layout, tokens = device.layout, end - start
     dice = Random(seed)  # noqa: S311 - nothing here is secret
     # Bytes below 0x3c: finite and moderate as elements of any float.

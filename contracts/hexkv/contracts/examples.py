@@ -1,6 +1,6 @@
-"""Examples that hypothesis makes up: the first that fails is told before a shorter one is sought.
+"""Hypothesis examples: the first failure is printed before hypothesis shrinks it.
 
-The search takes minutes, in which nobody would know that anything is wrong.
+Shrinking takes minutes, in which the failure would otherwise not show.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from hexkv.contracts.limits import Overdue, tell
 def examples(number: str, run: Callable[[settings], object], count: int, steps: int = 50) -> None:
     """Let *run* try *count* examples, the same ones each time.
 
-    A failure is told at once, and raised with a short example where one is found in time.
+    A failure is printed at once, and raised with a short example if one is found in time.
 
     Args:
         number: of the promise.
-        run: tries examples as the settings say that it is given.
+        run: tries examples with the settings in its argument.
         count: of examples.
-        steps: in each, where they are sequences of calls.
+        steps: in each example, if examples are sequences of calls.
     """
     chosen = settings(
         max_examples=count,

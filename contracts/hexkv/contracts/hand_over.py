@@ -1,6 +1,6 @@
-"""What every store promises whose memory another process can go on with.
+"""The contract of stores whose memory another process can take over.
 
-Two stores of one process stand for those of two: all that goes from one to the other is the file.
+Two stores of one process stand for those of two: only the file passes between them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ FRAMES = {chunk_key(f"handed {i}"): content(size, seed=i) for i, size in enumera
 KEYS = list(FRAMES)
 NEW = {chunk_key("new"): content(4 * PAGE, seed=90), chunk_key("other"): content(PAGE, seed=91)}
 ORDER = [KEYS[2], KEYS[0], KEYS[5], KEYS[1]]
-"""The keys that are handed over, of least worth first."""
+"""The keys that are handed over, the least valuable first."""
 
 
 class HandedStore(ChunkStore, SupportsScan, SupportsHandOver, Protocol):
-    """What the contract is about."""
+    """The store under test."""
 
 
 Make = Callable[[FrameFile | None], HandedStore]
-"""Opens a store: an empty one, or one that goes on with what another has handed over."""
+"""Opens a store: an empty one, or one that takes over the file of another."""
 
 
 class HandOverContract(Whole):
@@ -54,7 +54,7 @@ class HandOverContract(Whole):
 
     @pytest.fixture
     def make(self) -> Make:
-        """See :data:`Make`. The contract closes what it opens."""
+        """See :data:`Make`. The contract closes the stores."""
         raise NotImplementedError(f"give {type(self).__name__} a `make` fixture")
 
     @pytest.fixture
@@ -71,7 +71,7 @@ class HandOverContract(Whole):
             if file is None:
                 stores.append(make(None))
                 return stores[-1]
-            # What came with a message is closed by whoever received it.
+            # The receiver of a message closes the descriptor that came with it.
             copy = os.dup(file.descriptor)
             try:
                 stores.append(make(file._replace(descriptor=copy)))
@@ -263,7 +263,7 @@ class HandOverContract(Whole):
 
 
 def handed(store: HandedStore, keys: Sequence[ChunkKey]) -> FrameFile:
-    """What *store* hands over."""
+    """The file that *store* hands over."""
     __tracebackhide__ = True
     file = store.hand_over(keys)
     assert file is not None, "it cannot pass its memory on"
@@ -271,7 +271,7 @@ def handed(store: HandedStore, keys: Sequence[ChunkKey]) -> FrameFile:
 
 
 def found(store: HandedStore, keys: Sequence[ChunkKey]) -> dict[ChunkKey, bytes]:
-    """What *store* has of *keys*."""
+    """The frames of *keys* that *store* has."""
     sink = ListSink()
     outcomes = store.read(keys, sink, deadline())
     return {

@@ -1,4 +1,4 @@
-"""A device in plain memory, whose KV tells which tokens it was computed from."""
+"""A device in plain memory, whose KV identifies the tokens that it was computed from."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class HeapKV:
         return self
 
     def agrees(self, other: HeapKV, end: int, start: int = 0) -> bool:
-        """Whether both hold the same KV at positions ``[start, end)``."""
+        """True if both hold the same KV at positions ``[start, end)``."""
         for layer, planes in enumerate(self.memory):
             for plane, memory in enumerate(planes):
                 row = self._row(layer, plane)
@@ -66,7 +66,7 @@ class HeapKV:
         return Finished()
 
     def _checked(self, spans: Sequence[Span], layers: range | None) -> range:
-        """The layers to move, if the request means something."""
+        """Check the request and return the layers to move."""
         chosen = range(self.layout.layers) if layers is None else layers
         if chosen.step != 1 or not 0 <= chosen.start <= chosen.stop <= self.layout.layers:
             raise InvalidRequest(f"{chosen} is no run of {self.layout.layers} layers")

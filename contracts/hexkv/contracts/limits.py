@@ -1,8 +1,8 @@
-"""A limit for each promise: whatever an adapter does, the kit goes on, and says where it stood.
+"""A time limit for each promise: the kit continues past an adapter that hangs, and reports where.
 
-A process beside the kit counts the time, for an adapter may hold the interpreter's lock. At the
-limit it interrupts the main thread with a signal, and again while that helps nothing. In the end
-it names the promise and kills: a run of the kit ends, however.
+A separate process measures the time, because an adapter may hold the interpreter's lock. At the
+limit it interrupts the main thread with a signal, and repeats that while the promise goes on. At
+last it names the promise and kills the process, so that every run of the kit ends.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ import pytest
 from hexkv.contracts.waiting import still_running
 
 DEFAULT = 120.0
-"""Seconds that a promise has, unless somebody says otherwise."""
+"""The default limit of a promise in seconds."""
 
 MOST_HITS = 3
-"""Promises of one adapter that may reach their limits; the others are not tried then."""
+"""The number of promises of one adapter that reach their limits before the others are skipped."""
 
 _AGAIN = 5.0
-"""Seconds at most until the next interrupt, where one did not end the promise."""
+"""Seconds at most until the next interrupt, if one did not end the promise."""
 
 _INTERRUPTS = 12
-"""How many of them it takes to give up."""
+"""The number of interrupts before the process is killed."""
 
 _FAREWELL = 10.0
 """Seconds that threads have to end with the program, after a promise has reached its limit."""
 
 _SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGALRM - 7) + 7
-"""One that nobody else is likely to use."""
+"""A signal that other code is unlikely to use."""
 
 _active: list[Limits] = []
-"""Those of the runs of pytest that are under way in this process, the innermost last."""
+"""The limits of the pytest runs under way in this process, the innermost last."""
 
 _WATCH = """
 import os, select, signal, sys
@@ -82,11 +82,11 @@ while True:
 
 
 class Overdue(BaseException):
-    """A promise has reached its limit. No ``Exception``: an adapter might call it its own."""
+    """A promise has reached its limit. No ``Exception``, which an adapter might catch."""
 
 
 class OverdueFixture(pytest.fail.Exception):  # type: ignore[name-defined, misc]
-    """Likewise while fixtures are made or ended, where pytest knows no other errors."""
+    """The same during fixture set-up or teardown, where pytest handles no other errors."""
 
 
 @dataclass(slots=True)
@@ -101,15 +101,15 @@ class _Current:
 
 
 class Limits:
-    """Ends promises that do not end; close it after the last one.
+    """Interrupts promises at their time limit; close it after the last one.
 
     Args:
-        seconds: that each promise has.
-        errors: a file descriptor where what cannot wait for the report is written; closed here.
+        seconds: the limit of each promise.
+        errors: a file descriptor for messages that cannot wait for the report; closed here.
     """
 
     THOROUGH = 5
-    """How many times as long a promise with the marker ``thorough`` may take."""
+    """The factor on the limit for a promise with the marker ``thorough``."""
 
     def __init__(self, seconds: float, errors: int) -> None:
         self.seconds = seconds
@@ -119,7 +119,7 @@ class Limits:
         try:
             self._before = signal.signal(_SIGNAL, self._interrupted)
             number = _SIGNAL
-        except ValueError:  # in another thread than the main one, nothing can be interrupted
+        except ValueError:  # outside the main thread nothing can be interrupted
             self._before, number = None, 0
         self._watch = subprocess.Popen(  # noqa: S603 - our own interpreter and our own script
             [sys.executable, "-ISc", _WATCH, *map(str, (os.getpid(), number, _INTERRUPTS))],
@@ -130,7 +130,7 @@ class Limits:
         _active.append(self)
 
     def given_up(self, adapter: str) -> str:
-        """Why no more promises of *adapter* are tried; empty while they are."""
+        """The reason why promises of *adapter* are skipped from now on; empty if they are tried."""
         if len(hits := self._hits[adapter]) < MOST_HITS:
             return ""
         return f"not tried, for it did not end others within their limits: {', '.join(hits)}"
@@ -139,18 +139,18 @@ class Limits:
     def within(
         self, adapter: str, number: str, text: str, times: int = 1, *, fixture: bool = False
     ) -> Iterator[None]:
-        """Interrupt what is done inside when its time is up.
+        """Interrupt the block when its time is up.
 
         Args:
-            adapter: who keeps the promise or does not.
+            adapter: the adapter under test.
             number: of the promise.
             text: of the promise.
-            times: as long as others.
-            fixture: whether fixtures are made or ended.
+            times: factor on the limit.
+            fixture: True during fixture set-up or teardown.
 
         Raises:
             Overdue: its time was up, and nothing else was raised.
-            OverdueFixture: likewise.
+            OverdueFixture: the same, if *fixture*.
         """
         seconds = self.seconds * times
         error = OverdueFixture if fixture else Overdue
@@ -174,12 +174,12 @@ class Limits:
             raise error(current.hit)
 
     def tell(self, text: str) -> None:
-        """Write *text* at once, whatever pytest captures."""
+        """Write *text* at once, past pytest's capturing."""
         with contextlib.suppress(OSError):
             os.write(self._errors, f"{text}\n".encode())
 
     def close(self) -> None:
-        """End the process that counts."""
+        """End the process that measures the time."""
         _active.remove(self)
         assert self._watch.stdin is not None
         with contextlib.suppress(OSError):
@@ -193,7 +193,7 @@ class Limits:
 
     def _order(self, line: str) -> None:
         assert self._watch.stdin is not None
-        with contextlib.suppress(OSError):  # it was killed: then there are no limits any more
+        with contextlib.suppress(OSError):  # it was killed: there are no limits from now on
             self._watch.stdin.write(" ".join(line.split("\n")).encode() + b"\n")
             self._watch.stdin.flush()
 
@@ -201,7 +201,7 @@ class Limits:
         del number
         current = self._current
         if current is None or time.monotonic() - current.began < current.seconds / 2:
-            return  # meant for a promise that has just ended
+            return  # a late signal for a promise that has just ended
         if not current.hit:
             current.hit = f"did not end within {current.seconds:g} seconds{_place(frame)}"
             self.tell(f"promise {current.sentence}: {current.hit}")
@@ -209,7 +209,7 @@ class Limits:
 
 
 def tell(text: str) -> None:
-    """Write *text* at once, whatever pytest captures; to standard error where nobody counts."""
+    """Write *text* at once, past pytest's capturing; without limits, to standard error."""
     if _active:
         _active[-1].tell(text)
     else:
@@ -217,7 +217,7 @@ def tell(text: str) -> None:
 
 
 def _place(frame: FrameType | None) -> str:
-    """Where the main thread is, outside the standard library."""
+    """The innermost position of the main thread outside the standard library."""
     library = sysconfig.get_path("stdlib")
     while frame is not None:
         code = frame.f_code
@@ -228,7 +228,7 @@ def _place(frame: FrameType | None) -> str:
 
 
 def _leave_anyway() -> None:
-    """See to it that the program ends, though an adapter's threads may not."""
+    """Make the program end even if an adapter's threads do not."""
 
     def leave() -> None:
         main = threading.main_thread()
@@ -239,5 +239,5 @@ def _leave_anyway() -> None:
     def end() -> None:
         threading.Thread(target=leave, daemon=True).start()
 
-    # What `atexit` knows comes too late: after every thread has been waited for.
+    # `atexit` functions run too late: after the interpreter has joined every thread.
     threading._register_atexit(end)  # type: ignore[attr-defined]

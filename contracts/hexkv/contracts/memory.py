@@ -1,4 +1,4 @@
-"""What everything that gives the block pool its memory promises."""
+"""The contract of memory providers, which allocate memory for the block pool."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hexkv.ports import (
 MIB = 1 << 20
 SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 3 * MIB + 5)
 TOO_MUCH = (1 << 60, (1 << 60) + PAGE, (1 << 63) + PAGE, (1 << 64) + PAGE)
-"""Bytes that no machine has; what 32 or 64 bits hold of them is a page."""
+"""Bytes that no machine has; truncated to 32 or 64 bits some are just a page."""
 
 LATE: dict[str, Callable[[memoryview], object]] = {
     "a slice": lambda view: view[:PAGE],
@@ -37,7 +37,7 @@ LATE: dict[str, Callable[[memoryview], object]] = {
     "a read-only view": lambda view: view.toreadonly()[:PAGE],
     "an array of ctypes": (ctypes.c_char * PAGE).from_buffer,
 }
-"""How somebody may look at a region's memory after its end."""
+"""Ways to access a region's memory, tried after it is closed."""
 
 Allocate = Callable[[int], MemoryRegion]
 
@@ -47,12 +47,12 @@ class MemoryContract(Whole):
 
     @pytest.fixture
     def provider(self) -> MemoryProvider:
-        """A provider that has 64 MiB to give."""
+        """A provider that can allocate 64 MiB."""
         raise NotImplementedError(f"give {type(self).__name__} a `provider` fixture")
 
     @pytest.fixture
     def allocate(self, provider: MemoryProvider) -> Iterator[Allocate]:
-        """The provider's own, and whatever was allocated is closed after the test."""
+        """The provider's ``allocate``; all regions are closed after the test."""
         regions: list[MemoryRegion] = []
 
         def allocate(size: int) -> MemoryRegion:
@@ -169,7 +169,7 @@ class MemoryContract(Whole):
     )
     def test_keeps_what_is_looked_at(self, provider: MemoryProvider, allocate: Allocate) -> None:
         for name, exported in LATE.items():
-            for closed in (True, False):  # or only forgotten, as by an engine that was dropped
+            for closed in (True, False):  # or only unreferenced, as by an engine that was dropped
                 region = allocate(MIB) if closed else provider.allocate(MIB)
                 address, data = region.address, _noise(PAGE, seed=1)
                 region.buffer[:PAGE] = data
@@ -254,7 +254,7 @@ _STATUS, _MAPS = Path("/proc/self/status"), Path("/proc/self/maps")
 
 
 def _mapped(address: int) -> bool:
-    """Whether this process has memory at *address*: to look there otherwise would end it."""
+    """True if this process has memory mapped at *address*; reading it otherwise would crash."""
     if not _MAPS.exists():
         return True
     ranges = [line.split(maxsplit=1)[0].split("-") for line in _MAPS.read_text().splitlines()]
@@ -269,7 +269,7 @@ def _held() -> int:
 
 
 def _faults() -> int:
-    """How often this thread touched a page that had no memory yet."""
+    """The number of minor page faults of this thread: first uses of pages without memory."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
 
 
@@ -278,6 +278,6 @@ def _noise(size: int, seed: int) -> bytes:
 
 
 def _same(left: object, right: bytes, why: str) -> None:
-    """No bare assertion: it would print pages of differences."""
+    """Fail unless both are equal; a bare assertion would print pages of differences."""
     if bytes(left) != right:  # type: ignore[call-overload]
         raise AssertionError(why)

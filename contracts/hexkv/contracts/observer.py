@@ -1,4 +1,4 @@
-"""What everything promises that shows a process from outside: numbers, its state, its content."""
+"""The contract of observers, which show a process's numbers, state and content outside."""
 
 from __future__ import annotations
 
@@ -30,68 +30,69 @@ CHUNK = 16
 TIERS = {"memory": True}
 PROMPT = list(range(100, 100 + 4 * CHUNK))
 _AT_ONCE = 60.0
-"""Seconds that only a hang meets."""
+"""Seconds that only a hang reaches."""
 
 Read = Callable[[], str | None]
-"""What is shown now; ``None`` if nothing is."""
+"""Returns the page; ``None`` if none is served."""
 
 
 class Shown:
-    """A process whose numbers and state are whatever it was told last."""
+    """A process whose numbers and state are set by attributes."""
 
     def __init__(self) -> None:
         self.numbers = 1
         self.why = ""
 
     def metrics(self) -> str:
-        """One family."""
+        """One metric family."""
         name = "hexkv_contract_total"
         return f"# HELP {name} Told.\n# TYPE {name} counter\n{name} {self.numbers}\n"
 
     def unready(self) -> str:
-        """As it was told."""
+        """The value of ``why``."""
         return self.why
 
 
 class Reading(NamedTuple):
-    """How to see what an observer shows."""
+    """Functions that read the pages of an observer."""
 
     metrics: Read
     """The page of numbers."""
 
     unready: Read
-    """Why it takes no requests; empty if it takes some."""
+    """The reason why it takes no requests; empty if it takes requests."""
 
 
 class ObserverContract(Whole):
     """Subclass this and give it the fixtures ``observer`` and ``reading``.
 
-    ``observer`` has not begun to show anything, and ``reading`` says how to see it. Optional are
-    ``announced(tokens)``: how many tokens at the beginning of a prompt whoever follows the content
-    knows of, in blocks that divide :data:`CHUNK`; and ``collected()``: how many calls have come to
-    whoever traces them. The attribute ``patience`` says within which time either is told.
+    ``observer`` does not serve yet, and ``reading`` reads its pages. Optional are
+    ``announced(tokens)``: the number of tokens at the beginning of a prompt that a subscriber of
+    the content knows, in blocks that divide :data:`CHUNK`; and ``collected()``: the number of calls
+    that the trace collector has received. The attribute ``patience`` is the time in seconds
+    within which both are up to date.
     """
 
     patience: ClassVar[float] = 60.0
 
     @pytest.fixture
     def observer(self) -> Observer:
-        """One that serves, publishes and sends, once it is told to. Closed by the contract."""
+        """An observer that can serve, publish and send. Closed by the contract."""
         raise NotImplementedError(f"give {type(self).__name__} an `observer` fixture")
 
     @pytest.fixture
     def reading(self) -> Reading:
-        """How to see what it shows."""
+        """The functions that read its pages."""
         raise NotImplementedError(f"give {type(self).__name__} a `reading` fixture")
 
     @pytest.fixture
     def announced(self) -> Callable[[Sequence[int]], int]:
-        """How much of a prompt whoever follows the content knows of."""
+        """A function: the number of tokens of a prompt that a subscriber of the content knows."""
         not_offered("announced")
 
     @pytest.fixture
     def collected(self) -> Callable[[], int]:
-        """How many calls came to whoever traces them."""
+        """A function: the number of calls that the trace collector has received."""
         not_offered("collected")
 
     @promise(
@@ -102,7 +103,7 @@ class ObserverContract(Whole):
         why="operators would look at a process that was",
     )
     def test_what_is_shown_is_what_there_is(self, observer: Observer, reading: Reading) -> None:
-        """Some look for themselves, others find what was written a moment ago."""
+        """Polled, because some observers read the process and others show a recent copy."""
         shown = Shown()
         observer.serve(shown)
         try:
@@ -122,7 +123,7 @@ class ObserverContract(Whole):
         why="a process that ends would be taken for one that works, or could not end",
     )
     def test_nothing_is_shown_before_and_after(self, observer: Observer, reading: Reading) -> None:
-        """Closing twice is closing once."""
+        """Closing twice is allowed."""
         assert reading.metrics() is None
         observer.serve(Shown())
         assert reading.metrics() is not None
@@ -140,7 +141,7 @@ class ObserverContract(Whole):
         why="one that reads slowly would keep the others from seeing anything",
     )
     def test_several_look_at_once(self, observer: Observer, reading: Reading) -> None:
-        """Each gets a whole page."""
+        """Each reader gets a complete page."""
         observer.serve(Shown())
         try:
             with ThreadPoolExecutor(8) as many:
@@ -157,7 +158,7 @@ class ObserverContract(Whole):
         why="a router would be told of a chunk by each rank, and forget it with the first",
     )
     def test_other_ranks_publish_nothing(self, observer: Observer) -> None:
-        """Whatever settings say."""
+        """With any settings."""
         try:
             assert observer.follow(TIERS, rank=1) is None
         finally:
@@ -202,7 +203,7 @@ class ObserverContract(Whole):
     def test_content_is_published(
         self, observer: Observer, announced: Callable[[Sequence[int]], int]
     ) -> None:
-        """The tokens are the caller's again once they are named."""
+        """The caller may reuse the memory of the tokens after ``named``."""
         feed = observer.follow(TIERS)
         assert feed is not None, "nothing is followed"
         observer.serve(Shown())
@@ -226,7 +227,7 @@ class ObserverContract(Whole):
         why="a trace would lack what a process did last",
     )
     def test_calls_are_sent(self, observer: Observer, collected: Callable[[], int]) -> None:
-        """Each once."""
+        """Each call is sent once."""
         sink = observer.trace("contract")
         assert sink is not None, "nothing is traced"
         observer.serve(Shown())
@@ -238,7 +239,7 @@ class ObserverContract(Whole):
         self._until(lambda: collected() == 4)
 
     def _until(self, reached: Callable[[], bool]) -> None:
-        """Look again and again: what another process learns can only be asked for."""
+        """Poll until *reached* returns True: the other process does not notify."""
         began, pause = monotonic(), Event()
         while not reached():
             assert monotonic() - began < self.patience, "it did not come to that"

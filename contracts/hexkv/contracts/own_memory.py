@@ -1,9 +1,9 @@
 """A store in memory of its own: the reference for memory that the core did not make.
 
-A daemon's shared memory, or a device's, is a tier like any other: what is kept is copied there,
-and what is lent are leases of the store's own class. This store does so on the heap. It counts
-its leases by owner, and poisons the memory of a chunk when the last lease on it goes, so that
-whoever uses a lease too late, or never releases it, is found.
+A daemon's shared memory, or a device's, is a tier like any other: it copies the chunks that it
+keeps, and lends leases of its own class. This store does so on the heap. It counts its leases by
+owner, and poisons the memory of a chunk at the release of its last lease, so that a use after
+release, or a missing release, is found.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from hexkv.ports import (
 )
 
 OWNER = "own memory"
-"""Under which name the store's own leases are listed."""
+"""The owner name of the store's own leases."""
 
 
 class _Kept(NamedTuple):
     lease: HeapLease
     lends: bool
-    """False for what came as bytes: of what that holds the store knows nothing."""
+    """False for chunks written as bytes, which are not lent: the store does not know their spec."""
 
     stored: float
 
 
 class OwnMemoryStore:
-    """Copies what it keeps, and lends leases on the copies.
+    """Copies the chunks that it keeps, and lends leases on the copies.
 
     Args:
-        clock: says when a chunk was stored.
-        rounding: memory is taken in multiples of this, as huge pages are.
-        readonly: True if what is lent cannot be written.
+        clock: for the time at which a chunk was stored.
+        rounding: memory is allocated in multiples of this, as huge pages are.
+        readonly: True if the memory of leases is read-only.
     """
 
     own_memory = True
@@ -71,7 +71,7 @@ class OwnMemoryStore:
 
     @property
     def used(self) -> int:
-        """Bytes of memory that chunks take, those included that only borrowers hold."""
+        """Bytes of memory that chunks take, including those held only by borrowers."""
         with self._lock:
             return sum(len(block.memory) for block in self._live())
 

@@ -1,14 +1,14 @@
 """``pytest -p hexkv.contracts.patience``: no test fails for being slow.
 
-How long an example takes, or finding one, tells of the machine, and breaks no promise. No
-``conftest.py`` at the root of a repository: with it, pytest takes ``adapters/sglang/conftest.py``
-for a part of SGLang.
+The time to run or to find an example depends on the machine, and breaks no promise. This is not
+in a ``conftest.py`` at the root of a repository, because pytest would then take
+``adapters/sglang/conftest.py`` for a part of SGLang.
 
-Where a test leaves their number open, 25 examples are tried: a quarter of what hypothesis tries
-by itself. The profile ``thorough`` (``--hypothesis-profile thorough``) tries twenty times as many.
+A test that does not set the number of examples tries 25: a quarter of hypothesis's default. The
+profile ``thorough`` (``--hypothesis-profile thorough``) tries twenty times as many.
 
-An engine whose configuration leaves its deadlines open has those of :data:`DEADLINES`: the usual
-ones are for a machine that serves, and one that stands still for a second would miss them.
+An engine whose configuration sets no deadlines has those of :data:`DEADLINES`: the defaults are
+for a machine that serves, and one that pauses for a second would miss them.
 """
 
 from hypothesis import HealthCheck, settings
@@ -27,5 +27,5 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("patient"), max_examples=500)
 settings.load_profile("patient")
-# Of each call that gives no defaults.
+# For each call that gives no deadlines.
 load.__kwdefaults__ = {**(load.__kwdefaults__ or {}), "defaults": {"deadlines": DEADLINES}}

@@ -1,4 +1,4 @@
-"""What every plugin promises about being found, and about what it offers."""
+"""The contract of plugins: their discovery, and the adapters that they offer."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class PluginContract(Whole):
 
     @pytest.fixture
     def registry(self) -> Registry:
-        """What is installed here."""
+        """The registry of installed plugins."""
         return discover()
 
     @promise(
@@ -110,7 +110,7 @@ class PluginContract(Whole):
     )
     def test_discovery_imports_nothing_heavy(self, registry: Registry) -> None:
         named = {name for s in self._offered(registry) for name in s.requires}
-        # Of ours the module alone: the plugin itself is in the same namespace.
+        # Of this distribution only the module: the plugin itself is in the same namespace.
         required = {name if name.startswith("hexkv.") else name.partition(".")[0] for name in named}
         order = [sys.path, sorted(HEAVY | required), GROUP, self.entry_point]
         done = subprocess.run(  # noqa: S603 - our own interpreter and our own script
@@ -210,7 +210,7 @@ def _shown(value: object) -> str:
 
 
 def _is_plain(setting: Field[object]) -> bool:
-    """Whether the default, if there is one, can be written as JSON."""
+    """True if the default, if there is one, can be written as JSON."""
     value = None if setting.default is MISSING else setting.default
     if setting.default_factory is not MISSING:
         value = setting.default_factory()

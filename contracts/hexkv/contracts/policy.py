@@ -1,4 +1,4 @@
-"""What every eviction policy promises, as tests."""
+"""The contract of eviction policies."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SMALL, LARGE = 1_000, 32_000
 """Chunks on a small and on a large tier: work for all of them shows as a factor of 32."""
 
 MANY = 5_000
-"""Chunks of which a policy might overlook some, or stop at a round number."""
+"""Enough chunks for a policy to overlook some, or to stop at a round number."""
 
 TURNS, MOST_TURNS = 5, 20
-"""How often each is timed: more often where it seems to take too long."""
+"""How often each is timed: more often if it seems to take too long."""
 
 
 class PolicyContract(Whole):
@@ -59,7 +59,7 @@ class PolicyContract(Whole):
         why="a tier that was just cleared would evict what it does not hold",
     )
     def test_an_empty_tier_has_no_victims(self, policy: Policy) -> None:
-        """Empty calls are allowed, and nothing comes of them."""
+        """Calls with no chunks are allowed and have no effect."""
         policy.admit([], None)
         policy.touch([])
         assert list(policy.victims()) == []
@@ -72,7 +72,7 @@ class PolicyContract(Whole):
     )
     @each("seed", range(5))
     def test_victims_are_the_chunks_on_the_tier_each_once(self, policy: Policy, seed: int) -> None:
-        """Whatever happened before: none twice, none forgotten, none that left."""
+        """After any history: none twice, none omitted, none that has left."""
         large, policy = copy.deepcopy(policy), copy.deepcopy(policy)
         for resident in _replay(policy, seed):
             victims = list(policy.victims())
@@ -89,7 +89,7 @@ class PolicyContract(Whole):
         hint="victims() reads; only admit, touch and drop write",
     )
     def test_looking_at_victims_changes_nothing(self, policy: Policy) -> None:
-        """Not looking at all of them, not at some: the order stays what it would have been."""
+        """Iterating over all or some of them does not change the later order."""
         watched = copy.deepcopy(policy)
         for _ in zip(_replay(policy, 7), _replay(watched, 7), strict=True):
             list(islice(watched.victims(), 3))
@@ -123,7 +123,7 @@ class PolicyContract(Whole):
     )
     @each("evicted", [True, False])
     def test_a_dropped_chunk_is_no_victim(self, policy: Policy, evicted: bool) -> None:
-        """However it left, and wherever it stood."""
+        """For any way of leaving, and any position in the order."""
         policy = copy.deepcopy(policy)
         keys = _keys(30)
         policy.admit(keys, None)
@@ -142,7 +142,7 @@ class PolicyContract(Whole):
     )
     @each("evicted", [True, False])
     def test_a_dropped_chunk_may_come_back(self, policy: Policy, evicted: bool) -> None:
-        """A tier may take again what it let go of, as often as it likes."""
+        """A tier may store a chunk again after dropping it, any number of times."""
         policy = copy.deepcopy(policy)
         keys = _keys(8)
         for _ in range(3):
@@ -189,7 +189,7 @@ class PolicyContract(Whole):
         hint="copy the keys",
     )
     def test_the_callers_lists_stay_the_callers(self, policy: Policy) -> None:
-        """They are not kept, and not changed."""
+        """The policy does not keep or change them."""
         keys = _keys(5)
         given = list(keys)
         policy.admit(given, None)
@@ -234,7 +234,7 @@ class PolicyContract(Whole):
         tracemalloc.start()
         try:
             churn(held + rounds)
-            gc.collect()  # what it has let go of, and nobody has taken away yet, is not kept
+            gc.collect()  # unreferenced garbage does not count as kept
             kept, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -264,7 +264,7 @@ class PolicyContract(Whole):
 
 
 def _names_thousands(policy: Policy) -> None:
-    """The first victims may be pinned, thousands of them: then those behind them go."""
+    """Thousands of the first victims may be pinned: then those behind them are evicted."""
     keys = _keys(MANY)
     for start in range(0, MANY, 50):
         policy.admit(keys[start : start + 50], None)
@@ -284,8 +284,8 @@ def _names_thousands(policy: Policy) -> None:
 def _growth(few: Callable[[], None], many: Callable[[], None], below: float) -> float:
     """How many times as long as *few* *many* takes; it is expected to be *below*.
 
-    In processor time, where others on the machine do not count but for the caches that they
-    take: that only adds, so the least times tell, and what seems too long is looked at again.
+    In processor time, on which other processes act only through the caches that they use. That
+    only adds time, so the minimum is taken, and a ratio above *below* is measured again.
     """
     least = [inf, inf]
     growth = inf

@@ -1,4 +1,4 @@
-"""A promise: what one test of a contract holds an adapter to, by a name that stays."""
+"""A promise: the requirement that a test of a contract checks, with a permanent number."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NoReturn
 
 import pytest
 
-from hexkv.plugins.spec import CONTRACT as CONTRACT  # as hexkv builds adapters of
+from hexkv.plugins.spec import CONTRACT as CONTRACT  # the version that hexkv loads adapters of
 
 
 class Level(StrEnum):
-    """How deep a promise goes. An adapter that keeps a level has kept those before it, too."""
+    """The depth of a promise. An adapter that keeps a level has kept those before it, too."""
 
     L0 = "L0"
     L1 = "L1"
@@ -25,7 +25,7 @@ class Level(StrEnum):
 
     @property
     def about(self) -> str:
-        """What the promises of this level have in common."""
+        """The topic of the promises of this level."""
         return _ABOUT[self]
 
 
@@ -52,18 +52,18 @@ _BY_PREFIX = {
     "serde": Level.L1,
     "sharing": Level.L1,
 }
-"""For promises whose number does not begin with their level, and that name none."""
+"""The level of promises whose number does not begin with it, and that name none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a test holds an adapter to; :func:`promise` puts it on the test."""
+    """The requirement that a test checks; :func:`promise` attaches it to the test."""
 
     number: str
     """Never given to another promise, even when this one is withdrawn."""
 
     text: str
-    """What the adapter does, as the rest of a sentence that starts with its name."""
+    """The behaviour, as the rest of a sentence that starts with the adapter's name."""
 
     level: Level
 
@@ -71,14 +71,14 @@ class Promise:
     """The clause of the port that it checks, for instance ``ChunkStore.read``."""
 
     why: str = ""
-    """What breaks in production where it is not kept, in a sentence."""
+    """One sentence: what breaks in production if the promise is broken."""
 
     hint: str = ""
-    """Where an author should look first."""
+    """The place that an author should check first."""
 
     @property
     def order(self) -> tuple[Level, list[tuple[str, int]]]:
-        """Sorts promises by level, and ``L1.9`` before ``L1.10``."""
+        """The sort key: by level, and ``L1.9`` before ``L1.10``."""
         parts = self.number.split(".")
         return self.level, [("", int(p)) if p.isdigit() else (p, 0) for p in parts]
 
@@ -107,13 +107,13 @@ def promise(
         number: see :class:`Promise`, for this and the others. Several tests may have the same
             number, with the same words: the promise is kept if all of them pass.
         text: what the adapter does.
-        level: where neither the number's beginning nor the table in this module says it.
+        level: if neither the number's beginning nor the table in this module gives it.
         clause: of the port.
         why: one sentence.
         hint: for the author.
 
     Raises:
-        ValueError: nobody says which level this is.
+        ValueError: the level is not known.
     """
     found = Promise(number, text, Level(level or _level(number)), clause, why, hint)
     kept = asdict(found)

@@ -1,7 +1,7 @@
-"""Found by pytest: limits and names promises, and lists what adapters do not offer.
+"""The pytest plugin: limits and names promises, and lists abilities that adapters do not offer.
 
-Imports no hexkv code before there is a promise or a scorecard, so that whatever measures coverage
-sees all of it.
+Imports no hexkv code before there is a promise or a scorecard, so that coverage tools see all of
+it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         )
 
 
-# The innermost of all wrappers: nothing of pytest's own is interrupted.
+# The innermost of all wrappers, so that no code of pytest itself is interrupted.
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     with _limited(item, fixture=True, begins=True):
@@ -115,7 +115,7 @@ def pytest_runtest_makereport(
 
 @contextmanager
 def _limited(item: pytest.Item, *, fixture: bool, begins: bool = False) -> Iterator[None]:
-    """What is done inside ends within the limit of the promise that *item* checks, if any."""
+    """End the block within the limit of the promise that *item* checks, if any."""
     mark = item.get_closest_marker("promise")
     limits = None if mark is None else _limits(item.config)
     if mark is None or limits is None:
@@ -131,7 +131,7 @@ def _limited(item: pytest.Item, *, fixture: bool, begins: bool = False) -> Itera
 
 
 def _limits(config: pytest.Config) -> Limits | None:
-    """Those of this run; none where a person debugs, or wants none."""
+    """The limits of this run; None with a debugger or if switched off."""
     seconds = config.getoption(_LIMIT)
     if not seconds or config.getoption("usepdb", default=False):
         return None
@@ -145,7 +145,7 @@ def _limits(config: pytest.Config) -> Limits | None:
 
 
 def _is_overdue(call: pytest.CallInfo[None]) -> bool:
-    """Whether a fixture did not end in time: then the adapter, not the author, broke a promise."""
+    """True if a fixture did not end in time: then the adapter, not the fixture, broke a promise."""
     from hexkv.contracts.limits import OverdueFixture
 
     return call.excinfo is not None and isinstance(call.excinfo.value, OverdueFixture)

@@ -1,4 +1,4 @@
-"""What everything that finds pieces of segments in prompts promises."""
+"""The contract of segment finders, which find pieces of segments in prompts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hexkv.contracts.whole import Whole
 from hexkv.ports import NAMESPACE_BYTES, ChunkKey, Deadline, Piece, SegmentFinder
 
 Name = Callable[[Sequence[int], ChunkKey | None], ChunkKey]
-"""The key of a chunk of these tokens, which continues that one."""
+"""The key of a chunk with these tokens, after the chunk of that key."""
 
 TOKEN_BYTES = 4
 SMALL, LARGE = 8_000, 128_000
 """Tokens of a short and of a long prompt: quadratic work shows as a factor of 256, not of 16."""
 
 TURNS, MOST_TURNS = 2, 8
-"""How often each is timed: more often where it seems to take too long."""
+"""How often each is timed: more often if it seems to take too long."""
 
 
 class SegmentFinderContract(Whole):
@@ -37,16 +37,16 @@ class SegmentFinderContract(Whole):
     """Tokens of the shortest first chunk that it finds."""
 
     budget: ClassVar[int] = 1 << 20
-    """Bytes that ``finder`` may take; room for 100 chunks of 512 tokens at least."""
+    """Bytes of memory that ``finder`` may use; room for 100 chunks of 512 tokens at least."""
 
     @pytest.fixture
     def finder(self) -> SegmentFinder:
-        """A finder that knows nothing yet."""
+        """A finder without segments."""
         raise NotImplementedError(f"give {type(self).__name__} a `finder` fixture")
 
     @pytest.fixture
     def name(self) -> Name:
-        """How chunks are named."""
+        """The function that names chunks."""
 
         def named(tokens: Sequence[int], after: ChunkKey | None) -> ChunkKey:
             before = b"" if after is None else after[NAMESPACE_BYTES:]
@@ -55,7 +55,7 @@ class SegmentFinderContract(Whole):
         return named
 
     def segments(self, seed: int = 0, count: int = 3) -> list[list[int]]:
-        """Segments of different lengths, of few tokens: their parts look like one another."""
+        """Segments of different lengths, of few different tokens: their parts look alike."""
         dice = Random(seed)  # noqa: S311 - nothing here is secret
         sizes = [self.least, 2 * self.least + 1, *(dice.randint(64, 512) for _ in range(count))]
         return [dice.choices(range(9), k=size) for size in sizes]
@@ -302,7 +302,7 @@ class SegmentFinderContract(Whole):
             )
 
     def check(self, found: Sequence[Piece], prompt: Sequence[int], name: Name) -> Sequence[Piece]:
-        """*found*, each of which has to be the piece of *prompt* that its key says."""
+        """Return *found*, after a check that each is the piece of *prompt* that its key names."""
         reached = 0
         before: Piece | None = None
         for piece in found:
@@ -314,15 +314,15 @@ class SegmentFinderContract(Whole):
 
 
 def packed(tokens: Sequence[int]) -> memoryview:
-    """*tokens* as finders are given them."""
+    """*tokens* packed as for a finder."""
     return memoryview(b"".join(token.to_bytes(TOKEN_BYTES, "little") for token in tokens))
 
 
 def _growth(finder: SegmentFinder, pattern: Sequence[int], below: float) -> float:
     """How many times as long a long prompt takes as a short one; it is expected to be *below*.
 
-    In processor time, where others on the machine do not count but for the caches that they
-    take: that only adds, so the least times tell, and what seems too long is looked at again.
+    In processor time, on which other processes act only through the caches that they use. That
+    only adds time, so the minimum is taken, and a ratio above *below* is measured again.
     """
     repeated = bytes(packed(pattern))
     prompts = [memoryview(repeated * (count // len(pattern))) for count in (SMALL, LARGE)]

@@ -1,11 +1,11 @@
-"""Lengths beyond what 32 bits hold, without the memory for them."""
+"""Buffers of more than 4 GiB that take no memory until they are written."""
 
 from __future__ import annotations
 
 import mmap
 
 BEYOND = 1 << 32
-"""The first number that 32 bits do not hold."""
+"""The first number that does not fit into 32 bits."""
 
 
 def sparse(size: int) -> memoryview:

@@ -1,7 +1,7 @@
-"""Waiting for threads that may never end, in time that this process really had.
+"""Waits for threads that may never end, in time that the process was able to run.
 
-A promise to answer in time is measured by a clock that stands still while the process does: what
-a busy machine keeps from running is late through no fault of an adapter's.
+A promise to answer in time is measured by a clock that stands still while the process does: on a
+busy machine a process that cannot run is late through no fault of the adapter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 T = TypeVar("T")
 
 _STEP = 0.05
-"""Seconds of one wait. However long the machine lets the process stand still, it is one wait."""
+"""Seconds of one wait. It counts as one wait however long the process could not run."""
 
 
 def still_running(threads: Sequence[Thread], patience: float) -> list[Thread]:
@@ -29,12 +29,12 @@ def still_running(threads: Sequence[Thread], patience: float) -> list[Thread]:
 
 
 class UnderWay:
-    """Threads that do *works* meanwhile; what they raise is raised at the end.
+    """Runs *works* in threads during the block; their exceptions are raised at its end.
 
     Args:
-        works: by the name of the thread that does it.
-        over: tells them to end, where they would not by themselves.
-        patience: seconds after that in which they have to.
+        works: the functions, by the name of their thread.
+        over: makes them end, if they would not otherwise.
+        patience: seconds after *over* within which they have to end.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class UnderWay:
         ]
 
     def late(self, patience: float) -> list[str]:
-        """The names of those that have not ended after *patience* seconds."""
+        """The names of the threads that have not ended after *patience* seconds."""
         return [thread.name for thread in still_running(self._threads, patience)]
 
     def __enter__(self) -> Self:
@@ -82,7 +82,7 @@ class UnderWay:
 
 
 def promptly(call: Callable[[], T], patience: float) -> T:
-    """What *call* gives or raises; a failure if it takes longer than *patience* seconds."""
+    """Return or raise the result of *call*; fail if it takes longer than *patience* seconds."""
     given: list[T] = []
     with UnderWay({"call": lambda: given.append(call())}, patience=patience) as working:
         assert not working.late(patience), f"no answer within {patience} seconds"

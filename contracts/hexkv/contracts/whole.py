@@ -1,4 +1,4 @@
-"""A contract cannot be thinned out in silence."""
+"""A check that no test of a contract is dropped without a reason."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 
 
 def waive(reason: str) -> Callable[[object], None]:
-    """A test that stands in for one the adapter cannot keep: reported as xfailed, with *reason*.
+    """A replacement for a test that the adapter cannot pass: reported as xfailed, with *reason*.
 
     Use it for a promise whose test must not even run::
 
         class TestTapeStore(StoreContract):
             test_an_expired_deadline_is_answered_at_once = waive("a tape rewinds first")
 
-    Where the test may run, override it, call ``super()`` and mark it
-    ``pytest.mark.xfail(reason=...)``: then it also tells when the promise is kept at last.
+    If the test may run, override it, call ``super()`` and mark it
+    ``pytest.mark.xfail(reason=...)``: then the report also shows when the promise is kept.
 
     Raises:
         ValueError: *reason* is blank.
@@ -33,9 +33,9 @@ def waive(reason: str) -> Callable[[object], None]:
 
 
 class Whole:
-    """Base of the contracts: sees to it that a subclass keeps every test it inherits.
+    """Base of the contracts: checks that a subclass keeps every test it inherits.
 
-    A test may be replaced only by one that says why, through :func:`waive` or
+    A test may be replaced only by one with a reason, through :func:`waive` or
     ``pytest.mark.xfail(reason=...)``, so that the reason shows in every report.
     """
 
@@ -52,7 +52,7 @@ class Whole:
 
 
 def dropped_tests(cls: type) -> Iterator[str]:
-    """One sentence for each inherited test that *cls* does not run, and gives no reason for."""
+    """One sentence for each inherited test that *cls* drops without a reason."""
     promised: dict[str, type] = {}
     for base in reversed(cls.__mro__):
         if issubclass(base, Whole):
@@ -73,7 +73,7 @@ def dropped_tests(cls: type) -> Iterator[str]:
 
 
 def _excused(test: object) -> bool:
-    """Whether *test* carries ``xfail`` with a reason that a person could read."""
+    """True if *test* has an ``xfail`` mark with a reason that is not blank."""
     marks: list[pytest.Mark] = getattr(test, "pytestmark", [])
     return any(
         mark.name == "xfail" and str(mark.kwargs.get("reason") or "").strip() for mark in marks

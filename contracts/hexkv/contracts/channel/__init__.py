@@ -1,4 +1,4 @@
-"""What every channel between peers promises, as tests: over sockets, shared memory, or a double."""
+"""The contract of channels between peers: over sockets, shared memory, or a double."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the promises of channels share: two ends, their blocks, and the fixtures of a subclass."""
+"""The common part of the channel contract: two ends, their blocks, and a subclass's fixtures."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ SIZE = 4 * PAGE
 BLOCKS = 24
 
 SECONDS = 60.0
-"""A deadline that only a hang meets."""
+"""A deadline that only a hang reaches."""
 
 BRIEF = 1.0
 """A deadline that passes."""
 
 PATIENCE = 30.0
-"""Seconds after which what others are about to do does not happen any more."""
+"""Seconds after which waiting for other threads and processes fails."""
 
 _POLL = 0.01
-"""Seconds between two looks at it."""
+"""Seconds between two polls."""
 
 Make = Callable[[], TransferChannel]
 Memory = Callable[[int], MemoryRegion]
@@ -54,7 +54,7 @@ _GENERATIONS = count(1)
 
 
 def soon() -> Deadline:
-    """A deadline that only a hang meets."""
+    """A deadline that only a hang reaches."""
     return Deadline.after(SystemClock(), SECONDS)
 
 
@@ -69,10 +69,10 @@ def past() -> Deadline:
 
 
 def until(reached: Callable[[], object], what: str) -> None:
-    """Ask again and again: what other threads and processes are about to do can only be polled.
+    """Poll until *reached* returns a true value: other threads and processes do not notify.
 
     Raises:
-        AssertionError: says *what* is wrong, for it did not come to that.
+        AssertionError: it never did; the message is *what*.
     """
     pause = Event()
     for _ in range(round(PATIENCE / _POLL)):
@@ -95,13 +95,13 @@ class End:
         self.source = HeldFrames(self.blocks)
 
     def serve(self) -> None:
-        """Serve what the source holds."""
+        """Serve the frames of the source."""
         self.peer = self.channel.serve(self.source, next(_GENERATIONS))
 
     def read(
         self, peer: Peer, wanted: Sequence[ChunkKey | Part], deadline: Deadline | None = None
     ) -> tuple[list[Outcome], list[bytes | None]]:
-        """The outcomes of one read, and what arrived; nothing is leased afterwards."""
+        """Return the outcomes of one read and the bytes that arrived; release all leases."""
         sink = BlockSink(self.blocks)
         parts = [it if isinstance(it, Part) else Part(it) for it in wanted]
         outcomes = self.channel.read(peer, parts, sink, deadline or soon())
@@ -112,7 +112,7 @@ class End:
     def offer(
         self, peer: Peer, keys: Sequence[ChunkKey], deadline: Deadline | None = None
     ) -> list[Outcome]:
-        """The outcomes of offering what the source holds."""
+        """The outcomes of offering frames of the source."""
         leases = self.source.lend(keys, "test", soon())
         offers = [
             Offer(key, lease) for key, lease in zip(keys, leases, strict=True) if lease is not None
@@ -123,13 +123,13 @@ class End:
         return list(outcomes)
 
     def held(self) -> dict[str, int]:
-        """How many leases there are, beside those of the source's own frames."""
+        """The number of leases by owner, without those of the source's own frames."""
         ledger = self.blocks.ledger()
         ledger.pop("source", None)
         return ledger
 
     def settle(self) -> None:
-        """Wait until nothing is leased beside the source's own frames: it is about to be so."""
+        """Wait until only the source's own frames are leased."""
         until(lambda: not self.held(), "leases are held that nobody needs any more")
 
 
@@ -138,36 +138,36 @@ Open = Callable[..., End]
 
 
 class ChannelCase:
-    """The fixtures of a subclass, and what is made of them."""
+    """The fixtures of a subclass, and those derived from them."""
 
     @pytest.fixture
     def make(self) -> Make:
-        """Opens a channel of the kind, each time another one. They are closed by the contract."""
+        """A function that opens a new channel of the kind. The contract closes the channels."""
         raise NotImplementedError("give the subclass a `make` fixture")
 
     @pytest.fixture
     def memory(self) -> Memory | None:
-        """Allocates the memory that blocks lie in; by default any memory does."""
+        """A function that allocates memory for blocks; None if the channel can use any memory."""
         return None
 
     @pytest.fixture
     def recipe(self) -> Recipe:
-        """How another process opens such a channel, which can reach those of this process."""
+        """How another process opens a channel that can reach those of this process."""
         not_offered("recipe")
 
     @pytest.fixture
     def stranger(self) -> TransferChannel:
-        """A channel that may not ask those that *make* opens."""
+        """A channel that is not authorized by those that *make* opens."""
         not_offered("stranger")
 
     @pytest.fixture
     def proxied(self) -> Proxied:
-        """A fault proxy before a peer, and the peer that stands for it."""
+        """A context with a fault proxy before a peer, and the peer's address through that proxy."""
         not_offered("proxied")
 
     @pytest.fixture
     def successor(self) -> Successor:
-        """Opens a channel that serves where *peer* did. The contract closes it."""
+        """A function that opens a channel at *peer*'s former address. The contract closes it."""
         not_offered("successor")
 
     @pytest.fixture
@@ -191,7 +191,7 @@ class ChannelCase:
 
     @pytest.fixture
     def near(self, open_end: Open) -> End:
-        """The end that asks."""
+        """The end that makes the requests."""
         return open_end()
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""Promises about peers that are stopped, killed, slow or mad: memory is never touched late."""
+"""Promises about peers that are stopped, killed, slow or send garbage: no late memory access."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from hexkv.contracts.waiting import UnderWay, promptly
 from hexkv.ports import Failed, Hit, Miss, Outcome, Part, Stored, StoreUnreachable, TimedOut
 
 LARGE = 32 << 20
-"""Bytes of a frame that no socket's buffer holds: a stopped peer has not sent all of it."""
+"""Bytes of a frame larger than any socket's buffer: a stopped peer has not sent all of it."""
 
 LATE = 30.0
-"""Seconds of this process after which a brief deadline was not kept."""
+"""Seconds of this process's time after which a brief deadline counts as missed."""
 
 _POISON = 0x5A
 
@@ -71,7 +71,7 @@ class Faults(ChannelCase):
         def answered() -> bool:
             return near.read(peer.peer, [Part(chunk_key("a"))])[0] == [Hit(LARGE)]
 
-        # Through the same library, to its end: what it had begun before has come by then.
+        # A complete read through the same library: its earlier transfers have arrived by then.
         until(answered, "the peer stays away")
         changed = LARGE - bytes(anew.frame).count(_POISON)
         assert not changed, f"{changed} bytes of a block changed after it was given up"
@@ -86,7 +86,7 @@ class Faults(ChannelCase):
         why="a caller that is interrupted would have its block written to by the transfer",
     )
     def test_memory_under_a_transfer_stays_leased(self, open_end: Open, apart: Apart) -> None:
-        """While the call waits for a stopped peer nobody else gets the block."""
+        """While the call waits for a stopped peer, its block cannot be leased again."""
         near, peer = open_end(1, LARGE), apart(LARGE, "a")
         asked = Event()
 
@@ -112,7 +112,7 @@ class Faults(ChannelCase):
         why="every prompt would wait for a frozen machine",
     )
     def test_a_stopped_peer_costs_the_deadline(self, near: End, apart: Apart) -> None:
-        """Each call: reading, offering, asking; then the peer is woken and answers again."""
+        """For each of read, offer and ask; then the peer resumes and answers again."""
         peer = apart(SIZE, "a")
         mine = near.source.put("mine")
         (outcome,), _ = near.read(peer.peer, [chunk_key("a")])
@@ -137,7 +137,7 @@ class Faults(ChannelCase):
         why="every prompt would wait for the deadline, once for each dead node",
     )
     def test_a_killed_peer_is_noticed(self, open_end: Open, apart: Apart) -> None:
-        """In the middle of a frame, and before one; what is called a hit is whole."""
+        """In the middle of a frame, and before one; every hit is complete."""
         near, peer = open_end(2, LARGE), apart(LARGE, "a")
         mine = near.source.put("mine")
         sink = BlockSink(near.blocks, meanwhile=peer.kill)
@@ -166,7 +166,7 @@ class Faults(ChannelCase):
         why="each engine that crashes would take a piece of its peers' memory with it",
     )
     def test_a_dead_reader_leaves_nothing_leased(self, open_end: Open, apart: Apart) -> None:
-        """While it is stopped its memory may be lent; once it is dead nothing is."""
+        """A stopped reader may keep its leases; once it is dead, none remain."""
         far, reader = open_end(1, LARGE), apart(LARGE)
         far.serve()
         far.source.put("a")
@@ -223,7 +223,7 @@ class Faults(ChannelCase):
         why="garbage would be KV, or a length that takes all memory",
     )
     def test_nonsense_is_no_answer(self, near: End, far: End, proxied: Proxied) -> None:
-        """Before an answer, in place of one, and cut off in the middle of a frame."""
+        """Before an answer or in place of one; and an answer cut off in the middle of a frame."""
         key = far.source.put("a")
         with proxied(far.peer) as (proxy, peer):
             for size in (1, 60, 4096):

@@ -12,7 +12,7 @@ from hexkv.ports import PAGE, Failed, Offer, Stored, StoreFull
 
 
 class Offers(ChannelCase):
-    """What a peer takes."""
+    """The frames that a peer accepts."""
 
     @promise(
         "channel.12",
@@ -22,7 +22,7 @@ class Offers(ChannelCase):
         why="a copy of a chunk would be no copy, or take a block for nothing",
     )
     def test_offered_chunks_are_kept(self, near: End, far: End) -> None:
-        """What it has already is not sent; the others can be read back."""
+        """Chunks that the peer has are not sent; the others can be read back."""
         names = ["a", "b", "c"]
         keys = [near.source.put(name) for name in names]
         far.source.put("b")
@@ -40,7 +40,7 @@ class Offers(ChannelCase):
         why="a full peer would stop those who copy, or be written beyond its memory",
     )
     def test_a_full_peer_takes_what_it_can(self, open_end: Open, near: End) -> None:
-        """The first ones arrive; the failure says that there is no room."""
+        """The first chunks arrive; the others fail with StoreFull."""
         full = open_end(2)
         full.serve()
         keys = [near.source.put(f"c{i}") for i in range(5)]
@@ -60,7 +60,7 @@ class Offers(ChannelCase):
         why="KV would be stored under a key that it does not belong to",
     )
     def test_a_frame_of_another_key_is_not_kept(self, near: End, far: End) -> None:
-        """Whatever the peer's source would say; right ones beside it are kept."""
+        """The channel refuses it, not the peer's source; correct frames beside it are kept."""
         right = near.source.put("right")
         wrong = chunk_key("wrong")
         odd = near.source.put("odd", frame=frame_of("odd", SIZE)[: PAGE + 1])

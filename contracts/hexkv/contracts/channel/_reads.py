@@ -39,7 +39,7 @@ _LONG = 24
 
 
 class Reads(ChannelCase):
-    """What a peer gives."""
+    """The frames and answers that a peer returns."""
 
     @promise(
         "channel.1",
@@ -49,7 +49,7 @@ class Reads(ChannelCase):
         why="each engine that ends would leave a thread and a port behind",
     )
     def test_a_channel_comes_and_goes(self, make: Make, near: End) -> None:
-        """Twice closed is once closed; those who served it are refused."""
+        """Closing twice is allowed; afterwards calls to it, and its own calls, raise."""
         before = threading.enumerate()
         channel, asking = make(), make()
         end = End(channel, near.blocks)
@@ -79,7 +79,7 @@ class Reads(ChannelCase):
         why="a prompt would be continued with the KV of another one",
     )
     def test_frames_arrive_under_their_keys(self, near: End, far: End) -> None:
-        """Absent ones are misses amid the others; the same key may be asked for twice."""
+        """Absent keys are misses between the hits; a key may occur twice in a request."""
         sizes = {"a": SIZE, "b": PAGE, "c": 2 * PAGE}
         keys = {name: far.source.put(name, size) for name, size in sizes.items()}
         names = ["c", "absent", "a", "b", "a"]
@@ -136,7 +136,7 @@ class Reads(ChannelCase):
         why="one chunk without memory would cost the whole prompt",
     )
     def test_what_there_is_no_room_for_is_refused(self, near: End, far: End) -> None:
-        """The parts behind it arrive whole, and nothing beside its room is written."""
+        """The parts after it arrive complete, and nothing outside their buffers is written."""
         keys = [far.source.put(f"c{i}") for i in range(4)]
         sink = BlockSink(near.blocks, refuse={0, 2})
         outcomes = near.channel.read(far.peer, [Part(key) for key in keys], sink, soon())
@@ -155,7 +155,7 @@ class Reads(ChannelCase):
         why="a block that was used again would be read as a layer of the chunk it held before",
     )
     def test_what_is_read_stays_leased(self, open_end: Open) -> None:
-        """Ranges, in which no reader sees what they are of. What nobody leases is poisoned."""
+        """Reads ranges, which do not name their chunk. A block without a lease is poisoned."""
         near, far = open_end(_LONG), open_end(_LONG)
         far.serve()
         keys = [far.source.put(f"c{i}") for i in range(_LONG)]
@@ -177,7 +177,7 @@ class Reads(ChannelCase):
         why="controllers would act on another node's state",
     )
     def test_questions_are_answered(self, near: End, far: End) -> None:
-        """None at all, and the longest; a longer one is refused before it is sent."""
+        """The empty question and the longest one; a longer one is refused before it is sent."""
         for question in (b"", b"who?", bytes(range(256)) * (MAX_QUESTION // 256)):
             assert near.channel.ask(far.peer, question, soon()) == question[::-1]
         before = len(far.source.asked)
@@ -193,7 +193,7 @@ class Reads(ChannelCase):
         why="a block that was used again would be served as the chunk that it held before",
     )
     def test_a_frame_of_another_key_is_no_hit(self, near: End, far: End) -> None:
-        """Nor what is no frame, and no whole pages; those beside it arrive."""
+        """Bytes that are no frame, or not whole pages, are no hit; frames beside them arrive."""
         right = far.source.put("right")
         wrong = [
             far.source.put("mixed up", frame=frame_of("another")),
@@ -217,7 +217,7 @@ class Reads(ChannelCase):
         why="what a directory knew of a dead node would be believed of the next one",
     )
     def test_another_life_is_not_asked(self, near: End, far: End) -> None:
-        """Neither before nor after the right one was; 0 stands for any."""
+        """Before and after the right one was asked; generation 0 matches any life."""
         key = far.source.put("a")
         other = far.peer._replace(generation=far.peer.generation + 1)
         anyone = far.peer._replace(generation=0)
@@ -235,7 +235,7 @@ class Reads(ChannelCase):
         why="answers of one request would be taken for those of another",
     )
     def test_many_at_once(self, open_end: Open) -> None:
-        """Readers, one who offers, and one who asks; in the end nothing is leased."""
+        """Threads that read, one that offers and one that asks; at the end nothing is leased."""
         near, far = open_end(), open_end()
         far.serve()
         keys = [far.source.put(f"c{i}") for i in range(8)]
@@ -293,7 +293,7 @@ class Reads(ChannelCase):
         why="whoever reaches the port would read all prompts, or plant KV",
     )
     def test_strangers_get_nothing(self, near: End, far: End, stranger: TransferChannel) -> None:
-        """The source never hears of them; a stranger who serves is not believed either."""
+        """Their calls never reach the source; frames that a stranger serves are refused."""
         key = far.source.put("a")
         outside = End(stranger, near.blocks)
         (outcome,), _ = outside.read(far.peer, [key])

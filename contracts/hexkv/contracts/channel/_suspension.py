@@ -1,4 +1,4 @@
-"""Promises of channels whose address goes over to another process: two never lend at once."""
+"""Promises of channels whose address passes to another process: two never lend at once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Suspension(ChannelCase):
 
     @pytest.fixture
     def started(self) -> Iterator[ExitStack]:
-        """Closes what a test has started."""
+        """An exit stack that closes what a test has started."""
         with ExitStack() as started:
             yield started
 
@@ -58,7 +58,7 @@ class Suspension(ChannelCase):
     def test_who_is_suspended_serves_nobody(
         self, near: End, leaving: tuple[End, SupportsSuspension]
     ) -> None:
-        """Also over a connection that there was. Twice suspended is once suspended."""
+        """Also over a connection made before. Suspending twice is allowed."""
         far, channel = leaving
         key, mine = far.source.put("a"), near.source.put("mine")
         assert near.read(far.peer, [key])[0] == [Hit(SIZE)]
@@ -106,7 +106,7 @@ class Suspension(ChannelCase):
     def test_who_is_resumed_is_found_where_it_was(
         self, near: End, leaving: tuple[End, SupportsSuspension]
     ) -> None:
-        """By the same life of it, at the first attempt, and not after its end."""
+        """Under the same generation, at the first attempt; after it is closed it is not found."""
         far, channel = leaving
         key = far.source.put("a")
         for _ in range(2):
@@ -133,7 +133,7 @@ class Suspension(ChannelCase):
     def test_who_is_suspended_reads_on(
         self, near: End, leaving: tuple[End, SupportsSuspension]
     ) -> None:
-        """Reads, offers and asks, over new connections and over those that there were."""
+        """Read, offer and ask work, over new connections and over earlier ones."""
         far, channel = leaving
         near.serve()
         key, mine = near.source.put("a"), far.source.put("mine")
@@ -159,7 +159,7 @@ class Suspension(ChannelCase):
         open_end: Open,
         started: ExitStack,
     ) -> None:
-        """As another life, which is the one that is read; then the first one comes back."""
+        """Under another generation, which answers the reads; then the first channel resumes."""
         far, channel = leaving
         key = far.source.put("a")
         assert near.read(far.peer, [key])[0] == [Hit(SIZE)]
@@ -176,7 +176,7 @@ class Suspension(ChannelCase):
         other.channel.close()
 
         def back() -> bool:
-            with suppress(ConfigError):  # what another process had may be free a moment later
+            with suppress(ConfigError):  # the other process may free its address a moment later
                 channel.resume()
                 return True
             return False

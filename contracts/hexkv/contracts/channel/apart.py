@@ -29,12 +29,12 @@ from hexkv.ports import (
 )
 
 _PATIENCE = 60.0
-"""Seconds that a process is given to do what it is told."""
+"""Seconds that a process has to execute a command."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How another process opens a channel of the kind that is tested, by what is installed."""
+    """How another process opens a channel of the tested kind, by an installed adapter."""
 
     channel: str
     """The adapter's name."""
@@ -45,7 +45,7 @@ class Recipe:
 
 
 class PeerApart:
-    """A process that serves frames, and reads when it is told to. A context manager.
+    """A process that serves frames, and reads on command. A context manager.
 
     Args:
         recipe: how it opens its channel.
@@ -97,12 +97,12 @@ class PeerApart:
         os.waitpid(self._process.pid, os.WUNTRACED)
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """End the process, also in the middle of a command."""
         self._process.kill()
         self._process.wait(_PATIENCE)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with suppress(OSError):  # what was written last is for nobody
+                with suppress(OSError):  # its last output is not needed
                     pipe.close()
 
     def __enter__(self) -> Self:
@@ -140,7 +140,7 @@ def opened(recipe: Recipe, size: int, count: int) -> Iterator[tuple[TransferChan
 
 
 def main() -> None:
-    """What the process does, until nobody tells it anything any more."""
+    """The main function of the process: serve commands until its standard input ends."""
     asked: Mapping[str, Any] = json.loads(sys.argv[1])
     recipe, size, names = Recipe(**asked["recipe"]), asked["size"], asked["names"]
     with opened(recipe, size, len(names) + 2) as (channel, blocks):

@@ -37,7 +37,7 @@ def frame_of(name: str, size: int = 4 * PAGE, *, key: ChunkKey | None = None) ->
 class Blocks:
     """As many blocks of *size* bytes as *memory* has room for. Safe from any thread.
 
-    A block that nobody leases is poisoned, and leased anew before any other.
+    A block without leases is poisoned, and is the next one to be leased.
     """
 
     def __init__(self, memory: memoryview, size: int) -> None:
@@ -54,7 +54,7 @@ class Blocks:
         return cls(memoryview(mmap.mmap(-1, count * size)), size)
 
     def lease(self, owner: str, frame_bytes: int | None = None) -> BlockLease | None:
-        """A lease on a free block, whose frame has so many bytes; ``None`` if all are leased."""
+        """A lease on a free block with a frame of *frame_bytes*; ``None`` if all are leased."""
         size = self.size if frame_bytes is None else frame_bytes
         with self._lock:
             if not self._free or size > self.size:
@@ -66,7 +66,7 @@ class Blocks:
         return BlockLease(self, place, owner, self._memory[start : start + size])
 
     def ledger(self) -> dict[str, int]:
-        """How many leases each owner holds."""
+        """The number of leases by owner."""
         with self._lock:
             return {owner: count for owner, count in self._owners.items() if count}
 
@@ -158,7 +158,7 @@ class BlockSink:
     Args:
         blocks: to lease.
         refuse: indexes for which there is no room.
-        meanwhile: called each time that room is asked for, before it is given.
+        meanwhile: called at each call of ``room``, before the lease is returned.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class BlockSink:
         """The newest one for each part."""
 
         self.told: list[tuple[int, int]] = []
-        """Every ``(index, upto)`` that it was told to have, in order."""
+        """The arguments ``(index, upto)`` of every call of ``filled``, in order."""
 
     def room(self, index: int, size: int) -> Destination | None:
         self._meanwhile()
@@ -195,12 +195,12 @@ class BlockSink:
         self.told.append((index, upto))
 
     def data(self, index: int) -> bytes | None:
-        """What the newest block for *index* holds; ``None`` if none was given."""
+        """The bytes of the newest block for *index*; ``None`` if none was leased."""
         lease = self.leases.get(index)
         return None if lease is None else bytes(lease.frame)
 
     def release(self) -> None:
-        """Give every block back."""
+        """Release every block."""
         leases, self.leases = self.leases, {}
         for lease in leases.values():
             lease.release()

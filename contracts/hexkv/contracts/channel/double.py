@@ -1,4 +1,4 @@
-"""A channel within one process: what the port means, in as few lines as it takes."""
+"""A channel within one process: the port's meaning in as few lines as possible."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OWNER = "channel"
 
 
 class Exchange:
-    """What channels of one process know of each other: a network without a wire."""
+    """The registry of channels in one process: a network without a wire."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -47,10 +47,10 @@ class Exchange:
         self._count = 0
 
     def enter(self, source: PeerSource, generation: int, address: str = "") -> Peer:
-        """Have others find *source* at *address*, or under one of its own.
+        """Register *source* at *address*, or at a generated one.
 
         Raises:
-            ConfigError: somebody else is there.
+            ConfigError: the address is taken.
         """
         with self._lock:
             if not address:
@@ -62,15 +62,15 @@ class Exchange:
         return Peer(address, generation)
 
     def leave(self, peer: Peer) -> None:
-        """Have nobody find *peer* any more."""
+        """Unregister *peer*."""
         with self._lock:
             self._served.pop(peer.address, None)
 
     def find(self, peer: Peer) -> PeerSource:
-        """What *peer* serves.
+        """The source that *peer* serves.
 
         Raises:
-            StoreUnreachable: it is gone, or was started anew.
+            StoreUnreachable: it is gone, or runs under another generation.
         """
         generation, source = self._served.get(peer.address, (0, None))
         if source is None or peer.generation not in (0, generation):
@@ -84,7 +84,7 @@ class LocalChannel:
     Args:
         exchange: of all channels that reach each other.
         name: of this peer, for the others.
-        address: where it serves; empty for one of its own.
+        address: where it serves; empty for a generated one.
     """
 
     def __init__(self, exchange: Exchange, name: str = "", address: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What a process serves to its peers, as a dictionary: a source for tests of channels."""
+"""A source for tests of channels: the frames that a process serves, in a dictionary."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hexkv.ports import ChunkKey, Deadline, Lease, Offer, PeerSource, Reason
 class HeldFrames:
     """Frames by key, in *blocks*. Safe from any thread.
 
-    Its own leases are listed under ``source``, those that it lends under ``lent``, and the room
-    that it gives under ``room``.
+    The owner of its own leases is ``source``, of those that it lends ``lent``, and of those for
+    incoming frames ``room``.
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -22,10 +22,10 @@ class HeldFrames:
         self._lock = Lock()
         self._held: dict[ChunkKey, Lease] = {}
         self.asked: list[str] = []
-        """Who asked, each time."""
+        """The name of the peer, for each call."""
 
     def put(self, name: str, size: int | None = None, *, frame: bytes | None = None) -> ChunkKey:
-        """Hold a frame as that of the chunk *name*: its own, or *frame* whatever that is."""
+        """Hold *frame* under the key of the chunk *name*; by default the right frame."""
         key = chunk_key(name)
         data = frame_of(name, size or self._blocks.size) if frame is None else frame
         lease = self._blocks.lease("source", len(data))
@@ -35,13 +35,13 @@ class HeldFrames:
         return key
 
     def frame(self, key: ChunkKey) -> bytes | None:
-        """The frame that is held as that of *key*."""
+        """The frame that is held under *key*; ``None`` if there is none."""
         with self._lock:
             lease = self._held.get(key)
             return None if lease is None else bytes(lease.frame)
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Release all frames."""
         with self._lock:
             leases, self._held = list(self._held.values()), {}
         for lease in leases:
@@ -71,7 +71,7 @@ class HeldFrames:
 
     def keep(self, arrived: Sequence[Offer], who: str, deadline: Deadline) -> Sequence[bool]:
         del who, deadline
-        # Whatever it is: what may be kept is for the channel to find out.
+        # Keep it unchecked: the channel must refuse frames that may not be kept.
         for offer in arrived:
             self._hold(offer.key, offer.lease.share("source"))
         return [True] * len(arrived)

@@ -1,7 +1,7 @@
 """``hexkv check``: the contracts for an adapter that has no test file.
 
-pytest runs them as ever, on the classes in :mod:`hexkv.contracts.check.suite`; what they are
-run on is a :class:`Candidate`, a new one for each test.
+pytest runs them as usual, from the classes in :mod:`hexkv.contracts.check.suite`, on a new
+:class:`Candidate` for each test.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hexkv.ports import ChunkStore, DType, MemoryRegion, TransferChannel
 
-if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
+if TYPE_CHECKING:  # pytest must be the first to import a contract
     from hexkv.contracts.channel.apart import Recipe
     from hexkv.contracts.device import Holed, RawKV
     from hexkv.contracts.prefix_cache import Damaged, Faulty, Stuck
@@ -29,10 +29,10 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An adapter for one test, and what the author gives beside it.
+    """An adapter for one test, and the optional fixtures that its author provides.
 
-    What a ``module:factory`` may return. What is ``None`` is not there: promises that need it
-    are not checked, and the scorecard says so.
+    A ``module:factory`` may return one. Promises that need a field that is ``None`` are not
+    checked, and the scorecard lists them so.
     """
 
     subject: object
@@ -46,13 +46,13 @@ class Candidate:
     """Closes the store and opens another over the same medium."""
 
     service: Service | None = None
-    """What is behind the store, to be broken and mended."""
+    """The service behind the store, to be broken and mended."""
 
     sibling: ChunkStore | None = None
     """Another store on the same service, with another prefix or tenant."""
 
     foreign: Foreign | None = None
-    """Puts things that are not the store's where it might stumble over them."""
+    """Puts foreign entries on the medium, which the store might take for its own."""
 
     limit: Limit | None = None
     """The physical limit to compare with."""
@@ -64,7 +64,7 @@ class Candidate:
     """How a process of its own opens a channel that can reach this one."""
 
     allocate: Callable[[int], MemoryRegion] | None = None
-    """Gives memory that a channel may use; by default any memory does."""
+    """Allocates memory that a channel may use; None if any memory will do."""
 
     memory: RawKV | None = None
     """For a window on an engine's KV memory: the back door to it."""
@@ -73,10 +73,10 @@ class Candidate:
     """For such a window, where positions may have no place: one in which some have none."""
 
     unit: int = 1
-    """For such a window: how many tokens it moves together or not at all."""
+    """For such a window: the number of tokens that it moves together or not at all."""
 
     near: Close | None = None
-    """For a lossy serde: whether what came back is as near as it declares."""
+    """For a lossy serde: returns True if a decoded chunk is as near as it declares."""
 
     dtypes: Collection[DType] = tuple(DType)
     """For a serde: the dtypes that it takes."""
@@ -88,7 +88,7 @@ class Candidate:
     """For such a cache: the number of chunks that it holds at most."""
 
     damaged: Damaged | None = None
-    """For such a cache: another one, whose medium can be spoilt."""
+    """For such a cache: another one, whose medium can be damaged."""
 
     faulty: Faulty | None = None
     """For such a cache: another one, of which one chunk can be broken."""

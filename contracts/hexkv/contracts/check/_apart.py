@@ -1,4 +1,4 @@
-"""A store that keeps out of everybody's way on a service that others use."""
+"""A store that isolates its keys on a service that others use."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from hexkv.ports import (
 
 
 class Salt:
-    """Moves keys to a random namespace, and knows which were used."""
+    """Maps keys to a random namespace, and records the keys used."""
 
     def __init__(self) -> None:
         self._salt = int.from_bytes(secrets.token_bytes(NAMESPACE_BYTES))
         self.used: set[ChunkKey] = set()
 
     def __call__(self, key: ChunkKey) -> ChunkKey:
-        """*key* in this namespace, or back from it: what is moved twice is where it was."""
+        """Map *key* to this namespace, or back from it: the mapping is its own inverse."""
         lead = self._salt ^ int.from_bytes(key[:NAMESPACE_BYTES])
         return ChunkKey(lead.to_bytes(NAMESPACE_BYTES) + key[NAMESPACE_BYTES:])
 
 
 class Apart:
-    """A store in which every key is another one: no chunk of others is met.
+    """A store that maps every key, so that it never sees or changes chunks of others.
 
-    Its own chunks go when it is swept. Has the listing and range reading of the store inside,
-    as the classes below say.
+    :func:`sweep` deletes its chunks. The subclasses below add the listing and the range reading
+    of the store inside.
     """
 
     def __init__(self, store: ChunkStore, salt: Salt) -> None:
@@ -91,7 +91,7 @@ class _Both(_Lists, _ReadsRanges):
 
 
 class RawApart:
-    """The back door to what such a store holds, and to nothing of others."""
+    """The back door to the chunks of such a store, and to no others."""
 
     def __init__(self, door: BackDoor, salt: Salt) -> None:
         self._door = door
@@ -106,12 +106,12 @@ class RawApart:
         self._door.put(moved, frame)
 
     def keys(self) -> set[ChunkKey]:
-        # One by one: a medium need not be one that can be listed.
+        # One by one: not every medium can be listed.
         return {self._salt(key) for key in self._salt.used if self._door.get(key) is not None}
 
 
 def apart(store: ChunkStore, salt: Salt) -> Apart:
-    """*store* among others' chunks; what it cannot list or read in part, this cannot either."""
+    """Isolate *store* among others' chunks; it can list and read ranges if *store* can."""
     match isinstance(store, SupportsScan), isinstance(store, SupportsRangeRead):
         case True, True:
             return _Both(store, salt)

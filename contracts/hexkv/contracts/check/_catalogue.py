@@ -12,7 +12,7 @@ from hexkv.plugins.cli.output import installed
 
 
 def promises() -> dict[str, Promise]:
-    """All of them by number, level by level."""
+    """All promises by number, sorted by level."""
     found = {promise.number: promise for promise in every_promise()}
     return {promise.number: promise for promise in sorted(found.values(), key=_order)}
 

@@ -29,7 +29,7 @@ from hexkv.ports import (
     TransferChannel,
 )
 
-if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
+if TYPE_CHECKING:  # pytest must be the first to import a contract
     from hexkv.contracts.store import Limit
     from hexkv.plugins.spec import RawAccess
 
@@ -38,9 +38,10 @@ if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
 class Installed:
     """Opens an adapter as a configuration does, each time in a place of its own.
 
-    The adapter's spec says what gives it one (:data:`~hexkv.plugins.spec.Isolation`). Nothing is
-    ever flushed: what was written is deleted, chunk by chunk. One that does not say, and has a
-    place all the same, is opened in that very place, which is emptied before and after.
+    The adapter's spec defines how to give it one (:data:`~hexkv.plugins.spec.Isolation`). A
+    service is never flushed: the chunks written are deleted one by one. An adapter without
+    isolation whose settings name a place is opened in that place, which is emptied before and
+    after.
     """
 
     registry: Registry
@@ -50,9 +51,9 @@ class Installed:
 
     @property
     def exposed(self) -> bool:
-        """True if a check would write and delete where the settings say, among others' data.
+        """True if a check would write and delete at the place of the settings, among others' data.
 
-        Numbers name no place; any other setting that the user gave, or any text, may.
+        Numbers name no place; any other setting that the user gave, or any text, may name one.
         """
         if self.spec.kind != "store" or self.spec.isolate is not None:
             return False
@@ -80,10 +81,10 @@ class Installed:
             yield self._store(wanted, ended)
 
     def _channel(self, built: object) -> Candidate:
-        """A channel, and others of its kind, here and in other processes."""
+        """A candidate with a channel, and with others of its kind here and in other processes."""
         from hexkv.contracts.channel.apart import Recipe
 
-        assert isinstance(built, TransferChannel)  # the registry has seen to it
+        assert isinstance(built, TransferChannel)  # the registry has checked it
         # Memory that other processes map is good for every channel.
         offered = self.registry.adapters
         memory = next((name for name in ("shared", "mmap") if ("memory", name) in offered), "")
@@ -101,14 +102,14 @@ class Installed:
         return Candidate(built, another=another, recipe=recipe, allocate=allocate)
 
     def _store(self, wanted: Collection[str], ended: ExitStack) -> Candidate:
-        # By now pytest has seen to the contract's assertions, which it must do first.
+        # Not at the top: pytest must rewrite the contract's assertions first, which it now has.
         from hexkv.contracts.store import BehindProxy
 
         direct = self._placed(ended)
         settings = direct
         service = None
         if "service" in wanted and (server := self._server()) is not None:
-            # Apart, for nobody knows whether a stranger's client keeps the interpreter's lock.
+            # In its own process: a third-party client may hold the interpreter's lock.
             proxy = ended.enter_context(ProxyApart(server))
             service = BehindProxy(proxy)
             settings = self._at(direct, proxy.address)
@@ -131,7 +132,7 @@ class Installed:
     def _raw(
         self, settings: Mapping[str, object], salt: Salt | None, ended: ExitStack
     ) -> RawAccess | None:
-        """The medium, past the store; only what is the test's own."""
+        """The back door to the medium, limited to the test's own chunks."""
         if self.spec.back_door is None:
             return None
         parsed = self.registry.parse(self.spec.kind, self.spec.name, settings)
@@ -144,11 +145,11 @@ class Installed:
     def _visit(
         self, settings: Mapping[str, object], direct: Mapping[str, object], ended: ExitStack
     ) -> tuple[ChunkStore, Callable[[], ChunkStore], Salt | None]:
-        """A store, what opens it again, and what keeps its keys apart, if anything need.
+        """Return a store, a function that opens it again, and the salt of its keys, if any.
 
-        Opened once if a test is content with that: a client of some services takes seconds.
-        Afterwards it is closed, and nothing of the test's is left on the service, which is
-        reached with the settings *direct* for that.
+        Opened only once unless the test opens it again: some clients take seconds to open.
+        Afterwards the store is closed, and the test's chunks are deleted from the service with a
+        store of the settings *direct*.
         """
         first = self._opened(settings)
         if self._replaced and not self._looked:
@@ -170,14 +171,14 @@ class Installed:
         return opened[-1], again, salt
 
     def _look(self, store: ChunkStore) -> None:
-        """Look, before anything is deleted, whether a place of one's own is one.
+        """Check, before anything is deleted, that the isolated place is empty.
 
         Raises:
             ConfigError: the store, opened there for the first time, has chunks.
         """
         self._looked.append(True)
         found = False
-        with suppress(Exception):  # what it raises is for the promises to tell
+        with suppress(Exception):  # the promises report its errors
             found = _has_chunks(store)
         if found:
             store.close()
@@ -187,7 +188,7 @@ class Installed:
             )
 
     def _placed(self, ended: ExitStack) -> dict[str, object]:
-        """The settings, for a place where nobody else is."""
+        """The settings, changed to name a place of the store's own."""
         settings = dict(self.settings)
         mark = f"hexkv-check-{secrets.token_hex(8)}"
         for name, how in self._replaced.items():
@@ -211,24 +212,24 @@ class Installed:
 
     @property
     def _among_others(self) -> bool:
-        """True if other stores are beside this one, and a setting keeps them apart."""
+        """True if other stores share the service, and a setting keeps them apart."""
         return any(how not in ("folder", "file") for how in self._replaced.values())
 
     def _salt(self, store: ChunkStore) -> Salt | None:
-        """For a place where neither a setting nor a listing tells what is ours."""
+        """A salt, if neither a setting nor a listing identifies the test's chunks; else None."""
         if self.spec.isolate == "keys":
             return Salt()
         listed = isinstance(store, SupportsScan) or not (self._among_others or self.exposed)
         return None if listed else Salt()
 
     def _leave(self, direct: Mapping[str, object], salt: Salt | None, store: ChunkStore) -> None:
-        """Delete what the test left on the service, with *store* if that is still of use."""
+        """Delete the test's chunks from the service, with *store* if that is still open."""
         if isinstance(store, Apart) and not store.closed:
             with suppress(StoreError):
                 sweep(store.inner, sorted(store.salt.used))
                 return
         with suppress(StoreError):
-            store.close()  # a database may let itself be opened once in a process
+            store.close()  # some databases can be opened only once in a process
         store = self._opened(direct)
         try:
             if salt is not None:
@@ -239,10 +240,10 @@ class Installed:
             store.close()
 
     def _limit(self, ended: ExitStack) -> Limit | None:
-        """What a bare connection can do, where the server of a URL is on this machine.
+        """The speed of a bare connection, if the server of the URL is on this machine; else None.
 
-        Elsewhere the network is the limit, or what an endpoint does with each request, and
-        neither can be measured without the server.
+        Elsewhere the network is the limit, or the endpoint's work for each request, and neither
+        can be measured without the server.
         """
         server = self._server()
         if server is None or self._server_setting != self.spec.url_setting:
@@ -255,11 +256,11 @@ class Installed:
 
     @property
     def _server_setting(self) -> str:
-        """The setting that says where the server is: of an S3, the URL names a bucket."""
+        """The name of the setting with the server's address: for S3, the URL names a bucket."""
         return self._setting(("endpoint",)) or self.spec.url_setting
 
     def _server(self) -> tuple[str, int] | None:
-        """Host and port of the one server behind the adapter, if it can be stood in for."""
+        """Host and port of the adapter's single server; None if no proxy can take its place."""
         url = self.settings.get(self._server_setting)
         if not isinstance(url, str) or self.settings.get("topology", "single") != "single":
             return None

@@ -1,4 +1,4 @@
-"""The shortest way for the same bytes, where ``hexkv check`` can tell by itself what that is."""
+"""The shortest way for the same bytes, where ``hexkv check`` can determine it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ while head := peer.recv(9, socket.MSG_WAITALL):
     else:
         peer.sendall(kept)
 """
-"""A process that takes so many bytes, or gives them, and knows nothing else."""
+"""A process that receives or sends the given number of bytes, and nothing else."""
 
 
 class Loopback:
@@ -47,14 +47,14 @@ class Loopback:
         self._sock = socket.create_connection(("127.0.0.1", int(port)), _PATIENCE)
 
     def write(self, frame: memoryview) -> None:
-        """Send it, and wait for the word that all of it is there."""
+        """Send *frame*, and wait for the acknowledgement of all of it."""
         self._sock.sendall(b"w" + len(frame).to_bytes(8, "little"))
         self._sock.sendall(frame)
         if self._sock.recv(1) != b"!":
             raise OSError("the other side has ended")
 
     def read(self, into: memoryview) -> None:
-        """Receive as much as there is room for."""
+        """Receive bytes until *into* is full."""
         self._sock.sendall(b"r" + len(into).to_bytes(8, "little"))
         while into:
             count = self._sock.recv_into(into)

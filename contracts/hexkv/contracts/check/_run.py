@@ -1,4 +1,4 @@
-"""Runs pytest on a target, inside this process, and gives the scorecard."""
+"""Runs pytest on a target, inside this process, and returns the scorecard."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CheckFailed(HexKVError):
 
 
 class UnknownPromise(CheckFailed):
-    """A promise was waived that this target need not keep."""
+    """A waived promise does not apply to this target."""
 
 
 def run(
@@ -35,17 +35,17 @@ def run(
     waived: Mapping[str, str],
     limit: float | None = None,
 ) -> Scorecard:
-    """What became of the promises.
+    """Check *target* and return the scorecard.
 
     Args:
         target: what to check.
         levels: only these; all if there are none.
         waived: reasons, by the number of the promise. Its tests are not run.
-        limit: seconds for each promise; without it, what pytest has by default.
+        limit: seconds for each promise; without it, the default of the pytest plugin.
 
     Raises:
         UnknownPromise: one of *waived* is not checked here.
-        CheckFailed: nothing was checked; says what pytest said.
+        CheckFailed: nothing was checked; the message is pytest's output.
     """
     recorder = Recorder(lambda _: target.subject)
     suites = [f"{_file(target.module)}::{target.suite}"]
@@ -67,7 +67,7 @@ def run(
 
 
 def _file(module: str) -> str:
-    """Where *module* is, without importing it.
+    """The path of *module*, without importing it.
 
     Raises:
         CheckFailed: there is no such module.
@@ -82,7 +82,7 @@ def _file(module: str) -> str:
 
 
 def _options(limit: float | None) -> Sequence[str]:
-    """Nobody's configuration, and nothing left behind."""
+    """Options for pytest: no configuration file, and no cache files."""
     return [
         *([] if limit is None else ["--hexkv-limit", str(limit)]),
         *("-c", os.devnull, "--rootdir", str(_SUITE.parent), "--noconftest"),
@@ -92,7 +92,7 @@ def _options(limit: float | None) -> Sequence[str]:
 
 
 class _Conduct:
-    """Chooses the tests, and gives them what they run on."""
+    """Selects the tests, and provides their candidates."""
 
     def __init__(
         self, target: Target, levels: Collection[Level], waived: Mapping[str, str]
@@ -101,17 +101,17 @@ class _Conduct:
         self._levels = levels
         self._waived = waived
         self.unknown: list[str] = []
-        """What was waived, and is no promise of the tests that were found."""
+        """The waived numbers that no test found has."""
 
     @pytest.fixture
     def candidate(self, request: pytest.FixtureRequest) -> Iterator[Candidate]:
-        """A fresh one."""
+        """A new candidate."""
         with self._target.open(request.fixturenames) as candidate:
             yield candidate
 
     @pytest.fixture
     def entry_point_name(self) -> str:
-        """Of the plugin that offers the candidate."""
+        """The entry point of the plugin that offers the candidate."""
         return self._target.plugin
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

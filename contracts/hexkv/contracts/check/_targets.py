@@ -1,4 +1,4 @@
-"""What ``hexkv check`` is pointed at, and how each test gets a fresh one."""
+"""Targets of ``hexkv check``, and how each test gets a new candidate."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ SUITES: Mapping[str, tuple[type, str]] = {
     "channel": (TransferChannel, "TestChannel"),
     "prefix cache": (PrefixCache, "TestPrefixCache"),
 }
-"""The port of each kind that can be checked, and the class that does."""
+"""The port of each kind that can be checked, and the class that checks it."""
 
 _BROUGHT_BY = {"lm": "pip install hexkv-lmcache"}
-"""Where black boxes of these schemes are checked, for who has it not yet."""
+"""The packages that check black boxes of these schemes, for a hint if one is missing."""
 
 _PATIENCE = 30.0
 """Seconds in which a black box must take a connection."""
@@ -68,25 +68,25 @@ class Target:
 
     open: Opener
     plugin: str = ""
-    """The entry point that offers it; empty for what is not installed."""
+    """The entry point that offers it; empty if it is not installed."""
 
     module: str = "hexkv.contracts.check.suite"
-    """Where that class is. Nothing imports it before pytest does: its messages would be lost."""
+    """The module of that class. pytest must import it first, or assertions lose their messages."""
 
 
 def find(
     word: str, registry: Registry, settings: Mapping[str, str], *, destructive: bool = False
 ) -> Target:
-    """What *word* names: a URL, ``module:factory``, or an installed adapter.
+    """The target that *word* names: a URL, ``module:factory``, or an installed adapter.
 
     Args:
         word: as the user wrote it.
-        registry: what is installed.
+        registry: the installed plugins.
         settings: the adapter's, as the user wrote them.
-        destructive: whether data may be lost that is where the settings say.
+        destructive: True if the check may delete data at the place that the settings name.
 
     Raises:
-        ConfigError: nothing like it is installed, or it cannot be checked; or data would be lost.
+        ConfigError: it is not installed, or cannot be checked; or data would be lost.
         AdapterUnavailable: a requirement is missing.
     """
     scheme, colon, rest = word.partition(":")
@@ -108,11 +108,11 @@ def find(
 
 
 def black_box(url: str, registry: Registry) -> Target:
-    """The server at *url*, seen from outside: by its bytes alone.
+    """A target for the server at *url*, checked from outside: by its bytes alone.
 
     Raises:
-        ConfigError: *url* is none of a server that an installed adapter checks so.
-        StoreUnreachable: nobody listens there.
+        ConfigError: no installed adapter has such a check for the scheme of *url*.
+        StoreUnreachable: there is no server at that address.
     """
     parts = urlsplit(url)
     try:
@@ -178,7 +178,7 @@ def _of_spec(
     require(spec)
     unread = {key: Unread(text, f"--set {key}") for key, text in settings.items()}
     values = read_texts(spec, unread)
-    registry.parse(kind, spec.name, values)  # says now what is wrong with them
+    registry.parse(kind, spec.name, values)  # raises now if they are wrong
     installed = Installed(registry, spec, values)
     if installed.exposed and not destructive:
         raise ConfigError(
@@ -210,7 +210,7 @@ def _of_factory(word: str) -> Target:
         del wanted  # its author gives everything at once
         try:
             made = factory()
-        except Exception as error:  # whatever a stranger's function raises, it makes nothing
+        except Exception as error:  # any error of the author's function means no candidate
             raise ConfigError(f"{word}() raised {type(error).__name__}: {error}") from error
         candidate = made if isinstance(made, Candidate) else Candidate(made)
         try:

@@ -1,4 +1,4 @@
-"""``hexkv check``: whether an adapter keeps its contract, and the scorecard that says so."""
+"""``hexkv check``: checks that an adapter keeps its contract, and prints the scorecard."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ def check(  # noqa: PLR0913
 
 @contextmanager
 def _limited(target: str, limit: float | None) -> Iterator[None]:
-    """Opening and asking once ends within the limit of a promise.
+    """Limit opening the target and one call on it to the time of a promise.
 
     Raises:
-        CheckFailed: it did not.
+        CheckFailed: the time was up.
     """
     if limit == 0:
         yield
@@ -124,10 +124,10 @@ def _limited(target: str, limit: float | None) -> Iterator[None]:
 
 
 def _is_there(target: Target) -> None:
-    """Nothing; what does not even answer is an error of its own, not a hundred broken promises.
+    """Check that the target answers, so that one that is down fails once, not at every promise.
 
     Raises:
-        StoreError: nobody answers.
+        StoreError: it does not answer.
     """
     with target.open(()) as candidate:
         if isinstance(candidate.subject, ChunkStore):
@@ -143,7 +143,7 @@ def _save(flag: str, path: Path, text: str) -> None:
 
 
 def _list(*, as_json: bool) -> None:
-    # It imports every contract: before a check, that is for pytest to do.
+    # Not at the top: it imports every contract, which pytest must do first in a check.
     from hexkv.contracts.check._catalogue import promises
 
     if as_json:
@@ -166,7 +166,7 @@ def _pairs(words: Sequence[str] | None, option: str, form: str) -> dict[str, str
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command with *arguments*; return the exit code."""
     app = new_app("Check an adapter against its contract.")
     app.command()(check)
     return run_app(app, "hexkv check", arguments)

@@ -142,7 +142,7 @@ class TestDevice(DeviceContract):
 
 
 class TestMemory(MemoryContract):
-    """What gives the pool its memory."""
+    """A memory provider for the pool."""
 
     @pytest.fixture
     def provider(self, candidate: Candidate) -> MemoryProvider:
@@ -151,7 +151,7 @@ class TestMemory(MemoryContract):
 
 
 class TestChunker(ChunkerContract):
-    """What cuts prompts."""
+    """A chunker."""
 
     @pytest.fixture
     def chunker(self, candidate: Candidate) -> Chunker:
@@ -160,7 +160,7 @@ class TestChunker(ChunkerContract):
 
 
 class TestChecksum(ChecksumContract):
-    """What guards frames against damage."""
+    """A checksum of frames."""
 
     @pytest.fixture
     def checksum(self, candidate: Candidate) -> HashFunction:
@@ -169,7 +169,7 @@ class TestChecksum(ChecksumContract):
 
 
 class TestDirectory(DirectoryContract):
-    """A directory of which nobody is a member."""
+    """A directory without members."""
 
     @pytest.fixture
     def seen(self, candidate: Candidate) -> Seen:
@@ -197,7 +197,7 @@ class TestChannel(ChannelContract):
             not_offered("another")
         waiting = [first]
         yield lambda: waiting.pop() if waiting else another()
-        first.close()  # the contract closes those that it has taken
+        first.close()  # the contract closes the channels that it uses
 
     @pytest.fixture
     def memory(self, candidate: Candidate) -> Memory | None:

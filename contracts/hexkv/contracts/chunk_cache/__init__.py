@@ -1,4 +1,4 @@
-"""What every keyed cache promises, as tests: in this process, behind a socket, or a double."""
+"""The contract of keyed caches: in this process, behind a socket, or a double."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ class ChunkCacheContract(Keys, Holds, Windows, ChunkCacheCase, Whole):
 
     ``cache`` is an empty :class:`~hexkv.ports.ChunkCache` with room for at least 16 chunks of
     :data:`~hexkv.contracts.chunk_cache._base.LAYOUT` and ``TOKENS`` tokens, on tiers that
-    keep what they are given. ``ledger`` gives the number of leases by owner, without those of the
-    tiers. ``crowd``, optional, leases all memory that is free, and gives it back when called.
+    keep every chunk. ``ledger`` returns the number of leases by owner, without those of the tiers.
+    ``crowd``, optional, leases all free memory and returns a function that releases it.
     """

@@ -1,4 +1,4 @@
-"""What the promises of keyed caches share: specs, contents, and the fixtures of a subclass."""
+"""The common part of the keyed-cache contract: specs, contents, and a subclass's fixtures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDENTITY = '{"model":"contract"}'
 SIZE = LAYOUT.chunk_bytes(TOKENS)
 
 SECONDS = 60.0
-"""A deadline that only a hang meets."""
+"""A deadline that only a hang reaches."""
 
 Ledger = Callable[[], Mapping[str, int]]
 
@@ -29,17 +29,17 @@ def spec(name: str, namespace: str = "contract", tokens: int = TOKENS) -> ChunkS
 
 
 def specs(count: int, prefix: str = "chunk") -> list[ChunkSpec]:
-    """So many chunks, one after the other."""
+    """*count* chunks, one after the other."""
     return [spec(f"{prefix}{i}") for i in range(count)]
 
 
 def content(chunk: ChunkSpec) -> bytes:
-    """The KV that is stored under a chunk's key, and under no other."""
+    """The KV that the contract stores under a chunk's key, different for each key."""
     return shake_128(chunk.key).digest(chunk.raw_bytes)
 
 
 def soon() -> Deadline:
-    """A deadline that only a hang meets."""
+    """A deadline that only a hang reaches."""
     return Deadline.after(SystemClock(), SECONDS)
 
 
@@ -49,7 +49,7 @@ def now() -> Deadline:
 
 
 def put(cache: ChunkCache, wanted: Sequence[ChunkSpec]) -> None:
-    """Store chunks with their content, and wait until they are there."""
+    """Store chunks with their content, and wait until they are written."""
     done = 0
     while done < len(wanted):
         leases = cache.allocate(wanted[done:], "put", soon())
@@ -75,16 +75,16 @@ class ChunkCacheCase:
 
     @pytest.fixture
     def ledger(self) -> Ledger:
-        """Gives the number of leases by owner, without those of the tiers."""
+        """A function that returns the number of leases by owner, without those of the tiers."""
         raise NotImplementedError("give the subclass a `ledger` fixture")
 
     @pytest.fixture
     def crowd(self) -> Callable[[], Callable[[], None]]:
-        """Leases all memory that is free; what it gives, gives it back."""
+        """A function that leases all free memory and returns a function that releases it."""
         not_offered("crowd")
 
     @pytest.fixture
     def closed(self, cache: ChunkCache) -> ChunkCache:
-        """*cache* after it was closed."""
+        """*cache*, closed."""
         del cache
         not_offered("closed")

@@ -1,4 +1,4 @@
-"""Promises about holds: what arrives is whole, stays until it is released, and leaves nothing."""
+"""Promises about holds: chunks arrive whole, stay until released, and leave no leases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Holds(ChunkCacheCase):
         why="a host would load KV of other tokens",
     )
     def test_a_hold_brings_the_chunks(self, cache: ChunkCache) -> None:
-        """Bytes and spec are those of the key, whatever the order."""
+        """Bytes and spec are those of the key, in any order of keys."""
         some = specs(6)
         put(cache, some)
         wanted = [some[i] for i in (4, 0, 5, 2)]
@@ -56,7 +56,7 @@ class Holds(ChunkCacheCase):
         why="one absent chunk would cost all the others",
     )
     def test_what_is_missing_has_a_reason_and_takes_nothing_along(self, cache: ChunkCache) -> None:
-        """Chunks behind a gap arrive: who wants a prefix stops by itself."""
+        """Chunks behind a gap arrive: a caller that wants a prefix must stop at the gap."""
         some = specs(4)
         put(cache, [some[0], some[3]])
         with cache.hold(some, "host", soon()) as hold:
@@ -74,7 +74,7 @@ class Holds(ChunkCacheCase):
         why="a host that promised a load to its scheduler could not keep it",
     )
     def test_what_is_held_survives_the_tiers(self, cache: ChunkCache) -> None:
-        """Also while others are stored, until there is no more memory."""
+        """Also while other chunks are stored, until memory is exhausted."""
         some = specs(3)
         put(cache, some)
         with cache.hold(some, "host", soon()) as hold:
@@ -96,7 +96,7 @@ class Holds(ChunkCacheCase):
     def test_a_hold_is_in_the_ledger_until_it_is_released(
         self, cache: ChunkCache, ledger: Ledger
     ) -> None:
-        """Released twice, released before it was done, left by an error: all the same."""
+        """Also if it is released twice, released before it is done, or left by an error."""
         some = specs(4)
         put(cache, some)
         hold = cache.hold(some, "lasting", soon())
@@ -144,7 +144,7 @@ class Holds(ChunkCacheCase):
     def test_without_memory_chunks_are_refused(
         self, cache: ChunkCache, crowd: Callable[[], Callable[[], None]]
     ) -> None:
-        """The reason says so, and afterwards the same hold succeeds."""
+        """The reason names it, and afterwards the same hold succeeds."""
         some = specs(2)
         put(cache, some)
         give_back = crowd()
@@ -172,7 +172,7 @@ class Holds(ChunkCacheCase):
     def test_holds_of_one_chunk_do_not_know_each_other(
         self, cache: ChunkCache, ledger: Ledger
     ) -> None:
-        """Each of them ends by itself."""
+        """Each is released independently."""
         some = specs(2)
         put(cache, some)
         holds = [cache.hold(some, f"host {i}", soon()) for i in range(4)]

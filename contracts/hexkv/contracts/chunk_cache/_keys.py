@@ -1,4 +1,4 @@
-"""Promises about what is where: match, publish, forget, pin."""
+"""Promises about the presence of chunks: match, publish, forget, pin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hexkv.ports import ChunkCache, EngineClosed, InvalidRequest
 
 
 class Keys(ChunkCacheCase):
-    """What is there is what was published, until it is forgotten."""
+    """Chunks are present from their publishing until they are forgotten."""
 
     @promise(
         "chunks.1",
@@ -63,7 +63,7 @@ class Keys(ChunkCacheCase):
         why="a host would report KV as stored that no tier has",
     )
     def test_a_publishing_names_the_tiers_that_hold_the_chunks(self, cache: ChunkCache) -> None:
-        """Every named tier answers for every chunk of the batch."""
+        """Every named tier holds every chunk of the batch."""
         some = specs(3)
         leases = cache.allocate(some, "host", soon())
         assert len(leases) == 3, "there is room for three chunks"
@@ -106,7 +106,7 @@ class Keys(ChunkCacheCase):
         why="KV of replaced weights would be served after it was cleared",
     )
     def test_what_was_forgotten_is_gone(self, cache: ChunkCache) -> None:
-        """Twice forgotten is once gone; others stay."""
+        """Forgetting twice is allowed; other chunks stay."""
         some = specs(4)
         put(cache, some)
         assert cache.forget([some[1].key, some[2].key], soon()) == 2
@@ -156,7 +156,7 @@ class Keys(ChunkCacheCase):
         why="a late call would use memory that was given back",
     )
     def test_every_call_after_the_end_says_so(self, closed: ChunkCache) -> None:
-        """Each method, whatever it is given."""
+        """Each method, with any arguments."""
         some = specs(1)
         for call in (
             lambda: closed.match([some[0].key], soon()),
@@ -178,7 +178,7 @@ class Keys(ChunkCacheCase):
         why="what was stored over something else would be lost, or come back",
     )
     def test_it_behaves_like_a_set_of_keys(self, cache: ChunkCache) -> None:
-        """Every key is there exactly if it was put after it was last forgotten."""
+        """A key is present if and only if it was put after it was last forgotten."""
 
         def agree(steps: list[tuple[bool, list[int]]]) -> None:
             some = specs(8)

@@ -41,7 +41,7 @@ def read(window: HeapKV, count: int) -> list[bytes]:
 
 
 class Windows(ChunkCacheCase):
-    """Copies are of the chunks that are asked for, to where they belong."""
+    """Copies are of the requested chunks, to their positions."""
 
     @promise(
         "windows.1",
@@ -51,7 +51,7 @@ class Windows(ChunkCacheCase):
         why="the model would attend to KV of other positions",
     )
     def test_what_was_saved_is_loaded(self, cache: ChunkCache, ledger: Ledger) -> None:
-        """Saved twice is stored once; loaded into another order it is that order."""
+        """A chunk saved twice is stored once; a load in another order gives that order."""
         some = specs(5)
         report = cache.save(some, filled(some), soon())
         assert (report.stored_tokens, report.dropped_tokens) == (5 * TOKENS, 0)
@@ -72,7 +72,7 @@ class Windows(ChunkCacheCase):
         why="a host would take KV behind a gap for computed",
     )
     def test_a_gap_ends_a_load(self, cache: ChunkCache) -> None:
-        """What lies behind the gap stays as the host left it."""
+        """Positions behind the gap keep the host's bytes."""
         some = specs(4)
         put(cache, [some[0], some[1], some[3]])
         before = specs(4, "before")

@@ -1,4 +1,4 @@
-"""A keyed cache in plain dictionaries: what the port means, in as few lines as it takes."""
+"""A keyed cache in plain dictionaries: the port's meaning in as few lines as possible."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class HeapHold:
 
     @property
     def leases(self) -> Sequence[Lease | None]:
-        """What is held."""
+        """The leases on the chunks held."""
         return list(self._leases)
 
     def release(self) -> None:
-        """Give everything back."""
+        """Release all leases."""
         leases, self._leases = self._leases, []
         for lease in leases:
             if lease is not None:

@@ -1,4 +1,4 @@
-"""What every window on a serving engine's KV memory promises."""
+"""The contract of windows on a serving engine's KV memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ class DeviceContract(Moves, Requests, DeviceCase):
     """Subclass this, give it a ``device`` and a ``raw`` fixture, and run pytest.
 
     One class for each kind of window: other strides, other block sizes, slots in another
-    order. Where positions may have no place, give ``holed``, too; where only whole blocks are
+    order. If positions may have no place, give ``holed``, too; if only whole blocks are
     moved, ``unit``. See :class:`RawKV`.
     """

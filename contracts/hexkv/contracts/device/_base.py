@@ -1,4 +1,4 @@
-"""What both halves of the device contract stand on: the fixtures, the spans and the calls."""
+"""The common part of the device contract: the fixtures, the spans and the calls."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class RawKV(Protocol):
         ...
 
     def put(self, layer: int, plane: int, position: int, row: bytes) -> None:
-        """Make the memory hold *row* there, as the engine does that computes it.
+        """Write *row* at that place, as the computing engine does.
 
-        Where copies are queued on streams, it is queued behind those that were asked for.
+        If copies are queued on streams, the write is queued behind the copies requested before.
         """
         ...
 
     def everything(self) -> bytes:
-        """All of the memory, also what no position of the window addresses."""
+        """All of the memory, including bytes that no position of the window addresses."""
         ...
 
 
@@ -47,10 +47,10 @@ class Holed(NamedTuple):
 
     device: DeviceKV
     raw: RawKV
-    """Is asked only for positions that have a place."""
+    """Called only with positions that have a place."""
 
     holes: Collection[int]
-    """Those that have none: one unit at least, and neither the first nor the last."""
+    """The positions without a place: at least one unit, never the first or the last."""
 
 
 class DeviceCase(Whole):
@@ -58,7 +58,7 @@ class DeviceCase(Whole):
 
     @pytest.fixture
     def unit(self) -> int:
-        """How many tokens are moved together or not at all: more than one for opaque blocks.
+        """The number of tokens that are moved together or not at all: over one for opaque blocks.
 
         Spans start and end between units; positions without a place are whole units.
         """
@@ -76,7 +76,7 @@ class DeviceCase(Whole):
 
     @pytest.fixture
     def holed(self) -> Holed | None:
-        """For devices whose positions may have no place: such a window."""
+        """A window with holes, for devices whose positions may have no place."""
         return None
 
 
@@ -95,7 +95,7 @@ SPANS: dict[str, Callable[[int], Cuts]] = {
     "with gaps, in no order": lambda n: [(10, 14), (n - 3, n), (1, 2), (4, 9)],
     "single units": lambda n: [(i, i + 1) for i in range(0, n, 2)],
 }
-"""Disjoint spans of a window of *n* units, by what is special about them."""
+"""Disjoint spans of a window of *n* units, by a name of their shape."""
 
 
 def noise(size: int, seed: int) -> bytes:
@@ -136,14 +136,14 @@ def put_chunk(device: DeviceKV, raw: RawKV, start: int, end: int, data: bytes) -
 
 
 def layer_bytes(layout: KVLayout, layers: range, tokens: int) -> slice:
-    """Where a run of layers lies in a chunk."""
+    """The byte range of a run of layers in a chunk."""
     if not layers:
         return slice(0, 0)
     return slice(layout.layer_span(layers[0], tokens)[0], layout.layer_span(layers[-1], tokens)[1])
 
 
 def empty(device: DeviceKV, sink: ListSink, cuts: Cuts) -> list[Span]:
-    """Spans to gather into, whose data the sink poisoned and watches."""
+    """Spans to gather into; their data is poisoned and has the sink's guard bytes around it."""
     spans = []
     for index, (start, end) in enumerate(cuts):
         room = sink.room(index, device.layout.chunk_bytes(end - start))
@@ -170,12 +170,12 @@ def moved(device: DeviceKV, move: Move, spans: Sequence[Span], layers: range) ->
 
 def done(transfer: Transfer) -> None:
     """Wait for *transfer*."""
-    __tracebackhide__ = True  # the test that calls tells more
+    __tracebackhide__ = True  # the calling test's frame explains more
     assert transfer.wait(deadline()) is True, "a copy was not done, and its deadline had not passed"
 
 
 def same(left: bytes | None, right: bytes, why: str) -> None:
-    """Fail, saying *why*, unless both hold the same bytes; pages of difference help nobody."""
+    """Fail with the message *why* unless both hold the same bytes; do not print the difference."""
     __tracebackhide__ = True
     assert left is not None, f"{why}: nothing"
     if left != right:
@@ -191,7 +191,7 @@ def unspilled(sink: ListSink, spans: Sequence[Span]) -> None:
 
 
 def untouched(sink: ListSink, index: int, why: str) -> None:
-    """Fail, saying *why*, if the data of span *index* was written."""
+    """Fail with the message *why* if the data of span *index* was written."""
     __tracebackhide__ = True
     data = sink.data(index) or b""
     same(data, bytes([FRESH]) * len(data), why)

@@ -1,4 +1,4 @@
-"""What is moved, and where to."""
+"""Promises about moves: the right bytes, to the right places."""
 
 from __future__ import annotations
 

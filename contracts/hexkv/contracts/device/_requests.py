@@ -1,4 +1,4 @@
-"""Requests that mean nothing, and transfers that are under way."""
+"""Promises about invalid requests, and about transfers under way."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _stretched(device: DeviceKV, unit: int) -> Span:
 
 
 def _beyond(device: DeviceKV, unit: int, start: int, end: int, more: int = 0) -> Span:
-    """A good span with something added, of which 32 or 64 bits see nothing."""
+    """A good span plus an offset that is lost in arithmetic of 32 or 64 bits."""
     size = device.layout.chunk_bytes(2 * unit) + more
     return Span(2 * unit + start, 4 * unit + end, sparse(size))
 
@@ -80,7 +80,7 @@ WRONG: dict[str, Wrong] = {
         range(0, d.layout.layers, 2),
     ),
 }
-"""Requests that mean nothing, to a device of units of so many tokens."""
+"""Invalid requests, for a device with units of the given number of tokens."""
 
 CUT_THROUGH: dict[str, Callable[[int], tuple[int, int]]] = {
     "a token before the end": lambda unit: (0, 2 * unit - 1),
@@ -92,7 +92,7 @@ CUT_THROUGH: dict[str, Callable[[int], tuple[int, int]]] = {
 
 
 class Requests(DeviceCase):
-    """What a device turns away, and how it is waited for."""
+    """The requests that a device refuses, and how callers wait for transfers."""
 
     @promise(
         "device.11",
@@ -258,7 +258,7 @@ class Requests(DeviceCase):
 
 
 def _turned_away(device: DeviceKV, span: Span, layers: range | None, unit: int) -> None:
-    """Both ways, with *span* behind one that is in order, and that must not have been moved."""
+    """Gather and scatter must refuse *span*, and not move the valid span before it."""
     sink = ListSink()
     good = empty(device, sink, scaled([(8, 10)], unit))
     with pytest.raises(InvalidRequest):
@@ -270,7 +270,7 @@ def _turned_away(device: DeviceKV, span: Span, layers: range | None, unit: int) 
 
 
 def _waited_for_again(device: DeviceKV, raw: RawKV, unit: int) -> None:
-    """Once a transfer was done, waiting for it again moves nothing."""
+    """A second wait for a finished transfer moves nothing."""
     sink = ListSink()
     (span,) = empty(device, sink, scaled([(2, 9)], unit))
     gathering = device.gather([span])
@@ -293,7 +293,7 @@ def _offered(holed: Holed | None) -> Holed:
 
 
 def _rows(device: DeviceKV, data: bytes) -> dict[int, bytes]:
-    """The one-token chunk of each position, out of the bytes of the whole window's chunk."""
+    """The one-token chunk of each position, cut out of the bytes of the whole window's chunk."""
     rows = dict.fromkeys(range(device.tokens), b"")
     start = 0
     for planes in device.layout.planes:

@@ -1,4 +1,4 @@
-"""What every directory promises, as tests: on a server, on many, or a double."""
+"""The contract of directories: on one server, on several, or a double."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class DirectoryContract(Entries, Lives, DirectoryCase, Whole):
 
     ``seen(name)`` is the directory as one of the three nodes ``NODES`` sees it, empty at first: one
     object for each name, or one for all. Optional are ``elapse(seconds)``, which lets time pass for
-    the directory, ``vanish(name)``, which ends a node without a word, ``forget()``, which has it
-    lose everything, and ``stalled()``, a block in which nobody answers.
+    the directory, ``vanish(name)``, which ends a node without a farewell, ``forget()``, which has
+    it lose everything, and ``stalled()``, a context in which no server answers.
     """

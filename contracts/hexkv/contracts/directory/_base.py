@@ -1,4 +1,4 @@
-"""What the promises of directories share: nodes, keys, and the fixtures of a subclass."""
+"""The common part of the directory contract: nodes, keys, and the fixtures of a subclass."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NODES = ("ada", "bob", "cyd")
 """The nodes that a directory of the contract has."""
 
 SECONDS = 60.0
-"""A deadline that only a hang meets."""
+"""A deadline that only a hang reaches."""
 
 Seen = Callable[[str], Directory]
-"""Gives the directory as the node of a name sees it, each time the same object."""
+"""Returns the directory as the node of a name sees it, the same object each time."""
 
 
 def soon() -> Deadline:
-    """A deadline that only a hang meets."""
+    """A deadline that only a hang reaches."""
     return Deadline.after(SystemClock(), SECONDS)
 
 
@@ -34,17 +34,17 @@ def life(name: str, generation: int = 1) -> Member:
 
 
 def some(count: int, prefix: str = "chunk", namespace: str = "contract") -> list[ChunkKey]:
-    """So many keys."""
+    """*count* keys."""
     return [chunk_key(f"{prefix}{i}", namespace) for i in range(count)]
 
 
 def batches(keys: Sequence[ChunkKey], size: int = REPORT_KEYS) -> Iterable[Sequence[ChunkKey]]:
-    """*keys* as a snapshot."""
+    """*keys* in batches, as for a snapshot."""
     return (keys[i : i + size] for i in range(0, len(keys), size))
 
 
 def holders(directory: Directory, keys: Sequence[ChunkKey]) -> list[list[str]]:
-    """The names of those who hold each key, sorted."""
+    """The names of the holders of each key, sorted."""
     found = directory.locate(keys, soon())
     assert len(found) == len(keys), "an answer for each key"
     return [sorted(member.name for member in row) for row in found]
@@ -59,25 +59,25 @@ class DirectoryCase:
 
     @pytest.fixture
     def seen(self) -> Seen:
-        """Gives the empty directory as each of ``NODES`` sees it."""
+        """A function that returns the empty directory as one of ``NODES`` sees it."""
         raise NotImplementedError("give the subclass a `seen` fixture")
 
     @pytest.fixture
     def elapse(self) -> Callable[[float], None]:
-        """Lets so many seconds pass for the directory."""
+        """A function that lets that many seconds pass for the directory."""
         not_offered("elapse")
 
     @pytest.fixture
     def vanish(self) -> Callable[[str], None]:
-        """Ends a node without a word; what it could be asked is asked in vain."""
+        """A function that ends a node without a farewell; requests to it fail."""
         return _nothing
 
     @pytest.fixture
     def forget(self) -> Callable[[], None]:
-        """Has the directory lose everything, as when it is started anew."""
+        """A function that has the directory lose everything, as a restart does."""
         not_offered("forget")
 
     @pytest.fixture
     def stalled(self) -> Callable[[], AbstractContextManager[None]]:
-        """A block in which nobody answers, and connections stay open."""
+        """A context in which no server answers, and connections stay open."""
         not_offered("stalled")

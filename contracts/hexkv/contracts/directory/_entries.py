@@ -1,4 +1,4 @@
-"""Promises about what is where: snapshots, reports, and who is asked."""
+"""Promises about the location of chunks: snapshots, reports, and holders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hexkv.ports import REPORT_KEYS, InvalidRequest, Report
 
 
 class Entries(DirectoryCase):
-    """What is located is what was reported."""
+    """Chunks are located as they were reported."""
 
     @promise(
         "directory.1",
@@ -32,7 +32,7 @@ class Entries(DirectoryCase):
         why="a peer would be asked for what it never had, or not for what it has",
     )
     def test_what_a_node_joined_with_is_located_and_nothing_else(self, seen: Seen) -> None:
-        """Answers come in the order of the keys; what two nodes hold has two holders."""
+        """Answers come in the order of the keys; a chunk on two nodes has two holders."""
         keys = some(6)
         assert seen("ada").join(life("ada"), batches(keys[:4], 3), soon())
         assert seen("bob").join(life("bob"), batches(keys[3:5]), soon())
@@ -50,7 +50,7 @@ class Entries(DirectoryCase):
         why="chunks that were evicted would be asked for, and new ones would not",
     )
     def test_reports_add_and_remove(self, seen: Seen) -> None:
-        """One after the other; a node's removals are no other node's."""
+        """Reports apply in order; a node's removals do not affect other nodes."""
         ada, bob, keys = seen("ada"), seen("bob"), some(4)
         assert ada.join(life("ada"), batches(keys[:2]), soon())
         assert bob.join(life("bob"), batches(keys[:2]), soon())
@@ -68,7 +68,7 @@ class Entries(DirectoryCase):
         why="a node that heard no answer would undo what it said since, or join for nothing",
     )
     def test_a_report_that_comes_again_changes_nothing(self, seen: Seen) -> None:
-        """The last one and an older one: each is answered with True."""
+        """A repeated last report, and a repeated older one: both are answered with True."""
         ada, keys = seen("ada"), some(3)
         assert ada.join(life("ada"), [], soon())
         first, second = Report(1, keys[:2]), Report(2, [keys[2]], [keys[0]])
@@ -86,7 +86,7 @@ class Entries(DirectoryCase):
         why="what the lost report said would be wrong for ever",
     )
     def test_a_gap_is_answered_and_healed_by_joining_again(self, seen: Seen) -> None:
-        """Afterwards the new snapshot is all there is."""
+        """Afterwards only the new snapshot counts."""
         ada, keys = seen("ada"), some(4)
         assert ada.join(life("ada"), batches(keys[:2]), soon())
         assert ada.report(life("ada"), Report(1, [keys[2]]), soon())
@@ -118,7 +118,7 @@ class Entries(DirectoryCase):
         why="a large cache would be known in part, or not at all",
     )
     def test_many_chunks_are_known_one_by_one(self, seen: Seen) -> None:
-        """Two and a half batches of them, and as many that are nowhere."""
+        """Two and a half batches of chunks, and as many absent ones."""
         keys = some(REPORT_KEYS * 5 // 2)
         absent = some(len(keys), "absent")
         assert seen("ada").join(life("ada"), batches(keys), soon())
@@ -150,7 +150,7 @@ class Entries(DirectoryCase):
         why="entries would be lost, or come back, where nobody looks",
     )
     def test_it_behaves_like_a_set_of_keys_for_each_node(self, seen: Seen) -> None:
-        """Each key is held by exactly those who said so last."""
+        """Each key is held by exactly the nodes that last reported it."""
         keys = some(12)
         generation = 0
 

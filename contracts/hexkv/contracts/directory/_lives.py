@@ -1,4 +1,4 @@
-"""Promises about who is there: lives of a node, silence, departures, and a directory that fails."""
+"""Promises about membership: lives of a node, silence, departures, and a failing directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hexkv.ports import (
 )
 
 _BEYOND = 1.01
-"""Of a heartbeat: whoever gives three signs of life less was silent for longer than allowed."""
+"""In heartbeat intervals: a node silent for three of these has exceeded the limit."""
 
 
 class Lives(DirectoryCase):
@@ -46,7 +46,7 @@ class Lives(DirectoryCase):
         why="nobody could be asked for what they hold",
     )
     def test_members_are_named_as_they_joined(self, seen: Seen) -> None:
-        """Located ones, too; an address may be empty, or of any script."""
+        """Also as holders; an address may be empty, or in any script."""
         keys = some(1)
         other = type(life("bob"))("bob", 7, "")
         assert seen("ada").join(life("ada", 2**62), batches(keys), soon())
@@ -63,7 +63,7 @@ class Lives(DirectoryCase):
         why="peers would wait for a node that said goodbye",
     )
     def test_who_left_holds_nothing(self, seen: Seen) -> None:
-        """Others stay; leaving twice, or without having joined, is nothing."""
+        """Other nodes stay; leaving twice, or without having joined, has no effect."""
         ada, keys = seen("ada"), some(2)
         assert ada.join(life("ada"), batches(keys), soon())
         assert seen("bob").join(life("bob"), batches(keys[:1]), soon())
@@ -82,7 +82,7 @@ class Lives(DirectoryCase):
         why="a restarted node would be asked for what its last life held",
     )
     def test_a_later_life_ends_the_earlier_one(self, seen: Seen) -> None:
-        """Its reports, its heartbeats, its joining again and its farewell change nothing."""
+        """The earlier life's reports, heartbeats, joins and departure change nothing."""
         ada, keys = seen("ada"), some(3)
         assert ada.join(life("ada", 5), batches(keys[:2]), soon())
         assert ada.join(life("ada", 6), batches(keys[2:]), soon())
@@ -104,7 +104,7 @@ class Lives(DirectoryCase):
     def test_who_is_silent_for_three_heartbeats_holds_nothing(
         self, seen: Seen, elapse: Callable[[float], None], vanish: Callable[[str], None]
     ) -> None:
-        """The others' signs of life are theirs: a heartbeat of one, a report of another."""
+        """The other nodes stay: one sent a heartbeat, the other a report."""
         ada, bob, cyd = map(seen, NODES)
         keys = some(2)
         for name in NODES:
@@ -148,7 +148,7 @@ class Lives(DirectoryCase):
     def test_after_it_lost_everything_nodes_join_again(
         self, seen: Seen, forget: Callable[[], None]
     ) -> None:
-        """A heartbeat says so, and so does a report."""
+        """A heartbeat and a report are answered with False."""
         ada, bob, keys = seen("ada"), seen("bob"), some(3)
         assert ada.join(life("ada"), batches(keys[:2]), soon())
         assert bob.join(life("bob"), batches(keys[1:]), soon())
@@ -170,7 +170,7 @@ class Lives(DirectoryCase):
     def test_no_call_outlasts_its_deadline(
         self, seen: Seen, stalled: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """While nobody answers; afterwards it answers again."""
+        """While no server answers; afterwards calls work again."""
         ada, keys = seen("ada"), some(2)
         assert ada.join(life("ada"), batches(keys), soon())
         clock = SystemClock()
@@ -192,7 +192,7 @@ class Lives(DirectoryCase):
         why="calls that are too late already would pile up behind each other",
     )
     def test_an_expired_deadline_is_answered_at_once(self, seen: Seen) -> None:
-        """With the error of one that did not answer, and nothing is changed."""
+        """With the error for a missing answer, and nothing is changed."""
         ada, keys = seen("ada"), some(1)
         assert ada.join(life("ada"), batches(keys), soon())
         for call in _calls(ada):
@@ -208,7 +208,7 @@ class Lives(DirectoryCase):
         why="entries of one node would be lost among another's reports",
     )
     def test_nodes_report_while_others_ask(self, seen: Seen) -> None:
-        """Each node in a thread of its own, and every one asks meanwhile."""
+        """Each node in a thread of its own, which both reports and locates."""
         mine = {name: some(600, name) for name in NODES}
         failed: list[BaseException] = []
 
@@ -224,7 +224,7 @@ class Lives(DirectoryCase):
             except BaseException as error:  # noqa: BLE001 - raised below, by the test's thread
                 failed.append(error)
 
-        seen("ada")  # the fixture is asked by one thread first
+        seen("ada")  # one thread uses the fixture first
         threads = [Thread(target=report, args=(name,)) for name in NODES]
         for thread in threads:
             thread.start()
@@ -243,7 +243,7 @@ class Lives(DirectoryCase):
         why="a late call would open connections that nobody closes",
     )
     def test_a_closed_one_says_so(self, seen: Seen) -> None:
-        """Every call; closing twice is allowed, and others' directories stay open."""
+        """Every call; closing twice is allowed, and the directories of other nodes stay open."""
         ada = seen("ada")
         assert seen("bob").join(life("bob"), [], soon())
         assert 0.0 < ada.heartbeat_seconds < float("inf")
@@ -263,7 +263,7 @@ class Lives(DirectoryCase):
     def test_the_last_life_of_a_node_is_known(
         self, seen: Seen, elapse: Callable[[float], None]
     ) -> None:
-        """While it is silent others join; a life that is refused changes nothing."""
+        """Other nodes join while it is silent; a refused life changes nothing."""
         ada, bob = seen("ada"), seen("bob")
         if not isinstance(bob, SupportsLives):
             not_offered("SupportsLives")

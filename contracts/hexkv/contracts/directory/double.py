@@ -1,4 +1,4 @@
-"""A directory in plain dictionaries: what the port means, in as few lines as it takes."""
+"""A directory in plain dictionaries: the port's meaning in as few lines as possible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hexkv.ports import (
 
 @dataclass
 class Membership:
-    """What is known of a node."""
+    """The entry of a node."""
 
     member: Member
     heard: float
@@ -30,7 +30,7 @@ class Membership:
 
 
 class DictDirectory:
-    """A directory of this process. For tests: one object is every node's."""
+    """A directory of this process. For tests: all nodes share one object."""
 
     heartbeat_seconds = 1.0
 
@@ -38,11 +38,11 @@ class DictDirectory:
         self.clock = clock
         self.nodes: dict[str, Membership] = {}
         self.answers = True
-        """False: every call is one that was not answered in time."""
+        """False if every call is to fail as not answered in time."""
         self._closed = False
 
     def forget(self) -> None:
-        """Lose everything, as a server that is started anew."""
+        """Lose everything, as a server does at a restart."""
         self.nodes = {}
 
     def join(

@@ -1,10 +1,9 @@
 """Stores that misbehave on purpose, around any store, for tests of what uses them.
 
-:class:`FaultyStore` fails as a plan says or as a test commands, :class:`SlowStore` takes
-its time, :class:`RecordingStore` tells what it was asked, and :class:`Wrapped` is for further
-ones of your own. Each has the optional abilities of the store inside, so the core treats it
-alike. Nothing here sleeps by itself: time passes through two functions that a test may
-replace, and so runs in virtual time, too.
+:class:`FaultyStore` fails by a plan or at a test's command, :class:`SlowStore` delays its calls,
+:class:`RecordingStore` records its calls, and :class:`Wrapped` is the base for wrappers of your
+own. Each has the optional abilities of the store inside, so the core treats both alike. All
+waiting goes through two functions that a test may replace, to run in virtual time.
 
 For a store that talks to a server there is :mod:`hexkv.contracts.faults.proxy`, which stands
 between the two.

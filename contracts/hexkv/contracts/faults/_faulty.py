@@ -1,4 +1,4 @@
-"""A store that fails as a plan says, or as a test commands."""
+"""A store that fails by a plan, or at a test's command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hexkv.ports import (
 T = TypeVar("T")
 
 _UNREAD = 0xA5
-"""What a short read leaves where bytes should be."""
+"""The byte at the unfilled end of a short read."""
 
 _REMEMBERED = 256
 
@@ -41,19 +41,19 @@ def pause(seconds: float) -> None:
 
 
 def stand_still(released: Event) -> None:
-    """Wait for *released*, however long that takes."""
+    """Wait for *released*, without a limit."""
     released.wait()
 
 
 class FaultyStore(Wrapped):
-    """Does what the store inside does, but for what its plan and its switches say.
+    """Passes calls to the store inside, with the faults of its plan and its switches.
 
     Args:
         store: the store inside.
         plan: decides for each call; may be replaced at any time.
-        spend: lets seconds pass; half of a call's before its work, half after it, or, of a
+        spend: lets seconds pass: half of a call's time before its work, half after it or, for a
             read, while it has the buffers.
-        hold: returns once the event that it is given is set: how calls hang.
+        hold: returns once the event in its argument is set: used by calls that hang.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class FaultyStore(Wrapped):
         super().__init__(store)
         self.plan: Plan = Seeded(0) if plan is None else plan
         self.full = False
-        """Whether the medium takes nothing more."""
+        """True if the medium is full."""
 
         self._spend = spend
         self._hold = hold
@@ -81,15 +81,15 @@ class FaultyStore(Wrapped):
         self._other: tuple[ChunkKey, bytes] | None = None
 
     def hang(self) -> None:
-        """Let no call return until :meth:`release`; reads hang with their buffers in hand."""
+        """Let no call return until :meth:`release`; reads hang while they have their buffers."""
         self._flowing.clear()
 
     def release(self) -> None:
-        """Let calls that hang go on."""
+        """Let hanging calls continue."""
         self._flowing.set()
 
     def crash(self) -> None:
-        """Let every call fail that has not done its work, until :meth:`restart`."""
+        """Let every call fail that has not yet done its work, until :meth:`restart`."""
         self._crashed = True
 
     def restart(self) -> None:
@@ -170,14 +170,14 @@ class FaultyStore(Wrapped):
         work: Callable[[], T],
     ) -> T:
         if operation == "close":
-            return work()  # a client lets go of a dead server, too
+            return work()  # a client of a dead server can be closed, too
         trouble = self._begin(operation, len(keys), deadline)
         result = work()
         self._end(trouble)
         return result
 
     def _begin(self, operation: str, chunks: int, deadline: Deadline | None) -> Trouble:
-        """What the call meets, after half of its time. Raises what it is to raise at once."""
+        """Spend half of the call's time and return its faults. Raise if the call fails at once."""
         self._gate(operation)
         trouble = self.plan.trouble(operation, chunks)
         match trouble.call:
@@ -272,7 +272,7 @@ class _Tap:
         return buffer
 
     def filled(self, index: int, upto: int) -> None:
-        """Tell nobody: what is read may be damaged after it has come."""
+        """Do not pass it on: a planned fault may damage the bytes afterwards."""
 
 
 def _is_a_store(store: FaultyStore) -> ChunkStore:

@@ -1,4 +1,4 @@
-"""One connection through the proxy, and the condition of the network that it goes through."""
+"""One connection through the proxy, and the network condition that applies to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK = 128 << 10
 """Bytes that are passed on at a time."""
 
 _RESET = pack("ii", 1, 0)
-"""``SO_LINGER`` such that closing sends a reset, as a machine does that is up again."""
+"""``SO_LINGER`` such that closing sends a reset, as a restarted machine does."""
 
 
 class Way(Enum):
@@ -28,10 +28,10 @@ BOTH = frozenset(Way)
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is wrong with the network at present."""
+    """The present fault of the network."""
 
     latency: float = 0.0
-    """Seconds that each turn of a conversation takes longer."""
+    """Additional seconds of each turn of a conversation."""
     bandwidth: float = 0.0
     """Bytes per second in each direction; 0 for as many as there are."""
     refusing: bool = False
@@ -44,7 +44,7 @@ class Condition:
 
     @property
     def gulp(self) -> int:
-        """Bytes to read at a time: less where they go slowly, so that they trickle."""
+        """Bytes to read at a time: fewer at a low bandwidth, so that they trickle."""
         return min(CHUNK, max(1, int(self.bandwidth / 50))) if self.bandwidth else CHUNK
 
     def delay(self, size: int, *, turned: bool) -> float:
@@ -66,22 +66,22 @@ class Line:
         self.passed = dict.fromkeys(Way, 0)
         """Bytes passed on each way."""
         self.holed = False
-        """Whether bytes were lost, so that the rest means nothing."""
+        """True if bytes were lost, which makes the rest of the stream meaningless."""
         client.transport.set_write_buffer_limits(high=CHUNK)
         self.begin_anew()
 
     def reaches(self, server: asyncio.StreamWriter) -> None:
-        """The server was reached."""
+        """Set *server* as the other end, once it is connected."""
         self._ends[Way.FORTH] = server
         server.transport.set_write_buffer_limits(high=CHUNK)
 
     def begin_anew(self) -> None:
-        """The condition of the network has changed."""
+        """Reset the counters, after the network condition has changed."""
         self._replied = 0
         self._spoilt = False
 
     def turns(self, way: Way) -> bool:
-        """Whether the conversation turns when something goes *way* now."""
+        """Return True if data going *way* now changes the direction of the conversation."""
         turned = self._last is not way
         self._last = way
         return turned
@@ -90,7 +90,7 @@ class Line:
         """Pass *data* on, as far as *condition* lets it through.
 
         Raises:
-            OSError: the connection broke, or this was where it had to.
+            OSError: the connection broke, or has reached its ``cut_after`` limit.
         """
         if way in condition.lost:
             self.holed = True
@@ -103,20 +103,20 @@ class Line:
             if condition.cut_after is not None:
                 data = data[: max(0, condition.cut_after - self._replied)]
             self._replied += len(data)
-        self.passed[way] += len(data)  # before it: who has received them finds them counted
+        self.passed[way] += len(data)  # before the write: received bytes are already counted
         end.write(data)
         await end.drain()
         if condition.cut_after is not None and self._replied >= condition.cut_after:
             raise ConnectionResetError("this was far enough")
 
     def end(self, way: Way) -> None:
-        """Nothing more comes this *way*."""
+        """Pass on the end of the stream in direction *way*."""
         end = self._ends[way]
         if end.can_write_eof() and not end.is_closing():
             end.write_eof()
 
     def reset(self) -> None:
-        """Be gone, in both directions, with what is under way."""
+        """Reset both directions, and drop the bytes under way."""
         for end in self._ends.values():
             sock = end.get_extra_info("socket")
             if not end.is_closing() and sock is not None and sock.family != socket.AF_UNIX:

@@ -1,4 +1,4 @@
-"""What may go wrong with a store, and plans that decide when."""
+"""Faults of a store, and plans that decide when they occur."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 
 class Fault(StrEnum):
-    """What may go wrong, with a whole call or with one chunk of it."""
+    """A fault of a whole call or of one of its chunks."""
 
     ERROR = "error"
     """The call raises ``StoreUnreachable`` and has done nothing."""
@@ -34,7 +34,7 @@ class Fault(StrEnum):
     """The chunk's answer is from before its last change: stored ones miss, deleted ones exist."""
 
     SHORT = "short"
-    """A read says that the frame is whole, and never filled the end of the buffer."""
+    """A read answers with a hit but leaves the end of the buffer unfilled."""
 
     FLIP = "flip"
     """One bit of the frame is wrong: in the buffer of a read, on the medium after a write."""
@@ -43,7 +43,7 @@ class Fault(StrEnum):
     """A read gives the frame of another chunk."""
 
     LOST = "lost"
-    """A write says ``Stored`` and kept nothing."""
+    """A write answers ``Stored`` and keeps nothing."""
 
     FULL = "full"
     """A write finds no room on the medium."""
@@ -53,21 +53,21 @@ _OF_CALLS = frozenset({Fault.ERROR, Fault.UNSURE, Fault.HANG, Fault.CRASH})
 
 
 class Trouble(NamedTuple):
-    """What one call meets."""
+    """The faults and the duration of one call."""
 
     call: Fault | None = None
     chunks: Mapping[int, Fault] = {}
     """By position in the batch."""
 
     seconds: float = 0.0
-    """How long the call takes. One that would outlast its deadline answers ``TimedOut``."""
+    """The duration of the call. One that would outlast its deadline answers ``TimedOut``."""
 
 
 class Plan(Protocol):
-    """Decides what each call meets. Called from any thread."""
+    """Decides the faults of each call. Called from any thread."""
 
     def trouble(self, operation: str, chunks: int) -> Trouble:
-        """For a call of the method *operation* with a batch of *chunks*."""
+        """The trouble of a call of the method *operation* with a batch of *chunks*."""
         ...
 
 
@@ -76,7 +76,7 @@ class Seeded:
 
     Args:
         seed: of the random numbers.
-        rates: probability of each fault, per call or per chunk as its kind is.
+        rates: probability of each fault, per call or per chunk, by its kind.
         seconds: least and greatest duration of a call.
     """
 
@@ -115,7 +115,7 @@ class Seeded:
 class Scripted:
     """Faults by the number of the call: ``Scripted(read=[None, Fault.FLIP])`` spoils the second.
 
-    A fault of chunks befalls all of the call's. After its script an operation is well.
+    A fault of chunks applies to all chunks of the call. After its script an operation has none.
     """
 
     def __init__(

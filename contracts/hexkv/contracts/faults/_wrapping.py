@@ -1,4 +1,4 @@
-"""Stores around stores, with the same abilities, and one that only listens."""
+"""Wrappers of stores, with the same abilities, and one that only records."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 
 class Wrapped:
-    """A store around a store; what the other can do beyond a plain store, this can, too."""
+    """A wrapper of a store, with the optional abilities of the store inside."""
 
     def __init__(self, store: ChunkStore) -> None:
         self.inner = store
-        # A protocol check sees methods of the class only, so each set of abilities has one.
+        # A protocol check sees only methods of the class, so each set of abilities has a class.
         self.__class__ = _able(type(self), store)
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
@@ -61,7 +61,7 @@ class Wrapped:
         deadline: Deadline | None,
         work: Callable[[], T],
     ) -> T:
-        """Every call passes here."""
+        """Every call goes through here."""
         raise NotImplementedError
 
 
@@ -148,7 +148,7 @@ def _able(wrapper: type, store: ChunkStore) -> type:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that a store got."""
+    """One call of a store."""
 
     operation: str
     """The method's name."""

@@ -19,7 +19,7 @@ _PATIENCE = 60.0
 
 
 class ProxyApart:
-    """What :class:`FaultProxy` does to the connections of any process, as far as listed here.
+    """A :class:`FaultProxy` in its own process, with the methods listed here.
 
     Args:
         target: host and port of the server.
@@ -80,7 +80,7 @@ class ProxyApart:
         self.close()
 
     def _tell(self, trouble: str, *numbers: float) -> None:
-        """Have it done, and wait until it is in effect."""
+        """Have the process apply the fault, and wait until it is in effect."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([trouble, *numbers]) + "\n")
         self._process.stdin.flush()
@@ -93,7 +93,7 @@ class ProxyApart:
 
 
 def _run(host: str, port: str) -> None:
-    """What the process does, until nobody tells it anything any more."""
+    """The main function of the process: execute commands until its standard input ends."""
 
     def say(text: str) -> None:
         sys.stdout.write(text + "\n")

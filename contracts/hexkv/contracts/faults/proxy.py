@@ -1,8 +1,8 @@
 """A TCP proxy between a store and its server, which is a bad network on command.
 
-:class:`FaultProxy` passes everything until it is told otherwise. One trouble at a time: each
-takes the place of the one before, and is in effect when the call that asked for it returns.
-It needs nothing of either side, so any adapter that can be given an address can be tried::
+:class:`FaultProxy` passes everything until a fault is set. There is one fault at a time: each
+replaces the one before, and is in effect when the call that sets it returns. Neither side needs
+to cooperate, so it works for any adapter with an address among its settings::
 
     with FaultProxy(("127.0.0.1", 6379)) as proxy:
         store = open_store(f"redis://{proxy.address}")
@@ -32,15 +32,15 @@ _PATIENCE = 60.0
 """Seconds after which the proxy's own thread counts as stuck."""
 
 _TURNS = 4
-"""Of the event loop, after which an accepted connection is served, and an aborted one closed."""
+"""Turns of the event loop until an accepted connection is served, or an aborted one closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What has come through so far."""
+    """Counters of connections and of bytes passed on so far."""
 
     connections: int
-    """That were accepted, dead ones included."""
+    """Connections accepted, dead ones included."""
     open: int
     """Connections that are alive."""
     forth: int
@@ -52,13 +52,13 @@ class Traffic:
 class FaultProxy:
     """Listens on a free port of 127.0.0.1 and passes connections on to *target*.
 
-    Holds at most a few hundred KiB per connection: who does not read makes the other side
-    wait, as without a proxy. Every method may be called from any thread.
+    Holds at most a few hundred KiB per connection: a side that does not read makes the other
+    one wait, as without a proxy. Every method may be called from any thread.
 
     Args:
-        target: ``(host, port)``, or the path of a unix socket. Connected to for each client,
-            and when it refuses, so does the proxy.
-        seed: of the bytes that are garbage.
+        target: ``(host, port)``, or the path of a unix socket. Connected to once for
+            each client; if it refuses, so does the proxy.
+        seed: of the garbage bytes.
 
     Raises:
         OSError: it cannot listen.
@@ -72,7 +72,7 @@ class FaultProxy:
         self._closing = asyncio.Event()
         self._lines: set[Line] = set()
         self._passed: list[dict[Way, int]] = []
-        """Bytes of each connection that there ever was: sums of them never go back."""
+        """Bytes of every connection, closed ones included: their sums never decrease."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.host, self.port = self._listener.getsockname()
         self._loop = asyncio.new_event_loop()
@@ -81,22 +81,22 @@ class FaultProxy:
 
     @property
     def address(self) -> str:
-        """``host:port``, where clients connect to."""
+        """``host:port`` for clients."""
         return f"{self.host}:{self.port}"
 
     @property
     def traffic(self) -> Traffic:
-        """What has come through so far."""
+        """Counters of connections and of bytes passed on so far."""
         passed = list(self._passed)
         forth, back = (sum(one[way] for one in passed) for way in (Way.FORTH, Way.BACK))
         return Traffic(len(passed), len(self._lines), forth, back)
 
     def mend(self) -> None:
-        """Pass everything again. Connections that have lost bytes are cut: they have a hole."""
+        """Pass everything again. Connections that have lost bytes are reset."""
         self._become(CLEAR)
 
     def latency(self, seconds: float) -> None:
-        """Each turn of a conversation, request or reply, takes *seconds* longer."""
+        """Delay each turn of a conversation, request or reply, by *seconds*."""
         self._become(Condition(latency=seconds))
 
     def bandwidth(self, rate: float) -> None:
@@ -112,7 +112,7 @@ class FaultProxy:
         self._become(Condition(cut_after=size))
 
     def stall(self, *ways: Way) -> None:
-        """Accept, and pass nothing on in these directions; in none, when none is given."""
+        """Accept connections, but pass nothing on in the directions *ways*, by default both."""
         self._become(Condition(stalled=frozenset(ways) or BOTH))
 
     def garbage(self, size: int) -> None:
@@ -120,7 +120,7 @@ class FaultProxy:
         self._become(Condition(garbage=size))
 
     def half_open(self, way: Way = Way.BACK) -> None:
-        """Lose what goes *way*, its end included: the other side never hears of either."""
+        """Drop all data that goes *way*, the end of the stream included."""
         self._become(Condition(lost=frozenset((way,))))
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class FaultProxy:
     async def _listen(self) -> None:
         server = await asyncio.start_server(self._serve, sock=self._listener, limit=CHUNK)
         await self._closing.wait()
-        # What was just accepted must be served first: a server that is closed drops it unclosed.
+        # Connections just accepted must be served first: closing the server drops them unclosed.
         self._loop.remove_reader(self._listener)
         self._change(Condition(refusing=True))
         for _ in range(_TURNS):
@@ -186,7 +186,7 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for _ in range(_TURNS):
-            await asyncio.sleep(0)  # what was aborted closes in a later turn
+            await asyncio.sleep(0)  # aborted connections close in a later turn
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = Line(writer, self._random)
@@ -195,7 +195,7 @@ class FaultProxy:
         try:
             await self._connect(line, reader)
         except (OSError, asyncio.CancelledError):
-            pass  # one of the sides is gone, or the proxy closes; either way this line is over
+            pass  # a side is gone, or the proxy closes: in both cases this line ends
         finally:
             self._lines.discard(line)
             line.reset()
@@ -229,7 +229,7 @@ class FaultProxy:
         line.end(way)
 
     async def _arrives(self, line: Line, way: Way, reader: asyncio.StreamReader) -> bytes:
-        """The next bytes; none at the end, which a direction that is lost never comes to."""
+        """The next bytes; empty at the end of the stream, which a lost direction never reaches."""
         data = b""
         with suppress(ConnectionError):
             data = await reader.read(self._condition.gulp)
@@ -240,7 +240,7 @@ class FaultProxy:
         return data
 
     async def _hold(self, line: Line, way: Way, size: int) -> None:
-        """Wait as long as the condition of the network makes these bytes wait."""
+        """Delay these bytes by the condition of the network."""
         seconds = self._condition.delay(size, turned=line.turns(way))
         if seconds:
             with suppress(TimeoutError):

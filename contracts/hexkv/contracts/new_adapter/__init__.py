@@ -1,4 +1,4 @@
-"""``hexkv new-adapter``: a package of one's own that keeps its contract from the first day."""
+"""``hexkv new-adapter``: writes the package of a new adapter that already keeps its contract."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 class Kind(StrEnum):
-    """What the new adapter is."""
+    """The kind of the new adapter."""
 
     STORE = "store"
     SERDE = "serde"
@@ -93,7 +93,7 @@ def new_adapter(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from a plugin's point of view."""
+    """Run the command with *arguments*; return the exit code."""
     app = new_app("Make a package for an adapter of one's own.")
     app.command()(new_adapter)
     return run_app(app, "hexkv new-adapter", arguments)

@@ -1,4 +1,4 @@
-"""What every cache by tokens promises, as tests: in this process, or a client of another one."""
+"""The contract of caches by tokens: in this process, or a client of another process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ __all__ = ["Damaged", "Faulty", "PrefixCacheContract", "Stuck"]
 class PrefixCacheContract(Prefixes, Requests, Layers, Upkeep, Faults, PrefixCacheCase, Whole):
     """Subclass this and give it the fixture ``cache``.
 
-    As far as you have them: ``most``, how many chunks it holds; ``damaged``, a cache whose
-    medium can be spoilt; ``stuck``, one whose tiers do not answer.
+    Optional are ``most``, the number of chunks that it holds; ``damaged``, a cache whose
+    medium can be damaged; ``stuck``, one whose tiers do not answer.
     """

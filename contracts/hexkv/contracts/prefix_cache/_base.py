@@ -1,4 +1,4 @@
-"""What the promises of caches by tokens share: prompts, their KV, and the fixtures."""
+"""The common part of the contract of caches by tokens: prompts, their KV, and fixtures."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hexkv.ports import Namespace, PrefixCache, Retrieved
 T = TypeVar("T")
 
 CHUNKS = 4
-"""Chunks of a prompt, where nothing else is said; behind them stand a few tokens more."""
+"""The default number of chunks of a prompt; a few more tokens follow them."""
 
 PATIENCE = 10.0
 """Seconds of this process's time after which a call counts as hanging."""
 
 
 class Damaged(NamedTuple):
-    """A cache that has to read a medium for every hit, and a way to spoil it."""
+    """A cache that has to read a medium for every hit, and a way to damage that medium."""
 
     cache: PrefixCache
     spoil: Callable[[], None]
@@ -36,7 +36,7 @@ class Faulty(NamedTuple):
 
     cache: PrefixCache
     fail: Callable[[], None]
-    """Have each read of the second chunk that was stored fail, until that is written anew."""
+    """Make each read of the second chunk stored fail, until it is written again."""
 
 
 class Stuck(NamedTuple):
@@ -44,7 +44,7 @@ class Stuck(NamedTuple):
 
     cache: PrefixCache
     hang: Callable[[], None]
-    """From now on no tier answers, and deadlines are fractions of a second. The fixture ends it."""
+    """Make no tier answer, with deadlines of fractions of a second. The fixture ends that."""
 
 
 class PrefixCacheCase:
@@ -77,7 +77,7 @@ class PrefixCacheCase:
         not_offered("stuck")
 
     def prompt(self, seed: int = 0, chunks: int = CHUNKS) -> list[int]:
-        """So many chunks of tokens, and half a chunk."""
+        """A prompt of *chunks* chunks of tokens, and half a chunk."""
         size = chunks * self.chunk + self.chunk // 2
         return Random(seed).choices(range(1 << 16), k=size)  # noqa: S311 - nothing here is secret
 
@@ -91,7 +91,7 @@ def computed(
 
 
 def put(cache: PrefixCache, tokens: Sequence[int], namespace: Namespace | None = None) -> int:
-    """Store a prompt and wait until it is written; the number of tokens that were new."""
+    """Store a prompt, wait until it is written, and return the number of new tokens."""
     __tracebackhide__ = True  # the test that calls tells more
     report = cache.store(tokens, computed(cache, tokens, namespace), namespace=namespace)
     assert not report.dropped_tokens, report
@@ -100,7 +100,7 @@ def put(cache: PrefixCache, tokens: Sequence[int], namespace: Namespace | None =
 
 
 def hit(cache: PrefixCache, tokens: Sequence[int], namespace: Namespace | None = None) -> int:
-    """The number of tokens that a retrieve brings, each with its own KV, and nothing behind."""
+    """Retrieve a prompt, check that exactly the hit's KV was written, and return its tokens."""
     __tracebackhide__ = True
     window = HeapKV((namespace or cache.namespace).layout, len(tokens))
     got = cache.retrieve(tokens, window, namespace=namespace)
@@ -117,7 +117,7 @@ def holds(
     start: int = 0,
     namespace: Namespace | None = None,
 ) -> None:
-    """Check that *window* holds from *start* on the KV that *got* says, and nothing else."""
+    """Check that *window* holds exactly the KV from *start* on that *got* reports."""
     __tracebackhide__ = True
     end, fresh = got.hit_tokens, HeapKV(window.layout, window.tokens)
     expected = computed(cache, tokens, namespace)
@@ -126,7 +126,7 @@ def holds(
 
 
 def until(condition: Callable[[], bool]) -> bool:
-    """True as soon as *condition* is, which a worker brings about; False if that takes too long."""
+    """Poll *condition*; return True once it holds, False if that takes too long."""
     for _ in range(6_000):
         if condition():
             return True
@@ -135,5 +135,5 @@ def until(condition: Callable[[], bool]) -> bool:
 
 
 def promptly(call: Callable[[], T]) -> T:
-    """What *call* gives or raises; a failure if it takes longer than :data:`PATIENCE`."""
+    """Return or raise the result of *call*; fail if it takes longer than :data:`PATIENCE`."""
     return waiting.promptly(call, PATIENCE)

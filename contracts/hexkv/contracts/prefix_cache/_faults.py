@@ -1,4 +1,4 @@
-"""Promises about trouble: damage, tiers that hang, many threads, and what is left behind."""
+"""Promises about faults: damage, tiers that hang, many threads, and leftovers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUNDS = 8
 
 
 class Faults(PrefixCacheCase):
-    """Never wrong KV, never later than a deadline, nothing left behind."""
+    """No wrong KV, no call past its deadline, no leftovers."""
 
     @promise(
         "prefix.20",
@@ -37,7 +37,7 @@ class Faults(PrefixCacheCase):
         why="the model would continue from noise",
     )
     def test_damage_is_a_miss(self, damaged: Damaged) -> None:
-        """In bulk and by layers; the prompt can be stored again."""
+        """In bulk and layer by layer; the prompt can be stored again."""
         cache, tokens = damaged.cache, self.prompt()
         put(cache, tokens)
         assert hit(cache, tokens) == CHUNKS * self.chunk
@@ -82,7 +82,7 @@ class Faults(PrefixCacheCase):
         why="one dead server would stand still with all the engines that use it",
     )
     def test_deadlines_hold(self, stuck: Stuck) -> None:
-        """Each call, one after the other, and the end."""
+        """Of each call, one after the other, and of closing."""
         cache, tokens = stuck.cache, self.prompt()
         put(cache, tokens)
         stuck.hang()
@@ -158,7 +158,7 @@ class Faults(PrefixCacheCase):
             cache.prefetch("given up", tokens)
             cache.cancel("given up")
             cache.retrieve([], HeapKV(cache.namespace.layout, 0))
-        # Reads that nobody waits for any more go on to their end.
+        # Abandoned reads run to their end.
         assert until(lambda: cache.health().leases == before), cache.health().leases
         health = cache.health()
         assert not health.pins

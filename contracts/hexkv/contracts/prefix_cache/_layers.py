@@ -1,4 +1,4 @@
-"""Promises about layerwise requests: the same as in bulk, a layer at a time."""
+"""Promises about layerwise requests: the same results as in bulk, one layer at a time."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Layers(PrefixCacheCase):
         why="the model would compute a layer from KV that is not there yet",
     )
     def test_layers_hold_what_a_retrieve_brings(self, cache: PrefixCache) -> None:
-        """Of a whole hit, of a part, with a beginning skipped, and of nothing.
+        """For a whole hit, a part, one with a skipped beginning, and none.
 
-        Into windows that the caller's thread alone may use, and into others.
+        Into windows restricted to the caller's thread, and into others.
         """
         tokens = self.prompt()
         put(cache, tokens)
@@ -62,7 +62,7 @@ class Layers(PrefixCacheCase):
         why="chunks of which layers are missing would be loaded",
     )
     def test_layers_store_what_a_store_keeps(self, cache: PrefixCache) -> None:
-        """In any order of layers, after an attempt that was left."""
+        """In any order of layers, after an attempt that was abandoned."""
         tokens = self.prompt()
         kv, layers = computed(cache, tokens), range(cache.namespace.layout.layers)
         kv.background = True
@@ -88,7 +88,7 @@ class Layers(PrefixCacheCase):
         why="a host that counts its layers wrongly would store a chunk with a hole",
     )
     def test_layers_out_of_place_are_refused(self, cache: PrefixCache) -> None:
-        """Twice, beyond the last, and too late."""
+        """Layers given twice, beyond the last, and too late."""
         tokens = self.prompt()
         with cache.store_layers(tokens, computed(cache, tokens)) as storing:
             storing.layer_done(0)

@@ -1,4 +1,4 @@
-"""Promises about what is a hit: of which tokens, up to where, in which namespace."""
+"""Promises about hits: of which tokens, up to where, in which namespace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hexkv.ports import ParallelSlice, PrefixCache
 
 
 class Prefixes(PrefixCacheCase):
-    """The longest prefix that is there, and nothing else."""
+    """A hit is the longest stored prefix, and nothing else."""
 
     @promise(
         "prefix.1",
@@ -33,7 +33,7 @@ class Prefixes(PrefixCacheCase):
         why="the model would continue from KV of something else",
     )
     def test_what_was_stored_is_a_hit(self, cache: PrefixCache) -> None:
-        """What is behind the last whole chunk is not stored, and not written."""
+        """Tokens behind the last whole chunk are not stored, and not written."""
         tokens = self.prompt()
         assert put(cache, tokens) == CHUNKS * self.chunk
         assert hit(cache, tokens) == CHUNKS * self.chunk
@@ -116,7 +116,7 @@ class Prefixes(PrefixCacheCase):
         why="KV that the engine shares with another request would be written over",
     )
     def test_what_is_skipped_is_not_moved(self, cache: PrefixCache) -> None:
-        """Rounded down to a chunk; the hit counts what was skipped."""
+        """The skipped beginning is rounded down to a chunk; the hit includes it."""
         tokens, half = self.prompt(), CHUNKS // 2 * self.chunk
         put(cache, tokens)
         mask = [i >= half + 1 for i in range(len(tokens))]

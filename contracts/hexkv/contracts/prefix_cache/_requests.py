@@ -1,4 +1,4 @@
-"""Promises about single calls: what they refuse, report, and only foretell."""
+"""Promises about single calls: refusals, reports, and predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hexkv.ports import DType, InvalidRequest, InvalidTokens, KVLayout, LayoutMi
 
 
 class Requests(PrefixCacheCase):
-    """Requests are checked before anything moves, and reported as they went."""
+    """Requests are checked before anything moves, and reported correctly."""
 
     @promise(
         "prefix.7",
@@ -42,7 +42,7 @@ class Requests(PrefixCacheCase):
         why="a mistake of the host would be stored, and served to others",
     )
     def test_nonsense_is_refused(self, cache: PrefixCache) -> None:
-        """Each with its own error of the tree; nothing is stored, nothing is loaded."""
+        """Each with its error class; nothing is stored or loaded."""
         tokens = self.prompt()
         put(cache, tokens)
         kv, size = computed(cache, tokens), len(tokens)
@@ -81,7 +81,7 @@ class Requests(PrefixCacheCase):
         hint="while nobody else uses the cache a hint is exact",
     )
     def test_a_lookup_foretells_a_retrieve(self, cache: PrefixCache) -> None:
-        """Of a prompt, of its beginning, of more than there is, and of a stranger."""
+        """For a prompt, its beginning, a longer one, and an unknown one."""
         tokens = self.prompt()
         put(cache, tokens)
         for asked in (tokens, tokens[: self.chunk], tokens[:-1] + self.prompt(1), self.prompt(2)):
@@ -99,7 +99,7 @@ class Requests(PrefixCacheCase):
         why="nobody could say how much the cache saves, or why it misses",
     )
     def test_numbers_add_up(self, cache: PrefixCache) -> None:
-        """Every chunk asked for is loaded or a miss; every one offered is there or dropped."""
+        """Each requested chunk is loaded or a miss; each offered one is present or dropped."""
         tokens, longer = self.prompt(), self.prompt(0, 1) + self.prompt(3, 5)
         chunks = len(longer) // self.chunk
         shared = self.chunk
@@ -129,10 +129,10 @@ class Requests(PrefixCacheCase):
         why="memory would be held for requests that are long gone",
     )
     def test_a_prefetch_is_for_one_retrieve(self, cache: PrefixCache) -> None:
-        """An unknown id loads as ever; asking again begins nothing new."""
+        """A retrieve with an unknown id works as usual; a repeated prefetch starts nothing new."""
         tokens = self.prompt()
         put(cache, tokens)
-        # A store that has to be asked may answer later.
+        # A store that must be queried may answer later.
         assert until(lambda: cache.prefetch("first", tokens) is not None)
         assert cache.prefetch("first", tokens) == CHUNKS * self.chunk
         for name in ("first", "first", "unknown"):

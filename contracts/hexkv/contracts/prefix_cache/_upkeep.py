@@ -1,4 +1,4 @@
-"""Promises about what stays, what goes, and the end."""
+"""Promises about pinning, eviction, clearing and closing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Upkeep(PrefixCacheCase):
         why="a prompt that the scheduler counts on would be evicted before it is loaded",
     )
     def test_what_is_pinned_stays(self, cache: PrefixCache) -> None:
-        """Others come and go meanwhile; afterwards it goes as well."""
+        """While other chunks come and go; unpinned, it is evicted as well."""
         if self.most is None:
             not_offered("most")
         tokens, plain = self.prompt(1), self.prompt(2)
@@ -76,7 +76,7 @@ class Upkeep(PrefixCacheCase):
         why="an operator who wants to keep what is cached would lose it",
     )
     def test_a_frozen_cache_stores_nothing(self, cache: PrefixCache) -> None:
-        """In bulk and by layers; what is there is still loaded."""
+        """In bulk and layer by layer; stored chunks are still loaded."""
         kept, new = self.prompt(1), self.prompt(2)
         put(cache, kept)
         cache.freeze()
@@ -99,7 +99,7 @@ class Upkeep(PrefixCacheCase):
         why="a server that ends would lose what it has just been told is queued",
     )
     def test_a_flush_writes_what_is_queued(self, cache: PrefixCache) -> None:
-        """After it, everything that was taken is a hit, and nothing is queued."""
+        """Afterwards every accepted chunk is a hit, and nothing is queued."""
         tokens = self.prompt()
         report = cache.store(tokens, computed(cache, tokens), wait=False)
         assert report.stored_tokens + report.queued_tokens == CHUNKS * self.chunk

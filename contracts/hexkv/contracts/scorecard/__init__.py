@@ -1,6 +1,6 @@
-"""What became of the promises: for people, for programs, and as a badge.
+"""The results of promises: for people, for programs, and as a badge.
 
-A :class:`Recorder` watches a run of pytest, and gives a :class:`Scorecard`. ``hexkv check``
+A :class:`Recorder` watches a run of pytest, and returns a :class:`Scorecard`. ``hexkv check``
 prints one, and ``pytest --hexkv-scorecard FILE`` writes one.
 """
 

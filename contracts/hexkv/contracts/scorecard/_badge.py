@@ -1,4 +1,4 @@
-"""A scorecard's badge: a small picture for a README, drawn without asking anybody's server."""
+"""A scorecard's badge: a small picture for a README, drawn without a badge service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHARACTER = 6.6
 
 
 def badge(card: Card, kit: Kit) -> str:
-    """An SVG that says which contract, and which levels of it are held."""
+    """An SVG that names the contract and the levels held."""
     left = f"hexkv contract {kit.contract}"
     right, colour = _words(card)
     first, second = (round(len(text) * _CHARACTER) + 14 for text in (left, right))

@@ -17,49 +17,49 @@ SCHEMA = 1
 
 
 class Verdict(StrEnum):
-    """What became of a promise."""
+    """The result of a promise."""
 
     KEPT = "kept"
     BROKEN = "broken"
     WAIVED = "waived"
-    """Given up by the author, who says why."""
+    """Waived by the author, with a reason."""
 
     NOT_OFFERED = "not offered"
-    """It is of an optional ability that the adapter does not have."""
+    """It belongs to an optional ability that the adapter does not have."""
 
     NOT_CHECKED = "not checked"
-    """Nobody gave what the check needs, for instance a back door to the medium."""
+    """A fixture that the check needs is missing, for instance a back door to the medium."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One promise, and what became of it."""
+    """One promise and its result."""
 
     promise: Promise
     verdict: Verdict
 
     reason: str = ""
-    """How it was broken, why it was waived, or what was missing."""
+    """How it was broken, why it was waived, or the missing fixture."""
 
     measured: Mapping[str, object] = field(default_factory=dict)
-    """What the check recorded as properties, for instance a ratio to the physical limit."""
+    """The properties that the check recorded, for instance a ratio to the physical limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What was checked."""
+    """The subject of a check."""
 
     name: str
     """A URL, an adapter's name, ``module:factory``, or a test class."""
 
     distribution: str = ""
-    """Who offers the adapter, with its version; empty where nobody knows."""
+    """The distribution with the adapter, and its version; empty if unknown."""
 
     contract: int | None = None
-    """The contract version that the adapter was written for, where it says one."""
+    """The contract version that the adapter declares; None if it declares none."""
 
     engine: str = ""
-    """The service behind the adapter with its version, where the author tells."""
+    """The service behind the adapter with its version, if the author names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Card:
     lines: Sequence[Line]
 
     def count(self, level: Level) -> Counter[Verdict]:
-        """How many promises of *level* had which verdict."""
+        """The number of promises of *level* by verdict."""
         return Counter(line.verdict for line in self.lines if line.promise.level is level)
 
     def having(self, verdict: Verdict) -> list[Line]:
@@ -79,14 +79,14 @@ class Card:
 
     @property
     def held(self) -> list[Level]:
-        """The levels of which something was kept and nothing broken."""
+        """The levels with some promise kept and none broken."""
         counts = {level: self.count(level) for level in Level}
         return [n for n, c in counts.items() if c[Verdict.KEPT] and not c[Verdict.BROKEN]]
 
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """What checked."""
+    """The contract kit that checked."""
 
     version: str = field(default_factory=lambda: importlib.metadata.version("hexkv-contracts"))
     contract: int = CONTRACT
@@ -103,7 +103,7 @@ class Scorecard:
 
     @property
     def broken(self) -> bool:
-        """Whether any subject broke a promise."""
+        """True if any subject broke a promise."""
         return any(card.having(Verdict.BROKEN) for card in self.cards)
 
     def as_json(self) -> dict[str, object]:

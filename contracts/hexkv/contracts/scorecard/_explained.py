@@ -1,7 +1,7 @@
-"""What an error says in a line, also where an assertion says nothing by itself.
+"""An error as one line, also for a failed assertion without a message.
 
-pytest explains the assertions of modules that it was the first to import. Of others, an adapter's
-own for instance, there are only the statement, and what its names stand for.
+pytest explains the assertions of modules that it was the first to import. For others, an adapter's
+own for instance, the line is the statement and the values of its names.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from reprlib import repr as brief
 
 _LONGEST = 500
 _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, frozenset, type(None))
-"""Types whose values can be shown without calling anything of the adapter's."""
+"""Types whose values can be shown without calling code of the adapter."""
 
 
 def explained(error: BaseException) -> str:
-    """The first line of what *error* says, and of which cases."""
+    """The first line of the message of *error*, and the names of its cases."""
     said = (str(error).splitlines() or [""])[0][:_LONGEST]
     if not isinstance(error, AssertionError):
         said = f"{type(error).__name__}: {said}"
@@ -29,7 +29,7 @@ def explained(error: BaseException) -> str:
 
 
 def _statement(error: AssertionError) -> str:
-    """The assertion, the values of its names, and where it is; the place alone of others."""
+    """The assertion, the values of its names, and its position; else the position alone."""
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     name = frame.f_code.co_filename
     place = f"({Path(name).name}:{line})"

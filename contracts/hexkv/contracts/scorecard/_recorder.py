@@ -1,4 +1,4 @@
-"""A pytest plugin that watches promises being checked."""
+"""A pytest plugin that records the results of promises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hexkv.contracts.scorecard._card import Card, Line, Scorecard, Subject, Verd
 from hexkv.contracts.scorecard._explained import explained
 
 FIXTURES = frozenset({"foreign", "holed", "limit", "near", "raw", "reopen", "service", "sibling"})
-"""What an author gives besides the adapter. A promise that needs more than was given is not
+"""The optional fixtures that an author provides. A promise that needs a missing one is not
 checked; one that needs an ability which the adapter does not have is not offered."""
 
 _WORST_FIRST = (
@@ -26,7 +26,7 @@ _WORST_FIRST = (
 
 
 def of_test(item: pytest.Item) -> Promise | None:
-    """The promise that *item* checks, or that it stands in for: ``waive`` hides the mark."""
+    """The promise that *item* checks, or replaces: ``waive`` hides the mark."""
     if found := Promise.of(item.iter_markers("promise")):
         return found
     if not isinstance(item, pytest.Function) or item.cls is None:
@@ -39,7 +39,7 @@ def of_test(item: pytest.Item) -> Promise | None:
 
 @dataclass(slots=True)
 class _Entry:
-    """What is known of a promise so far: several tests may check it."""
+    """The results of a promise so far: several tests may check it."""
 
     promise: Promise
     verdicts: dict[Verdict, str] = field(default_factory=dict)
@@ -51,10 +51,10 @@ class _Entry:
 
 
 class Recorder:
-    """Register it with pytest, run, and ask for the scorecard.
+    """Register it with pytest, run, and call :meth:`scorecard`.
 
     Args:
-        subject_of: whose promise a test checks; by default its class is the subject.
+        subject_of: returns the subject of a test's promise; by default the test's class.
     """
 
     def __init__(self, subject_of: Callable[[pytest.Item], Subject] | None = None) -> None:
@@ -62,7 +62,7 @@ class Recorder:
         self._found: dict[Subject, dict[str, _Entry]] = {}
 
     def scorecard(self) -> Scorecard:
-        """What was seen so far."""
+        """The results so far."""
         return Scorecard(
             [
                 Card(
@@ -90,7 +90,7 @@ class Recorder:
 
 
 def _verdict(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[Verdict, str] | None:
-    """What *report* says of the promise; ``None`` for a set-up or a farewell that went well."""
+    """The verdict that *report* implies; ``None`` for a set-up or teardown without an error."""
     if report.failed:
         said = str(report.longrepr) if call.excinfo is None else explained(call.excinfo.value)
         return Verdict.BROKEN, said

@@ -12,7 +12,7 @@ from hexkv.plugins.cli.output import print_table
 
 
 def show(scorecard: Scorecard) -> None:
-    """Print each card: a table by level, then what was not simply kept, and why."""
+    """Print each card: a table by level, then promises not kept, with reasons, and measurements."""
     kit = scorecard.kit
     for card in scorecard.cards:
         for name, value in _facts(card):
@@ -72,7 +72,7 @@ def _about(line: Line) -> list[tuple[str, str]]:
 
 
 def _by_reason(lines: Sequence[Line]) -> list[tuple[str, str]]:
-    """What was missing, and the promises that it was missing for."""
+    """Each reason, with the numbers of the promises that have it."""
     found: dict[str, list[str]] = {}
     for line in lines:
         found.setdefault(line.reason, []).append(line.promise.number)

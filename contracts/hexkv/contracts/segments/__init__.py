@@ -1,4 +1,4 @@
-"""What every cache of segments promises, as tests: over the tiers of a process, or over a node."""
+"""The contract of caches of segments: over the tiers of a process, or over a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["MINIMUM", "SEPARATOR", "SegmentCacheContract"]
 
 
 class SegmentCacheContract(Places, Keeping, SegmentCacheCase, Whole):
-    """Subclass this and give it the fixture ``cache``; as far as you have them the others.
+    """Subclass this and give it the fixture ``cache``; the others are optional.
 
     ``damaged`` and ``stuck`` are those of
     :class:`~hexkv.contracts.prefix_cache.PrefixCacheContract`.

@@ -1,4 +1,4 @@
-"""What the promises of caches of segments share: segments, prompts of them, and their KV."""
+"""The common part of the contract of segment caches: segments, their prompts, and their KV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hexkv.ports import (
 )
 
 SEPARATOR = (60_001, 60_002)
-"""What stands between segments: ``segments.separator`` of the caches under test."""
+"""The tokens between segments: ``segments.separator`` of the caches under test."""
 
 MINIMUM = 4
 """Tokens of the shortest chunk of a segment that they keep: ``segments.minimum``."""
@@ -37,13 +37,13 @@ class SegmentCacheCase:
 
     @pytest.fixture
     def other(self, cache: PrefixCache) -> PrefixCache:
-        """Another cache on the same tiers, as that of a second process is."""
+        """Another cache on the same tiers, like that of a second process."""
         del cache
         not_offered("other")
 
     @pytest.fixture
     def damaged(self) -> Damaged:
-        """A cache whose medium can be spoilt."""
+        """A cache whose medium can be damaged."""
         not_offered("damaged")
 
     @pytest.fixture
@@ -52,7 +52,7 @@ class SegmentCacheCase:
         not_offered("stuck")
 
     def segments(self, seed: int = 0) -> list[list[int]]:
-        """Some segments: of several chunks with a rest, of one chunk, of less."""
+        """Some segments: of several chunks and a rest, of one chunk, and shorter."""
         sizes = 3 * self.chunk + 5, self.chunk, 2 * self.chunk - 1, self.chunk // 2
         dice = Random(seed)  # noqa: S311 - nothing here is secret
         return [dice.choices(range(50_000), k=size) for size in sizes]
@@ -61,7 +61,7 @@ class SegmentCacheCase:
 def joined(
     pieces: Sequence[Sequence[int]], separator: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """A prompt of *pieces*, and where each begins."""
+    """A prompt of *pieces*, and the position of each."""
     prompt: list[int] = []
     places = []
     for piece in pieces:
@@ -107,5 +107,5 @@ def load(
 
 
 def as_plain(parts: PromptParts) -> PromptParts:
-    """*parts* without what a cache may keep with them."""
+    """*parts* without data that a cache may attach to them."""
     return PromptParts(parts.tokens, parts.prefix, parts.segments)

@@ -1,4 +1,4 @@
-"""Promises about what is kept of segments: damage, restarts, ends, and what is left behind."""
+"""Promises about stored segments: damage, restarts, closing, and leftovers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from hexkv.ports import (
 )
 
 CHUNKS = 4
-"""Of the first of the segments."""
+"""Chunks of the first segment."""
 
 
 class Keeping(SegmentCacheCase):
-    """Never wrong KV, never later than a deadline, nothing left behind."""
+    """No wrong KV, no call past its deadline, no leftovers."""
 
     @promise(
         "segments.6",
@@ -41,7 +41,7 @@ class Keeping(SegmentCacheCase):
         why="the model would read what was in the memory before",
     )
     def test_damage_is_a_hole(self, damaged: Damaged) -> None:
-        """Nothing of what was damaged comes, by either way; it can be stored again."""
+        """A damaged chunk is not loaded, in bulk or layer by layer; it can be stored again."""
         cache, segment = damaged.cache, self.segments()[0]
         prompt, _ = joined([[1, 2], segment], SEPARATOR)
 
@@ -168,7 +168,7 @@ class Keeping(SegmentCacheCase):
         assert until(lambda: cache.health().leases == before), cache.health().leases
 
     def left(self, cache: PrefixCache, prompt: Sequence[int], window: HeapKV) -> None:
-        """Begin to load *prompt*, and fail behind the first layer."""
+        """Begin to load *prompt*, and fail after the first layer."""
         with cache.segments.retrieve_layers(prompt, window) as layers:
             next(layers)
             raise ZeroDivisionError

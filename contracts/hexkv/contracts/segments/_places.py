@@ -1,4 +1,4 @@
-"""Promises about where segments are found, and what is loaded there."""
+"""Promises about the positions of segments in prompts, and the KV loaded there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hexkv.ports import (
 
 
 class Places(SegmentCacheCase):
-    """Each segment where it stands, and nothing else."""
+    """Each segment is found at its position, and nothing else."""
 
     @promise(
         "segments.1",
@@ -40,7 +40,7 @@ class Places(SegmentCacheCase):
         why="the model would go on from KV of another text, or of another place in it",
     )
     def test_segments_come_in_any_order(self, cache: PrefixCache) -> None:
-        """Behind a prefix or without one, with separators and without."""
+        """Behind a prefix or without one, with and without separators."""
         segments, head = self.segments(), self.segments(1)[2]
         for segment in segments:
             keep(cache, segment)

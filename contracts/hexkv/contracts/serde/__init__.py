@@ -1,4 +1,4 @@
-"""What every serde promises."""
+"""The contract of serdes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ class SerdeContract(Faithful, Bounds, Hostile, Layers, SerdeCase):
     """Subclass this, give it a ``serde`` fixture, and run pytest.
 
     A lossy serde declares its bound (:class:`hexkv.ports.serde.LossySerde`), or the subclass gives
-    ``close``; one that does not take every dtype also gives ``dtypes``. What declares
+    ``close``; one that does not take every dtype also gives ``dtypes``. A serde that declares
     ``per_layer`` has the methods of :class:`hexkv.ports.LayerSerde`.
     """

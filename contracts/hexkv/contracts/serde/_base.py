@@ -1,4 +1,4 @@
-"""What every part of the serde contract stands on: the fixtures, the chunks and the calls."""
+"""The common part of the serde contract: the fixtures, the chunks and the calls."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hexkv.ports import DType, KVLayout, LayerGroup, Plane, Serde
 from hexkv.ports.serde import LossySerde
 
 Close = Callable[[bytes, bytes, KVLayout], bool]
-"""Whether decoded bytes, the second, are as near to a finite chunk as the serde declares."""
+"""True if decoded bytes, the second argument, are as near to a finite chunk as declared."""
 
 Chunk = tuple[bytes, KVLayout, int]
-"""Bytes, their layout, and how many tokens they are of."""
+"""Bytes, their layout, and their number of tokens."""
 
 Bytes = bytes | bytearray | memoryview
 
 GUARD = 64
-"""Bytes before and behind each buffer, which nobody may touch."""
+"""Guard bytes before and behind each buffer, which must not change."""
 
 
 def _mixed(dtype: DType) -> KVLayout:
-    """Layers that are not alike, as in models with sliding windows; odd widths."""
+    """Layers that differ, as in models with sliding windows; odd widths."""
     groups = (
         LayerGroup(1, (Plane("k", 1, 3), Plane("v", 1, 5))),
         LayerGroup(2, (Plane("k", 2, 16), Plane("v", 2, 16))),
@@ -84,7 +84,7 @@ CONTENTS: dict[str, Callable[[KVLayout, int], bytes]] = {
 
 
 def encoded(serde: Serde, chunk: Chunk) -> bytes:
-    """The payload of *chunk*; it keeps the bound."""
+    """Encode *chunk*; check that the payload keeps the bound."""
     __tracebackhide__ = True  # the test that calls tells more
     raw, layout, tokens = chunk
     room = bytearray(serde.bound(len(raw)))
@@ -96,7 +96,7 @@ def encoded(serde: Serde, chunk: Chunk) -> bytes:
 def decoded(
     serde: Serde, payload: bytes, layout: KVLayout, tokens: int, fresh: int = 0xA5
 ) -> bytes:
-    """What *payload* decodes to, in a buffer that held *fresh* and is not overrun."""
+    """Decode *payload* into a buffer filled with *fresh*; check that it is not overrun."""
     __tracebackhide__ = True  # the test that calls tells more
     size = layout.chunk_bytes(tokens)
     room = bytearray([fresh]) * (size + 2 * GUARD)
@@ -108,7 +108,7 @@ def decoded(
 
 
 def free(buffer: bytearray, why: str) -> None:
-    """Fail, saying *why*, if somebody looks at *buffer* still."""
+    """Fail with the message *why* if a view of *buffer* still exists."""
     try:
         buffer.append(0)
     except BufferError:
@@ -125,7 +125,7 @@ class SerdeCase(Whole):
 
     @pytest.fixture
     def close(self, serde: Serde) -> Close:
-        """How near decoded bytes come, see :data:`Close`: as near as the serde declares."""
+        """The comparison of decoded bytes, see :data:`Close`: by the serde's declared bound."""
         if not isinstance(serde, LossySerde):
             raise NotImplementedError(f"{type(self).__name__} is lossy: give it a `close` fixture")
         return lambda raw, back, layout: not beyond(serde, raw, back, layout)
@@ -137,7 +137,7 @@ class SerdeCase(Whole):
 
     @pytest.fixture
     def same(self, serde: Serde, request: pytest.FixtureRequest) -> Close:
-        """Equal bytes, or near ones if the serde is lossy."""
+        """The comparison: equal bytes, or near ones if the serde is lossy."""
         if serde.lossless:
             return lambda raw, back, _: raw == back
         close: Close = request.getfixturevalue("close")
@@ -145,7 +145,7 @@ class SerdeCase(Whole):
 
     @pytest.fixture
     def chunk(self, dtypes: Collection[DType]) -> Chunk:
-        """A small chunk, of such elements as real KV has."""
+        """A small chunk of elements like those of real KV."""
         dtype = DType.BFLOAT16 if DType.BFLOAT16 in dtypes else min(dtypes)
         layout = KVLayout.attention(dtype, layers=3, heads=2, key_width=32)
         return plausible(layout, 40), layout, 40
@@ -154,9 +154,9 @@ class SerdeCase(Whole):
 def same(
     left: bytes | bytearray | memoryview, right: bytes | bytearray | memoryview, why: str
 ) -> None:
-    """Fail, saying *why*, unless both hold the same bytes.
+    """Fail with the message *why* unless both hold the same bytes.
 
-    No bare assertion: where pytest shows all (``CI`` is set), it would compare megabytes
+    No bare assertion: if pytest shows everything (``CI`` is set), it would compare megabytes
     line by line for minutes.
     """
     a, b = bytes(left), bytes(right)

@@ -1,4 +1,4 @@
-"""No element comes back further off than the serde declares."""
+"""Promises about the error of decoded elements: at most what the serde declares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hexkv.ports.serde import ErrorBound, LossySerde
 
 
 def _element(number: float, dtype: DType) -> bytes:
-    """*number* as an element; too large a one for the dtype is its largest."""
+    """*number* as an element; the dtype's largest number if it is too large."""
     if dtype is DType.BFLOAT16:
         return pack("<f", number)[2:]
     if dtype is DType.FLOAT32:
@@ -28,7 +28,7 @@ def _element(number: float, dtype: DType) -> bytes:
 
 
 def _outliers(layout: KVLayout, tokens: int, random: Random) -> bytes:
-    """Elements around zero; some channels and some tokens far larger; a few without measure."""
+    """Elements around zero; some channels and some tokens far larger; a few of any size."""
     kinds = [0.0, 1e-40, 1e-6, 0.1, 1.0, 300.0, 3e38]
     elements = bytearray()
     for planes in layout.planes:
@@ -46,7 +46,7 @@ def _outliers(layout: KVLayout, tokens: int, random: Random) -> bytes:
 
 
 def _poisoned(layout: KVLayout, tokens: int, random: Random) -> bytes:
-    """Plausible elements, and here and there one that is no finite number."""
+    """Plausible elements, with a few that are not finite."""
     raw = bytearray(plausible(layout, tokens, random.randrange(1 << 30)))
     size = layout.dtype.itemsize
     for bad in (inf, -inf, float("nan")):
@@ -73,7 +73,7 @@ _MADE: dict[str, Callable[[KVLayout, int, Random], bytes]] = {
 
 
 class _Exact:
-    """What a lossless serde declares by that word."""
+    """The bound that a lossless serde implies: no error."""
 
     def error(self, layout: KVLayout, layer: int, plane: Plane) -> ErrorBound:
         del layout, layer, plane
@@ -81,11 +81,11 @@ class _Exact:
 
 
 class Bounds(SerdeCase):
-    """How far from what they were elements may come back: what a user may rely on."""
+    """The maximum error of decoded elements, which a user may rely on."""
 
     @pytest.fixture
     def bounded(self, serde: Serde) -> LossySerde:
-        """What the serde under test declares: nothing is lost, or how much at most."""
+        """The declared bound of the serde under test: lossless, or a maximum error."""
         if serde.lossless:
             return _Exact()
         if not isinstance(serde, LossySerde):

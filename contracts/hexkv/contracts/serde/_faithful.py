@@ -1,4 +1,4 @@
-"""What comes back is what went in, and nobody's memory suffers."""
+"""Promises about round trips: the same bytes back, and no other memory touched."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WORKERS, ROUNDS = 4, 20
 
 
 class Faithful(SerdeCase):
-    """What every serde is for."""
+    """The promises of every serde."""
 
     @promise(
         "serde.1",
@@ -195,7 +195,7 @@ class Faithful(SerdeCase):
         payload = encoded(serde, chunk)
         given, read = bytearray(raw), bytearray(payload)
         room, target = bytearray(serde.bound(len(raw))), bytearray(len(raw))
-        # No view is released here: who kept it would have a dead one, and not be found out.
+        # No view is released here: a serde that kept it would hold a dead one, and not be noticed.
         size = serde.encode(memoryview(given), layout, tokens, memoryview(room))
         decode: Callable[..., object] = serde.decode
         nothing = decode(memoryview(read), layout, tokens, memoryview(target))
@@ -228,7 +228,7 @@ class Faithful(SerdeCase):
         payloads = [encoded(serde, (raw, layout, tokens)) for raw in chunks]
         for raw, payload in zip(chunks, payloads, strict=True):
             assert same(raw, decoded(serde, payload, layout, tokens), layout)
-        # The same blocks of the pool are used for one chunk after the other.
+        # The pool uses the same blocks for one chunk after the other.
         room, target = bytearray(max(map(len, payloads))), bytearray(len(chunks[0]))
         with memoryview(room) as held, memoryview(target) as into:
             for turn, (raw, payload) in enumerate(zip(chunks, payloads, strict=True)):
@@ -273,10 +273,10 @@ class Faithful(SerdeCase):
 def _lets_go(
     decode: Callable[[memoryview, memoryview], object], payload: bytearray, target: bytearray
 ) -> None:
-    """Nobody looks at the buffers after the call, be it one that was turned away."""
+    """Check that no view of the buffers exists after the call, also a refused one."""
     with suppress(CorruptFrame):
         decode(memoryview(payload), memoryview(target))
-    gc.collect()  # an error may be part of a cycle with the frames that it came through
+    gc.collect()  # an error may be part of a cycle with the frames of its traceback
     free(payload, f"a view of {len(payload)} bytes of a payload is kept")
     free(target, f"a view of the room for a chunk is kept, after {len(payload)} bytes of a payload")
 

@@ -1,4 +1,4 @@
-"""Payloads that were damaged, or made up to do damage."""
+"""Promises about damaged or malicious payloads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hexkv.contracts.serde._base import CONTENTS, Chunk, SerdeCase, decoded, enc
 from hexkv.ports import CorruptFrame, Serde
 
 SLACK = 1 << 20
-"""Bytes that decoding may allocate besides a few times what the chunk has."""
+"""Bytes that decoding may allocate besides a small multiple of the chunk's size."""
 
 HUGE = (1 << 28, (1 << 31) - 1, (1 << 32) - 1, (1 << 40) - 1, (1 << 63) - 1, (1 << 64) - 1)
 
@@ -35,7 +35,7 @@ def damage(payload: bytes) -> Iterator[bytes]:
 
 
 def claims(payload: bytes) -> Iterator[bytes]:
-    """*payload* with a huge number in every place near its start where one may be read."""
+    """*payload* with a huge number at every place near its start that may hold a number."""
     for place in range(min(len(payload) - 8, 80)):
         for number in HUGE:
             told = number.to_bytes(8, "little")
@@ -44,7 +44,7 @@ def claims(payload: bytes) -> Iterator[bytes]:
 
 
 class Hostile(SerdeCase):
-    """A cache directory or a server may hold anything. None of it may hurt."""
+    """A cache directory or a server may hold any bytes. None of them may do harm."""
 
     @promise(
         "serde.12",
@@ -137,7 +137,7 @@ class Hostile(SerdeCase):
     def test_claims_are_not_believed(self, serde: Serde, chunk: Chunk) -> None:
         raw, layout, tokens = chunk
         payload = encoded(serde, chunk)
-        decoded(serde, payload, layout, tokens)  # what is made once is made now
+        decoded(serde, payload, layout, tokens)  # allocations made only once are made now
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         tracemalloc.start()
         try:

@@ -1,4 +1,4 @@
-"""The optional ability: one layer from a part of the payload."""
+"""Promises about the optional ability to decode one layer from a part of the payload."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hexkv.ports import CorruptFrame, DType, KVLayout, LayerSerde, Serde
 
 
 class Layers(SerdeCase):
-    """For serdes that declare ``per_layer``: loading may begin with the first layer."""
+    """For serdes that declare ``per_layer``, so that loading can begin with the first layer."""
 
     @pytest.fixture
     def layered(self, serde: Serde) -> LayerSerde:

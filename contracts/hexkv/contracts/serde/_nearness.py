@@ -1,4 +1,4 @@
-"""How far decoded elements are from what they were, in plain Python."""
+"""The distance of decoded elements from the originals, in plain Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SMALLEST = {DType.BFLOAT16: 2.0**-133, DType.FLOAT16: 2.0**-24, DType.FLOAT32: 
 """The smallest step between two numbers of a dtype."""
 
 _SLACK = 1 + 2.0**-20
-"""For the arithmetic of a serde that computes in single precision."""
+"""Tolerance for the arithmetic of a serde that computes in single precision."""
 
 
 def numbers(raw: bytes, dtype: DType) -> Sequence[float]:
@@ -46,7 +46,7 @@ def _too_far(
     share: float,
     by: float,
 ) -> str:
-    """What is wrong with elements that came back, or nothing."""
+    """Describe the first decoded element that is too far off; return "" if there is none."""
     most = max((abs(before[i]) for i in peers if isfinite(before[i])), default=0.0)
     room = most * share * _SLACK + by
     for i in peers:
@@ -56,7 +56,7 @@ def _too_far(
 
 
 def beyond(serde: LossySerde, raw: bytes, back: bytes, layout: KVLayout) -> str:
-    """What in *back*, decoded from *raw*, is not as the serde declares; empty if all is well."""
+    """Describe the first element of *back*, decoded from *raw*, beyond the bound; "" if none."""
     tokens, itemsize = len(raw) // layout.token_bytes, layout.dtype.itemsize
     at = 0
     for layer, planes in enumerate(layout.planes):

@@ -1,13 +1,13 @@
-"""What every chunk store promises.
+"""The contract of chunk stores.
 
 =====  ==========================================================================
-L0     it can be opened, asked nothing, and closed
-L1     what is written under a key is what is read under that key
-L2     what the medium damages is given back as it is, or not at all
+L0     it can be opened, and closed without a call
+L1     a frame written under a key is read under that key
+L2     a frame that the medium damages is returned as it is, or not at all
 L3     all of this holds with many threads at once, and after opening it again
-L4     a service that dies, hangs, lies or fills up costs a deadline, and no wrong byte
-L5     namespaces, stores and strangers on one service do not meet
-L6     it comes near to what its medium can do
+L4     a service that dies, hangs, lies or fills up costs a deadline, never a wrong byte
+L5     namespaces, stores and foreign entries on one service do not interfere
+L6     its speed comes near to that of its medium
 =====  ==========================================================================
 
 and ``scan``, ``quarantine``, ``clear``, ``sharing`` and ``range`` for the optional abilities, which
@@ -87,8 +87,8 @@ class StoreContract(
 ):
     """Subclass this, give it a ``store`` and a ``raw`` fixture, and run pytest.
 
-    A persistent store also gives ``reopen``, one that stands on a service ``service``, and any
-    that can be tried so ``sibling``, ``foreign``, ``limit``, ``huge`` and ``aside``. What is not
-    given is reported as not offered. See :class:`RawAccess`, :data:`Reopen`, :class:`Service`,
+    A persistent store also gives ``reopen``, one on a service ``service``, and any store to which
+    they apply ``sibling``, ``foreign``, ``limit``, ``huge`` and ``aside``. Missing fixtures are
+    reported as not offered. See :class:`RawAccess`, :data:`Reopen`, :class:`Service`,
     :data:`Foreign`, :class:`Limit`, :data:`Huge` and :data:`Aside`.
     """

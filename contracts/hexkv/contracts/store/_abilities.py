@@ -1,4 +1,4 @@
-"""The optional abilities: quarantine, and reading a range."""
+"""Promises about optional abilities: quarantine, and reading a range."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hexkv.ports import (
 A, B, C, D = (chunk_key(name) for name in "abcd")
 
 ASIDE = 150
-"""More chunks than anybody will look at."""
+"""More chunks than a person would inspect."""
 
 LARGE = (4 << 20) + 5000
 RANGES = [
@@ -36,7 +36,7 @@ RANGES = [
     *[(1 << 16, 4096), ((1 << 16) - 1, 2), (70_001, 100_000), (LARGE - 1, 1)],
     *[(1 << 20, 1 << 16), ((3 << 20) + 4097, 8191), (4 << 20, 5000), (1 << 12, 2 << 20)],
 ]
-"""Where they begin, and their bytes: on both sides of what 16 and 20 bits count to."""
+"""Starts and lengths of ranges: on both sides of 2**16 and 2**20."""
 
 
 class Quarantine(StoreCase):

@@ -1,4 +1,4 @@
-"""L1, continued: what calls answer, in kind: the port's own outcomes, booleans, or nothing."""
+"""L1, continued: the types of answers: the port's own outcomes, booleans, or None."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ kinds = promise(
 
 
 class Answers(StoreCase):
-    """Whatever is asked, and whether or not it goes well."""
+    """Promises about the answers of every call, successful or not."""
 
     @kinds
     @each("seconds", [None, -1.0], ids=["in time", "late"])
@@ -140,7 +140,7 @@ def _rows(answer: object, asked: Sequence[object], check: Callable[[object], Non
 
 
 def _boolean(answer: object) -> None:
-    item = getattr(answer, "item", None)  # of numpy's
+    item = getattr(answer, "item", None)  # a numpy scalar has one
     answer = item() if callable(item) else answer
     assert type(answer) is bool, f"a question was answered with {_kind(answer)}"
 

@@ -1,4 +1,4 @@
-"""What every part of the store contract stands on: the fixtures and the calls."""
+"""The common part of the store contract: the fixtures and the calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hexkv.contracts import waiting
 from hexkv.contracts.doubles import ListSink, deadline
 from hexkv.contracts.store._service import Service
 from hexkv.contracts.whole import Whole
-from hexkv.plugins.spec import RawAccess as RawAccess  # an installed adapter may bring one
+from hexkv.plugins.spec import RawAccess as RawAccess  # an installed adapter may provide one
 from hexkv.ports import ChunkKey, ChunkStore, Hit, Item, Miss, ReadOutcome, Stored
 
 T = TypeVar("T")
@@ -23,39 +23,39 @@ PATIENCE = 5.0
 
 
 Foreign = Callable[[], Mapping[str, bytes]]
-"""What the medium holds at present of things that are no chunks, by name, through the back door."""
+"""Returns the medium's present entries that are no chunks, by name, through the back door."""
 
 
 class Limit(Protocol):
-    """The shortest way for the same bytes over the same medium, with nothing of the store."""
+    """The shortest way for the same bytes over the same medium, without the store."""
 
     def write(self, frame: memoryview) -> None:
-        """Bring *frame* there, as safely as the store does."""
+        """Write *frame* to the medium, as durably as the store does."""
         ...
 
     def read(self, into: memoryview) -> None:
-        """Fill *into* with what was written last."""
+        """Fill *into* with the bytes written last."""
         ...
 
 
 Huge = Callable[[ChunkKey, int], None]
-"""Makes the medium hold a frame of so many zeros under a key, without taking the room for it."""
+"""Puts a frame of that many zeros under a key on the medium, without allocating the space."""
 
 Aside = Callable[[], int]
-"""The number of chunks that the medium keeps in quarantine, through the back door."""
+"""Returns the number of chunks in the medium's quarantine, through the back door."""
 
 Unreadable = Callable[[ChunkKey], None]
-"""Makes each read of a chunk fail, through the back door, until it is deleted or written anew."""
+"""Makes each read of a chunk fail, through the back door, until it is deleted or written again."""
 
 Reopen = Callable[[], ChunkStore] | None
 """Closes the store and opens another over the same medium; ``None`` if nothing outlives it."""
 
 
 class StoreCase(Whole):
-    """The fixtures that an author gives: two that every store has, and what else there is."""
+    """The fixtures that an author gives: two for every store, and the optional ones."""
 
     loses: ClassVar[bool] = False
-    """Whether chunks may vanish by themselves, as from a cache that others fill, too."""
+    """True if chunks may vanish at any time, as from a cache that others also fill."""
 
     @pytest.fixture
     def store(self) -> ChunkStore:
@@ -69,19 +69,19 @@ class StoreCase(Whole):
 
     @pytest.fixture
     def reopen(self) -> Reopen:
-        """For persistent stores: see :data:`Reopen`. What it opens is closed after the test."""
+        """For persistent stores: see :data:`Reopen`. The test closes the stores that it opens."""
         return None
 
     @pytest.fixture
     def service(self) -> Service | None:
-        """For stores that stand on a service: it, to be broken and mended by L4."""
+        """For stores on a service: that service, which L4 breaks and mends."""
         return None
 
     @pytest.fixture
     def exposed(self, store: ChunkStore) -> ChunkStore:
-        """A store on that ``service``, where ``store`` itself does not stand on it.
+        """A store on that ``service``, if ``store`` itself is not on it.
 
-        For instance one that goes through a proxy, or to a server that nobody else needs.
+        For instance one behind a proxy, or on a server that only this test uses.
         """
         return store
 
@@ -92,7 +92,7 @@ class StoreCase(Whole):
 
     @pytest.fixture
     def foreign(self) -> Foreign | None:
-        """Puts things that are not the store's where it might stumble over them."""
+        """Puts foreign entries on the medium, which the store might take for its own."""
         return None
 
     @pytest.fixture
@@ -102,7 +102,7 @@ class StoreCase(Whole):
 
     @pytest.fixture
     def aside(self) -> Aside | None:
-        """For stores that can set chunks aside: how many are."""
+        """For stores with a quarantine: counts the chunks in it."""
         return None
 
     @pytest.fixture
@@ -112,12 +112,12 @@ class StoreCase(Whole):
 
     @pytest.fixture
     def limit(self) -> Limit | None:
-        """What the medium itself can do, for L6 to compare with."""
+        """The speed of the medium itself, which L6 compares with."""
         return None
 
     @pytest.fixture
     def restless(self) -> Iterator[None]:
-        """Not for authors: threads that take turns very often, so that what can interleave does."""
+        """Not for authors: makes threads switch very often, so that most interleavings occur."""
         before = sys.getswitchinterval()
         sys.setswitchinterval(1e-5)
         yield
@@ -125,7 +125,7 @@ class StoreCase(Whole):
 
 
 def content(size: int, seed: int = 0) -> bytes:
-    """*size* bytes in which no two places look alike."""
+    """*size* random bytes, no two places alike."""
     return Random(seed).randbytes(size)  # noqa: S311 - nothing here is secret
 
 
@@ -138,7 +138,7 @@ def alike(size: int, seed: int = 0) -> bytes:
 
 
 def write(store: ChunkStore, frames: Mapping[ChunkKey, bytes]) -> None:
-    """Write *frames* in one batch; all of it must be taken."""
+    """Write *frames* in one batch; check that all are stored."""
     __tracebackhide__ = True  # the test that calls tells more
     outcomes = store.write([Item(k, memoryview(f)) for k, f in frames.items()], deadline())
     assert len(outcomes) == len(frames), "one outcome per item"
@@ -147,7 +147,7 @@ def write(store: ChunkStore, frames: Mapping[ChunkKey, bytes]) -> None:
 
 
 def read(store: ChunkStore, *keys: ChunkKey) -> list[bytes | None]:
-    """Read *keys* in one batch: bytes for each hit, ``None`` for each miss, nothing else."""
+    """Read *keys* in one batch: bytes for each hit, ``None`` for each miss; fail otherwise."""
     __tracebackhide__ = True  # the test that calls tells more
     sink = ListSink()
     outcomes = store.read(keys, sink, deadline())
@@ -158,7 +158,7 @@ def read(store: ChunkStore, *keys: ChunkKey) -> list[bytes | None]:
 
 
 def arrived(sink: ListSink, index: int, outcome: ReadOutcome) -> bytes | None:
-    """The bytes that came with a hit, in a buffer that was asked for and not overrun."""
+    """The bytes of a hit; check that the buffer was requested and not overrun."""
     __tracebackhide__ = True  # the test that calls tells more
     if not isinstance(outcome, Hit):
         return None
@@ -170,7 +170,7 @@ def arrived(sink: ListSink, index: int, outcome: ReadOutcome) -> bytes | None:
 
 
 def same(actual: Sequence[bytes | None], expected: Sequence[bytes | None]) -> None:
-    """Compare chunk by chunk; megabytes of difference do not make a readable message."""
+    """Compare chunk by chunk: megabytes of difference would not be a readable message."""
     __tracebackhide__ = True
     assert len(actual) == len(expected)
     for index, (got, want) in enumerate(zip(actual, expected, strict=True)):
@@ -184,7 +184,7 @@ def same(actual: Sequence[bytes | None], expected: Sequence[bytes | None]) -> No
 
 
 def answered(actual: Sequence[bool], expected: Sequence[bool]) -> None:
-    """Compare the answers to a long batch; pytest takes minutes to show how lists differ."""
+    """Compare the answers to a long batch: pytest would take minutes to show the difference."""
     __tracebackhide__ = True
     assert len(actual) == len(expected), "one answer per key"
     wrong = next((i for i, (a, b) in enumerate(zip(actual, expected, strict=True)) if a != b), None)
@@ -192,5 +192,5 @@ def answered(actual: Sequence[bool], expected: Sequence[bool]) -> None:
 
 
 def promptly(call: Callable[[], T]) -> T:
-    """What *call* gives or raises; a failure if it takes longer than :data:`PATIENCE`."""
+    """Return or raise the result of *call*; fail if it takes longer than :data:`PATIENCE`."""
     return waiting.promptly(call, PATIENCE)

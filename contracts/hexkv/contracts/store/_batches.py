@@ -57,11 +57,11 @@ LOOK_ALIKE = {
     "paths": (b"../" * (KEY_BYTES // 3), b"./." * (KEY_BYTES // 3)),
     "the ends of the range": (bytes(KEY_BYTES), b"\xff" * KEY_BYTES),
 }
-"""Pairs of keys that a store might take for one, by what it would have to overlook."""
+"""Pairs of keys that a store might confuse, by the difference that it would have to overlook."""
 
 
 class Batches(StoreCase):
-    """Several chunks at once, and names that are easily confused."""
+    """Promises about several chunks at once, and about keys that are easily confused."""
 
     @promise(
         "L1.20",

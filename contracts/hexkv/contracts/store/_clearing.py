@@ -1,4 +1,4 @@
-"""Clearing: a store that deletes a namespace without being told the keys."""
+"""Promises about clearing: deleting a namespace without a list of keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MANY = 1100
 """More chunks than services list at a time."""
 
 SPECIAL = [b"*", b"?", b"[a-z]", b"\\", b"^", b".*", b"\0", b"\r\n", b"\xff", b"(|)", b"+{2}$"]
-"""What means something in patterns, in names or on wires."""
+"""Bytes with a meaning in patterns, in names or in protocols."""
 
 OTHERS = chunk_key("others", "other model")
 

@@ -1,4 +1,4 @@
-"""L2: the medium lies. The core refuses what it must not use, if it gets to see it."""
+"""L2: damage on the medium. The core refuses damaged frames if the store returns them as is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 class Damage(StoreCase):
-    """What happens to bytes behind the store's back."""
+    """Promises about bytes that change on the medium without the store."""
 
     @promise(
         "L2.1",
@@ -136,7 +136,7 @@ class Damage(StoreCase):
 
 
 def _survived(store: ChunkStore, key: ChunkKey, expected: bytes) -> list[bytes]:
-    """What a hit on *key* brought; *expected* if there was none, for that is as good."""
+    """The bytes of a hit on *key*; *expected* if there was none, because a miss is right, too."""
     sink = ListSink()
     try:
         (outcome,) = store.read([key], sink, deadline())

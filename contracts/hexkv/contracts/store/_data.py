@@ -1,4 +1,4 @@
-"""L1: what is written under a key is what is read under that key."""
+"""L1: a frame written under a key is read under that key."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ A, B, C, D = (chunk_key(name) for name in "abcd")
 
 
 class Data(StoreCase):
-    """One chunk at a time, in and out."""
+    """Promises about one chunk at a time."""
 
     @promise(
         "L1.1",
@@ -124,7 +124,7 @@ class Data(StoreCase):
     @each("size", [1, 4096, 10_000])
     def test_fills_exactly_the_room_it_asked_for(self, store: ChunkStore, size: int) -> None:
         key = chunk_key(f"{size}")
-        frame = bytes(size)  # zeros: what a store forgot to write would not be zero
+        frame = bytes(size)  # zeros: bytes that a store failed to write would not be zero
         write(store, {key: frame})
         sink = ListSink()
         outcomes = store.read([key], sink, deadline())

@@ -1,4 +1,4 @@
-"""What every call of a store is asked while something is wrong, and what it must not answer."""
+"""The checks of every call of a store during a fault: in time, and without wrong answers."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from hexkv.ports import (
 )
 
 SHORT = 0.4
-"""Seconds that a call is given while something is wrong."""
+"""Seconds until the deadline of a call during a fault."""
 
 GRACE = 2.0
-"""Seconds of this process's time after its deadline in which a call's answer is in time."""
+"""Seconds of this process's time after its deadline in which an answer still counts as in time."""
 
 RETURN = 30.0
 """Seconds after a service's return within which the same store object must work again."""
 
 TRICKLE = 0.9
-"""The part of a call's time that each answer takes where all of them together take too long."""
+"""The share of a call's time that each answer takes, so that several take too long."""
 
 TRIES = 5
-"""How often it may try at least, where each takes so long that there is time for fewer."""
+"""The least number of attempts, even if they take longer than the time for them."""
 
 ENOUGH = 30.0
-"""Seconds for a call that a service in order answers, on however busy a machine."""
+"""Seconds for a call to a healthy service, on a machine however busy."""
 
 OLD = {chunk_key(f"old {i}"): content(20_000 * i + 5000, seed=i) for i in range(3)}
 NEW = {chunk_key(f"new {i}"): content(30_000 * i + 7000, seed=9 + i) for i in range(2)}
@@ -59,10 +59,10 @@ LARGE = {chunk_key(f"large {i}"): content(1 << 20, seed=20 + i) for i in range(4
 SMALL = {chunk_key(f"small {i}"): content(300 + i, seed=40 + i) for i in range(12)}
 DOOMED = {chunk_key("doomed"): content(600, seed=30)}
 ABSENT = [chunk_key(f"absent {i}") for i in range(12)]
-"""Never there: whatever is set aside or deleted of them harms no other call."""
+"""Never stored: deleting or setting them aside cannot disturb other calls."""
 
 FRAMES = OLD | NEW | LARGE | SMALL | DOOMED
-"""Each key has one value in its life: whatever may still happen to it does no harm."""
+"""Each key only ever has one value: a late write of it does no harm."""
 
 
 def soon(seconds: float = SHORT) -> Deadline:
@@ -71,15 +71,15 @@ def soon(seconds: float = SHORT) -> Deadline:
 
 
 Break = Callable[[Ability], tuple[ChunkStore, Service]]
-"""Sees to it that the chunks are in place: see the fixture ``broken``."""
+"""Puts the chunks in place: see the fixture ``broken``."""
 
 
 class Breakable(StoreCase):
-    """Promises about a service that does not do its part."""
+    """Base of the promises about a faulty service."""
 
     @pytest.fixture
     def broken(self, service: Service | None, exposed: ChunkStore) -> Iterator[Break]:
-        """The store, with its chunks in place, and the service if it can fail that way."""
+        """A function: the store, with its chunks, and the service if it can fail that way."""
 
         def broken(way: Ability) -> tuple[ChunkStore, Service]:
             if service is None or way not in service.can:
@@ -93,7 +93,7 @@ class Breakable(StoreCase):
 
 
 class Watch(SystemClock):
-    """A clock that tells when somebody looks at it, for that is what comes before waiting."""
+    """A clock that sets an event when it is read, which precedes every wait."""
 
     __slots__ = ("looked_at",)
 
@@ -106,7 +106,7 @@ class Watch(SystemClock):
 
 
 def endures(store: ChunkStore, seconds: float = SHORT) -> None:
-    """Make every call at once; each must answer in time, as a store does, and not lie."""
+    """Make every call at the same time; each must answer in time, by the port, and correctly."""
     __tracebackhide__ = True  # the test that calls tells more
     calls = {
         "contains": lambda: _flags(store.contains, list(FRAMES), soon(seconds)),
@@ -144,14 +144,14 @@ def _flags(
 
 
 def _clear(store: SupportsClear, deadline: Deadline) -> None:
-    """Clear a namespace that has no chunk: whatever becomes of it harms no other call."""
+    """Clear a namespace without chunks, which cannot disturb the other calls."""
     with suppress(StoreError):
         count = store.clear_prefix(namespace_of(chunk_key("", "cleared")), deadline)
         assert count == 0, f"{count} chunks of a namespace without any"
 
 
 def _ranges(store: SupportsRangeRead, deadline: Deadline) -> None:
-    """Read a part of each chunk; what was read must be right."""
+    """Read a part of each chunk; the bytes of each hit must be right."""
     __tracebackhide__ = True
     for key, frame in OLD.items():
         into = bytearray(1000)
@@ -167,7 +167,7 @@ def _set_aside(store: SupportsQuarantine, deadline: Deadline) -> None:
 
 
 def _borrow(store: SupportsZeroCopy) -> None:
-    """Borrow without a deadline: what is in memory needs no service."""
+    """Borrow without a deadline: leases on memory need no service."""
     with suppress(StoreError):
         for lease in store.get_lease(list(FRAMES), "borrower"):
             if lease is not None:
@@ -175,7 +175,7 @@ def _borrow(store: SupportsZeroCopy) -> None:
 
 
 def lists(store: ChunkStore) -> None:
-    """List what there is, if the store can; what is listed must be right."""
+    """List the store, if it can; the entries must be right."""
     __tracebackhide__ = True
     if isinstance(store, SupportsScan):
         sizes = {key: len(frame) for key, frame in FRAMES.items()}
@@ -187,7 +187,7 @@ def lists(store: ChunkStore) -> None:
 def read_some(
     store: ChunkStore, frames: dict[ChunkKey, bytes], deadline: Deadline
 ) -> set[ChunkKey]:
-    """Which of *frames* could be read; what was read must be right."""
+    """Return those of *frames* that could be read; the bytes of each hit must be right."""
     __tracebackhide__ = True
     sink = ListSink()
     try:
@@ -211,7 +211,7 @@ def read_some(
 def write_some(
     store: ChunkStore, frames: dict[ChunkKey, bytes], deadline: Deadline
 ) -> set[ChunkKey]:
-    """Which of *frames* the store says that it took, or may have taken."""
+    """Return those of *frames* that the store reports as stored, or as timed out."""
     __tracebackhide__ = True
     items = [Item(key, memoryview(frame)) for key, frame in frames.items()]
     try:
@@ -227,7 +227,7 @@ def write_some(
 
 
 def until_written(store: ChunkStore, frames: dict[ChunkKey, bytes]) -> None:
-    """Write *frames*, and see them there, as soon as the service lets the store."""
+    """Write *frames* and read them back, repeatedly until the service works."""
     __tracebackhide__ = True
     limit, pause = soon(RETURN), Event()
     for tries in count(1):
@@ -242,7 +242,7 @@ def until_written(store: ChunkStore, frames: dict[ChunkKey, bytes]) -> None:
 
 
 def comes_back(store: ChunkStore) -> None:
-    """The same object works again, by itself, and what it still has is right."""
+    """Check that the same object works again without help, and that its chunks are right."""
     __tracebackhide__ = True
     until_written(store, NEW)
     read_some(store, FRAMES, soon(10.0))

@@ -32,11 +32,11 @@ from hexkv.contracts.waiting import UnderWay
 from hexkv.ports import Deadline
 
 FAILURES = 16
-"""Calls that fail, to see what they leave behind: more than a pool has connections."""
+"""Failing calls, to see their leftovers: more than a pool has connections."""
 
 
 class Faults(Breakable):
-    """What a store does with a service that does not do its part."""
+    """Promises about a store with a faulty service."""
 
     @promise(
         "L4.1",
@@ -80,7 +80,7 @@ class Faults(Breakable):
     def test_outlives_a_service_that_dies_amid_calls(self, broken: Break) -> None:
         store, service = broken("kill")
         answered = [Event()]
-        """When a round of calls is over that began in the newest phase, and in each before it."""
+        """For the newest phase and those before: set when a round of calls begun in it ends."""
         over = Event()
 
         def traffic() -> None:

@@ -1,4 +1,4 @@
-"""L1, continued: what a store tells a sink while it reads."""
+"""L1, continued: the progress that a store reports to a sink while it reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZES = (8 * PIECE + 1, 5000, 3 * PIECE)
 
 
 class _Curious(ListSink):
-    """Looks at what it is told to have at once, as the core does to verify it."""
+    """Reads the bytes at each call of ``filled``, as the core does to verify them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class _Curious(ListSink):
 
 
 class Filling(StoreCase):
-    """Stores that never tell keep this promise, too."""
+    """Stores that never call ``filled`` keep this promise, too."""
 
     @pytest.mark.thorough
     @promise(

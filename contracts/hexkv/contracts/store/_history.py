@@ -1,4 +1,4 @@
-"""Whether what several threads saw of one key could have happened one thing after the other.
+"""A test for linearizability of the calls of several threads on one key.
 
 The search of Wing and Gong, "Testing and Verifying Concurrent Objects" (1993), with the memory
 of Lowe, "Testing for linearizability" (2017): each call took effect at one moment between its
@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 
 class Act(Enum):
-    """What was asked."""
+    """The kind of a call."""
 
     WRITE = auto()
     READ = auto()
@@ -37,11 +37,11 @@ class Event:
 
 
 def could_be(history: Sequence[Event], *, loses: bool = False) -> bool:
-    """Whether *history*, of one key that was absent before, has a right order.
+    """True if *history*, of one key that was absent before, has a right order.
 
     Args:
         history: in any order; versions are greater than 0.
-        loses: whether the chunk may vanish by itself at any moment, for good.
+        loses: True if the chunk may vanish at any moment, for good.
     """
     calls = sorted(history, key=lambda event: event.began)
     everything = (1 << len(calls)) - 1
@@ -55,7 +55,7 @@ def could_be(history: Sequence[Event], *, loses: bool = False) -> bool:
         first_end = min(calls[i].ended for i in pending)
         for i in pending:
             if calls[i].began > first_end:
-                break  # it began after another had ended: that one comes before
+                break  # it began after another had ended, which comes first
             for after in _after(calls[i], version, loses=loses):
                 state = (done | 1 << i, after)
                 if state not in tried:

@@ -1,4 +1,4 @@
-"""L1, continued: lengths that 32 bits do not count, on a medium that need not be that large."""
+"""L1, continued: lengths of more than 32 bits, on a medium that need not be that large."""
 
 from __future__ import annotations
 

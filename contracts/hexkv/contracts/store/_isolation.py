@@ -1,4 +1,4 @@
-"""L5: what is not the store's is not touched, and what is the store's nobody else sees."""
+"""L5: a store does not touch foreign entries, and other stores do not see its chunks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A, B, C = (chunk_key(name) for name in "abc")
 
 
 class Isolation(StoreCase):
-    """Several namespaces in one store, several stores on one service, and strangers there."""
+    """Several namespaces in one store, several stores on one service, and foreign entries."""
 
     @pytest.fixture
     def beside(self, sibling: ChunkStore | None) -> ChunkStore:
@@ -36,7 +36,7 @@ class Isolation(StoreCase):
 
     @pytest.fixture
     def strangers(self, foreign: Foreign | None) -> Foreign:
-        """What is on the medium and is not the store's."""
+        """The medium's entries that are not the store's."""
         if foreign is None:
             not_offered("foreign")
         return foreign
@@ -49,7 +49,7 @@ class Isolation(StoreCase):
         hint="the whole key names a chunk, its namespace included",
     )
     def test_namespaces_are_apart(self, store: ChunkStore) -> None:
-        # What goes wrong with the chunks of one namespace, too, breaks another promise.
+        # An error that also occurs with the chunks of one namespace breaks another promise.
         with case("chunks of one namespace, so this is no matter of namespaces"):
             _behaves_like_a_map(store, [chunk_key(f"tokens {i}", "model") for i in range(20)])
         with case("the same chunk of many namespaces"):
@@ -120,7 +120,7 @@ class Isolation(StoreCase):
 
 
 def _behaves_like_a_map(store: ChunkStore, keys: Sequence[ChunkKey]) -> None:
-    """Write *keys*, read them, delete every second one, and say what of that went wrong."""
+    """Write *keys*, read them, delete every second one; a failure names the step."""
     frames = {key: content(300 + i, seed=i) for i, key in enumerate(keys)}
     with case("writing all"):
         write(store, frames)

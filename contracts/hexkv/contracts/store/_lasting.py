@@ -1,4 +1,4 @@
-"""What outlives a store or a call, and what must not."""
+"""Promises about data that must outlive a store, and resources that must not."""
 
 from __future__ import annotations
 
@@ -37,48 +37,48 @@ from hexkv.ports import (
 )
 
 STORES = 8
-"""How many stores are opened and closed, to see what they leave behind."""
+"""The number of stores that are opened and closed, to see their leftovers."""
 
 GOING = 20.0
-"""Seconds that what was told to end may take to be gone."""
+"""Seconds that closed resources may take to be gone."""
 
 PROMPT = 1.0
 """Seconds that closing may take."""
 
 TRIES = 5
-"""How often it is tried: a machine that does other things is not slow each time."""
+"""The number of attempts: a busy machine is not slow each time."""
 
 TURNS = 40
-"""How often each kind of call comes to nothing, to see what that leaves behind."""
+"""The number of calls of each kind without a result, to see their leftovers."""
 
 LARGE = 1 << 20
 
 
 def open_things() -> int:
-    """Files, sockets and threads of this process."""
+    """The number of files, sockets and threads of this process."""
     files = Path("/proc/self/fd")
     return active_count() + (len(list(files.iterdir())) if files.exists() else 0)
 
 
 def left_open(before: int, most: int) -> int:
-    """How many more there are than *before*, once they are fewer than *most* or it is over."""
+    """Wait until fewer than *most* more are open than *before*; return how many more there are."""
     limit, pause = Deadline.after(SystemClock(), GOING), Event()
     while (left := open_things() - before) >= most and not limit.expired:
-        pause.wait(0.01)  # a thread that was told to end may take a moment
+        pause.wait(0.01)  # an ending thread may take a moment
     return left
 
 
 def _resident() -> int:
-    """Bytes of memory that this process has in use; 0 where the system does not tell."""
-    gc.collect()  # what only a cycle holds is on its way
-    with suppress(OSError, AttributeError, TypeError):  # what is free already counts for nobody
+    """Bytes of resident memory of this process; 0 if the system does not report it."""
+    gc.collect()  # objects in cycles are garbage
+    with suppress(OSError, AttributeError, TypeError):  # memory that is already free does not count
         ctypes.CDLL(None).malloc_trim(0)
     told = Path("/proc/self/statm")
     return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.exists() else 0
 
 
 class Leaks(StoreCase):
-    """Calls that come to nothing are the most frequent ones."""
+    """Promises about leaks of calls without a result, which are the most frequent ones."""
 
     @promise(
         "L0.8",
@@ -112,7 +112,7 @@ class Leaks(StoreCase):
                     with suppress(StoreError):
                         store.read_range(key, start, into, deadline())
 
-        for number in range(TURNS):  # connections, caches and pools are filled then
+        for number in range(TURNS):  # this fills connections, caches and pools
             turn(number)
         things, memory = open_things(), _resident()
         for number in range(TURNS):
@@ -124,11 +124,11 @@ class Leaks(StoreCase):
 
 
 class Reopening(StoreCase):
-    """What outlives a store, for those that are persistent."""
+    """Promises about persistent stores."""
 
     @pytest.fixture
     def again(self, reopen: Reopen) -> Callable[[], ChunkStore]:
-        """Close and open the store again."""
+        """A function that closes the store and opens it again."""
         if reopen is None:
             not_offered("reopen")
         return reopen
@@ -142,7 +142,7 @@ class Reopening(StoreCase):
     )
     def test_closing_leaves_nothing_open(self, again: Callable[[], ChunkStore]) -> None:
         key = chunk_key("a")
-        for _ in range(2):  # what is made once for all stores is there then
+        for _ in range(2):  # objects made once for all stores exist then
             write(again(), {key: b"frame"})
         before = open_things()
         for _ in range(STORES):
@@ -160,7 +160,7 @@ class Reopening(StoreCase):
     )
     def test_closes_at_once(self, store: ChunkStore, again: Callable[[], ChunkStore]) -> None:
         least = PROMPT
-        for _ in range(TRIES):  # what else a machine does only ever adds time
+        for _ in range(TRIES):  # other load on the machine only adds time
             write(store, {chunk_key("a"): b"frame"})
             begun = perf_counter()
             promptly(store.close)

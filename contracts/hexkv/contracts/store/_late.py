@@ -1,4 +1,4 @@
-"""Time that runs out within a call, calls that take their time, and what a late write may lose."""
+"""Promises about deadlines that pass within a call, slow calls, and losses by late writes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from hexkv.contracts.waiting import UnderWay
 from hexkv.ports import ChunkKey, ChunkStore, Deadline, Item, Stored, StoreError
 
 MANY = 64
-"""Chunks of a batch: more than anybody has under way at once."""
+"""Chunks of a batch: more than a store has under way at once."""
 
 SOON = 4
-"""Chunks of it after which its time is over."""
+"""Chunks of the batch after which its deadline has passed."""
 
 SIZE = 100_000
 SPOILT = 0xEE
-"""What a caller's memory holds once the call is over."""
+"""The fill byte of the caller's memory after the call."""
 
 in_a_batch = promise(
     "L1.30",
@@ -46,7 +46,7 @@ in_a_batch = promise(
 
 
 class _Ageing:
-    """A clock that is far beyond a deadline once it was told so often that something is done."""
+    """A clock that jumps far beyond a deadline at the ``SOON``-th step."""
 
     def __init__(self) -> None:
         self._clock = ManualClock()
@@ -60,7 +60,7 @@ class _Ageing:
 
 
 class _AgeingSink(ListSink):
-    """Takes its time to find room."""
+    """A sink where each call of ``room`` is a step."""
 
     def __init__(self, ageing: _Ageing) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class _AgeingSink(ListSink):
 
 
 class _AgeingItems(Sequence[Item]):
-    """A batch that ages as it is gone through."""
+    """A batch where each item read is a step."""
 
     def __init__(self, items: Sequence[Item], ageing: _Ageing) -> None:
         self._items = items
@@ -87,7 +87,7 @@ class _AgeingItems(Sequence[Item]):
 
 
 class Late(StoreCase):
-    """Deadlines that pass while a call is under way; nothing here waits for real time."""
+    """Promises about deadlines that pass during a call; nothing here waits in real time."""
 
     @in_a_batch
     def test_a_read_ends_amid_its_batch(self, store: ChunkStore) -> None:
@@ -146,7 +146,7 @@ class Late(StoreCase):
 
 
 class LateWrites(Breakable):
-    """What a write that was given up may still do."""
+    """Promises about effects of a write that was given up."""
 
     @promise(
         "L4.10",
@@ -181,7 +181,7 @@ def _written_from_memory_that_is_used_again(
     limit: Deadline,
     ageing: _Ageing | None = None,
 ) -> set[ChunkKey]:
-    """Which of *frames* the store says that it took."""
+    """Return those of *frames* that the store reports as stored."""
     __tracebackhide__ = True
     memory = {key: bytearray(frame) for key, frame in frames.items()}
     items: Sequence[Item] = [Item(key, memoryview(frame)) for key, frame in memory.items()]

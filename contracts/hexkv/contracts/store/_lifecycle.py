@@ -1,4 +1,4 @@
-"""L0: a store can be opened, asked nothing, and closed."""
+"""L0: a store can be opened, and closed without a call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ABILITIES: tuple[type, ...] = (
 
 
 class Lifecycle(StoreCase):
-    """What must hold before the first chunk and after the last."""
+    """Promises about a store before its first chunk and after its last."""
 
     @promise(
         "L0.1",
@@ -142,5 +142,5 @@ class Lifecycle(StoreCase):
 
 
 def _keep(sharing: SupportsZeroCopy, key: ChunkKey, block: HeapBlock) -> None:
-    with block.lease() as lease:  # which is ours again where the store refuses it
+    with block.lease() as lease:  # which stays ours if the store refuses it
         sharing.put_lease([key], [lease])

@@ -1,4 +1,4 @@
-"""``SupportsScan``: what a store holds, listed page by page while it changes."""
+"""``SupportsScan``: the chunks of a store, listed page by page while it changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY = 86_400.0
 """Seconds by which the clocks of two machines may differ."""
 
 TICK = 3.0
-"""Seconds in which a store's clock goes on, if it does: some count seconds, some stand still."""
+"""Seconds in which a store's clock advances, if it does: some count seconds, some stand still."""
 
 
 class Listing(StoreCase):
@@ -33,7 +33,7 @@ class Listing(StoreCase):
 
     @pytest.fixture
     def listing(self, store: ChunkStore) -> SupportsScan:
-        """The store, seen as one that can list what it holds."""
+        """The store, seen as one that can list its chunks."""
         if not isinstance(store, SupportsScan):
             not_offered("SupportsScan")
         return store
@@ -133,7 +133,7 @@ class Listing(StoreCase):
 
         write(store, {A: content(100), B: content(100)})
         old, limit, pause = times(), Deadline.after(SystemClock(), TICK), Event()
-        while True:  # until the store's clock has gone on, where it does
+        while True:  # until the store's clock has advanced, if it does
             write(store, {C: content(100)})
             now = times()
             if now[C] > max(old.values()) or limit.expired:
@@ -147,7 +147,7 @@ class Listing(StoreCase):
 
 
 def _listed(entries: Sequence[Entry], keys: set[ChunkKey]) -> None:
-    """Compare what was listed; pytest takes long to show how sets of thousands differ."""
+    """Compare listed entries with *keys*: pytest takes long to show how large sets differ."""
     __tracebackhide__ = True
     found = {entry.key for entry in entries}
     assert len(found) == len(entries), f"{len(entries) - len(found)} chunks are listed twice"

@@ -32,7 +32,7 @@ SIZES = (0, 1, 17, 4096, 5000, 70_000)
 
 
 class Ordered(StoreCase):
-    """A store is one map from keys to frames, however many look at it."""
+    """A store is one map from keys to frames for any number of threads."""
 
     @pytest.mark.usefixtures("restless")
     @promise(
@@ -83,7 +83,7 @@ class Ordered(StoreCase):
 def _asked(
     store: ChunkStore, act: Act, keys: list[ChunkKey], wanted: list[int], random: Random
 ) -> list[int]:
-    """Make one call; the value of each answer, as a history has it."""
+    """Make one call; return the value of each answer, in the form of a history."""
     match act:
         case Act.WRITE:
             frames = [stamped(0, version, random.randint(16, 9000)) for version in wanted]

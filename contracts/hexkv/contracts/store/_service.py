@@ -1,4 +1,4 @@
-"""The service behind a store, as something that a test may break and mend."""
+"""The service behind a store, which a test may break and mend."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ GARBAGE: Final = 64
 
 
 class Service:
-    """What a store stands on, and the ways to break it.
+    """The service behind a store, and the ways to break it.
 
-    Subclass it, say in :attr:`can` which of the ways work, and write those methods. The tests
+    Subclass it, list in :attr:`can` the ways that work, and write those methods. The tests
     call no others, and undo each with its counterpart. Everything is undone after a test.
     :class:`BehindProxy` gives ``stall``, ``slow``, ``cut`` and ``garbage`` to any store that
     can be opened at an address.
@@ -27,7 +27,7 @@ class Service:
     """``kill`` stands for ``start`` as well, ``stall`` for ``resume``, ``full`` for ``fill``."""
 
     def kill(self) -> None:
-        """End it as a machine goes down: no farewell. What it holds may be lost."""
+        """End it as a machine goes down: without a shutdown. Its data may be lost."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -35,11 +35,11 @@ class Service:
         raise NotImplementedError
 
     def stall(self) -> None:
-        """Make it say nothing more, and close nothing."""
+        """Make it send nothing more, and close no connection."""
         raise NotImplementedError
 
     def resume(self) -> None:
-        """Let it go on where it stalled."""
+        """Let it continue where it stalled."""
         raise NotImplementedError
 
     def slow(self, seconds: float) -> None:
@@ -51,7 +51,7 @@ class Service:
         raise NotImplementedError
 
     def garbage(self) -> None:
-        """Put bytes that mean nothing before the next answers, until it is mended."""
+        """Put random bytes before the next answers, until it is mended."""
         raise NotImplementedError
 
     def fill(self) -> None:

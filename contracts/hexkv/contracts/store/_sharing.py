@@ -27,17 +27,17 @@ A, B, C = (chunk_key(name) for name in "abc")
 
 
 def _block(seed: int = 0, payload: int = PAGE) -> HeapBlock:
-    """A block with a frame in it, held by nobody yet."""
+    """A block with a frame in it, without leases."""
     return HeapBlock(MAGIC + content(PAGE - len(MAGIC) + payload, seed))
 
 
 def _shares(store: object) -> int:
-    """How many leases on a block are the store's once it keeps it: none where it has copied it."""
+    """The number of leases on a block that the store keeps: 0 if it has copied the block."""
     return 0 if isinstance(store, SupportsOwnMemory) and store.own_memory else 1
 
 
 def _keep(sharing: SupportsZeroCopy, key: ChunkKey, block: HeapBlock) -> bytes:
-    """Let the store keep *block*, by a lease of its own. The frame's bytes."""
+    """Let the store keep *block*, by a lease of its own; return the frame's bytes."""
     lease = block.lease()
     frame = bytes(lease.frame)
     sharing.put_lease([key], [lease])

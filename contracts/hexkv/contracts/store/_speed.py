@@ -1,4 +1,4 @@
-"""L6: how near a store comes to what its medium can do, as a ratio of one and the same run."""
+"""L6: the speed of a store relative to that of its medium, measured in the same run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE = 16 << 20
 TURNS = 7
 MOST_TURNS = 60
 PATIENCE = 60.0
-"""Seconds of turns at least, before a store counts as too slow."""
+"""The least seconds of turns before a store counts as too slow."""
 
 KEY = chunk_key("fast")
 
@@ -27,11 +27,12 @@ class Speed(StoreCase):
     """Large frames, one after the other, in turns with the limit. No absolute time."""
 
     least: ClassVar[float] = 0.2
-    """The ratio that counts as kept: loose, for a busy machine. The measured one is recorded."""
+    """The least ratio that keeps the promise: low, for a busy machine. The measured one is
+    recorded."""
 
     @pytest.fixture
     def bound(self, limit: Limit | None) -> Limit:
-        """What the medium itself can do."""
+        """The speed of the medium itself."""
         if limit is None:
             not_offered("limit")
         return limit
@@ -88,14 +89,14 @@ class Speed(StoreCase):
 
 
 def _pages(data: bytes) -> memoryview:
-    """*data* in memory as the pool gives it, which begins with a page."""
+    """*data* in page-aligned memory, as the pool gives it."""
     pages = mmap(-1, len(data))
     pages[:] = data
     return memoryview(pages)
 
 
 class _Same:
-    """A sink that gives the same memory each time, as a pool does."""
+    """A sink that returns the same memory each time, as a pool does."""
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
@@ -105,7 +106,7 @@ class _Same:
         return self._memory[:size]
 
     def filled(self, index: int, upto: int) -> None:
-        """Nobody looks at it."""
+        """Ignored."""
 
 
 def _near(
@@ -116,8 +117,8 @@ def _near(
 ) -> None:
     """Alternate; the first turn warms up.
 
-    What else a machine does only ever adds time, so the least times tell what each can do. On a
-    busy machine they take more turns to show, and a while in which it is less busy.
+    Other load on the machine only adds time, so the minimum of each is taken. On a busy machine
+    that needs more turns, until it is less busy for a while.
     """
     __tracebackhide__ = True
     for call in (limit, store):

@@ -28,28 +28,28 @@ from hexkv.ports import ChunkKey, ChunkStore, Item, StoreError
 WORKERS = 4
 ROUNDS = 40
 LENGTHS = (4096, 70_000)
-"""Bytes of the frames that are overwritten by frames as long, as those of a cache are."""
+"""Bytes of frames that are overwritten by frames of the same length, as in a cache."""
 
 MEANWHILE = 0.5
-"""Seconds that a reader gives a writer which its store may let in meanwhile."""
+"""Seconds that a reader waits for a writer, if its store admits one during a read."""
 
 HANGS = 300.0
 """Seconds after which threads that have work to do count as hanging."""
 
 
 def stamped(name: int, version: int, size: int) -> bytes:
-    """A frame that says in every 16 bytes what it is: any mixture of two can be told."""
+    """A frame that names its chunk and version in every 16 bytes, so that mixtures are detected."""
     return (pack("<IIQ", name, version, size) * (size // 16 + 1))[:size]
 
 
 def is_one_value(frame: bytes, name: int) -> bool:
-    """Whether *frame* is one whole value of chunk *name*."""
+    """True if *frame* is one whole value of chunk *name*."""
     version = int.from_bytes(frame[4:8], "little")
     return len(frame) >= 16 and frame == stamped(name, version, len(frame))
 
 
 def together(work: Callable[[int], None]) -> None:
-    """Run *work* in several threads that start at one moment; raise what any of them raises."""
+    """Run *work* in several threads that start together; raise an error of any of them."""
     barrier = Barrier(WORKERS)
 
     def run(worker: int) -> None:
@@ -71,7 +71,7 @@ whole = promise(
 
 
 class Threads(StoreCase):
-    """The core calls from several threads at once."""
+    """Promises about calls from several threads at once, which the core makes."""
 
     @pytest.mark.usefixtures("restless")
     @whole
@@ -103,7 +103,7 @@ class Threads(StoreCase):
         class Pausing(ListSink):
             def room(self, index: int, size: int) -> memoryview | None:
                 asked.set()
-                replaced.wait(MEANWHILE)  # where a reader keeps writers out, that is all there is
+                replaced.wait(MEANWHILE)  # times out if a reader keeps writers out
                 return super().room(index, size)
 
         def replace() -> None:
@@ -177,6 +177,6 @@ class Threads(StoreCase):
                         store.write([Item(k, memoryview(f)) for k, f in frames.items()], deadline())
                     begun.set()
             finally:
-                begun.set()  # else nobody would close
+                begun.set()  # else the closing thread would wait
 
         together(work)
