@@ -344,7 +344,7 @@ def pack_words(words: Iterable[str | None]) -> bytes:
 
 
 def read_words(reader: Reader, count: int) -> list[str | None]:
-    """Read the bytes of :meth:`pack_words` for *count* rows."""
+    """Read the bytes of :func:`pack_words` for *count* rows."""
     known: list[str | None] = [None, *(reader.text() for _ in range(reader.number("B")))]
     data = reader.data(count)
     try:

@@ -44,7 +44,7 @@ class ServerObserver:
         """Create the observer of one process.
 
         Raises:
-            ConfigError: a file cannot be used, or any client could connect.
+            ConfigError: a file cannot be used.
         """
         self._settings = settings
         self._clock = clock
