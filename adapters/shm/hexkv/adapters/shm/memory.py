@@ -56,7 +56,7 @@ class PeerPool:
     """A peer's pool, mapped for reading. Pages are mapped as they are read, several at a time.
 
     Raises:
-        OSError: it is shorter than announced, or cannot be mapped.
+        OSError: it cannot be mapped.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
