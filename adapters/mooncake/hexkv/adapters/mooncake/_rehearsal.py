@@ -61,7 +61,7 @@ class Place:
         Raises:
             StoreUnreachable: it failed.
         """
-        # For the library, which reads it with C's getenv. The store itself retries.
+        # For the library, which reads the process's variables in C. The store itself retries.
         os.putenv(_RETRIES, "1")
         code = client.setup(
             self.local_host,
