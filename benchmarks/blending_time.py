@@ -43,8 +43,8 @@ from hexkv.adapters.hf.blending.plan import BlendedPrefill, BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord, identity_of
 from hexkv.adapters.hf.cache import window
 from hexkv.adapters.hf.identity import namespace_of_model
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load as load_config
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load as load_config
 from hexkv.ports import BlendOutcome, Namespace, PrefixCache, frame_bytes
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "blending_time.json"

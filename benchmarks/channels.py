@@ -35,7 +35,7 @@ from hexkv.contracts.channel.apart import PeerApart, Recipe, opened
 from hexkv.contracts.channel.blocks import BlockLease, Blocks
 from hexkv.contracts.doubles import chunk_key
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import (
     PAGE,

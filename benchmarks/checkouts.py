@@ -160,7 +160,7 @@ def _open(opened: ExitStack, tier: str, size: str) -> Callable[[str], object]:
 
 def _tier(opened: ExitStack, tier: str, folder: Path) -> tuple[Any, Callable[[], object]]:
     """The tier's settings, and what empties its server where the older engine does not."""
-    from hexkv.plugins.schema import TierSettings
+    from hexkv.plugins.configuration.schema import TierSettings
     from lm_servers import Served
     from redis_servers import RedisServer
 

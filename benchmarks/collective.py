@@ -31,13 +31,13 @@ from benchmarks.measure import Comparison, Goal, Turn, compare, must
 from benchmarks.peers import CASES, CHUNK, layout_of, tensors_of, window
 from benchmarks.report import table, to_json
 from benchmarks.rig import prompt
-from hexkv.adapters.vllm.collective import GlooCollective, MeetingPlace
 from hexkv.adapters.vllm.messages import Load, Scope
-from hexkv.adapters.vllm.together import LoadsTogether
+from hexkv.adapters.vllm.worker.collective import GlooCollective, MeetingPlace
+from hexkv.adapters.vllm.worker.together import LoadsTogether
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load as configured
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load as configured
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Namespace, PrefixCache, frame_bytes
 

@@ -29,9 +29,9 @@ from benchmarks.measure import must
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.trained import trained
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load as load_config
-from hexkv.plugins.telemetry import Totals
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load as load_config
+from hexkv.plugins.observing.telemetry import Totals
 from hexkv.ports import CounterName, PrefixCache, frame_bytes
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "compressed.json"

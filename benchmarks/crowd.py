@@ -17,7 +17,7 @@ from benchmarks.rig import TokenArray, buffers, disk_tier, engine, memory_engine
 from benchmarks.scale import Scale
 from hexkv.core.engine.engine import CacheEngine
 from hexkv.kernels import ContiguousKV
-from hexkv.plugins.schema import TierSettings
+from hexkv.plugins.configuration.schema import TierSettings
 from hexkv.ports import KVLayout
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "lib"))

@@ -30,7 +30,7 @@ from hexkv.adapters.lmcache.store import LMStore
 from hexkv.adapters.lmserver.store import HexkvStore
 from hexkv.adapters.net.address import Address
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.schema import TierSettings
+from hexkv.plugins.configuration.schema import TierSettings
 from hexkv.ports import KEY_BYTES, ChunkKey, ChunkStore, Deadline, Hit, Item, Stored
 
 SHARE = 0.85

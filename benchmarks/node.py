@@ -32,8 +32,8 @@ from benchmarks.measure import must
 from benchmarks.nodes import Node, served
 from benchmarks.rig import memory_engine, prompt
 from benchmarks.scale import FULL, QUICK, THIN, Scale
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import KVLayout, Namespace, PrefixCache, frame_bytes
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "node.json"

@@ -29,11 +29,11 @@ from typing import Any, cast
 from benchmarks.machine import describe, load
 from benchmarks.measure import must, quantiles
 from hexkv.adapters.observe.ledger import Ledger, Medium, NewTokens
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.faults import FaultyStore, Scripted
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load as configured
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load as configured
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import AdapterSpec, OpenContext
 from hexkv.ports import ChunkKey, ChunkStore, DType, KVLayout, Namespace, PrefixCache
 

@@ -36,8 +36,8 @@ from benchmarks.measure import must
 from configured import FRAME, LAYOUT, computed, prompt
 from directory_servers import SECRET, LyingDirectory
 from hexkv.adapters.net.address import Address
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.faults.proxy import FaultProxy
-from hexkv.contracts.heap_kv import HeapKV
 from hexkv.ports import PrefixCache
 from liars import PEERS
 from peer_process import PeerProcess

@@ -30,8 +30,8 @@ from benchmarks.rig import prompt
 from hexkv.core.engine.engine import CacheEngine
 from hexkv.core.engine.tiered import TieredHalf
 from hexkv.kernels import ContiguousKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load as configured
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load as configured
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "peers.json"

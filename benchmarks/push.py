@@ -33,7 +33,7 @@ from benchmarks.machine import describe, load
 from benchmarks.measure import WrongResult, must
 from benchmarks.rounds import against
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.node.client import NodeClient
+from hexkv.adapters.node.client.client import NodeClient
 from hexkv.contracts.chunk_cache._base import soon
 from hexkv.contracts.doubles import chunk_key
 from hexkv.contracts.faults.proxy import FaultProxy

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.machine import describe, load
 from benchmarks.measure import must
 from benchmarks.observe import CHUNK, LAYOUT, Row, cpu_of, engine
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.ports import PrefixCache
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "record.json"

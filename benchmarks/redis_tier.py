@@ -33,7 +33,7 @@ from benchmarks.through import through
 from hexkv.adapters.redis.plugin import RedisSettings, hexkv_adapters
 from hexkv.adapters.redis.store import RedisStore
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.schema import TierSettings
+from hexkv.plugins.configuration.schema import TierSettings
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, Stored
 

@@ -16,8 +16,8 @@ from benchmarks.measure import must
 from benchmarks.scale import THIN, Scale
 from hexkv.adapters.local.mapping import MmapMemory
 from hexkv.core.engine.engine import CacheEngine
-from hexkv.plugins.compose import build
-from hexkv.plugins.schema import Chunk, EngineSettings, Pool, TierSettings
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.schema import Chunk, EngineSettings, Pool, TierSettings
 from hexkv.ports import DeviceKV, KVLayout, Namespace, frame_bytes
 
 VOCABULARY = 128_256

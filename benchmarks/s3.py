@@ -38,7 +38,7 @@ from hexkv.adapters.obstore.store import ObjectStorage
 from hexkv.adapters.s3.plugin import S3Settings, hexkv_adapters
 from hexkv.adapters.s3.store import S3Store
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.secret import Secret
+from hexkv.plugins.configuration.secret import Secret
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, Stored
 

@@ -33,7 +33,7 @@ from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.kernels.coding import plain
 from hexkv.kernels.coding.choosing import Choice, LowBitChoice
 from hexkv.kernels.coding.floats import narrowed
-from hexkv.plugins.payload import PlaneSerde
+from hexkv.plugins.support.payload import PlaneSerde
 from hexkv.ports import DType, KVLayout, Plane, Serde
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "serdes.json"

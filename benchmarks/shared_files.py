@@ -26,7 +26,7 @@ from benchmarks.rig import Buffers, buffers
 from benchmarks.scale import FULL, QUICK, Scale
 from hexkv.adapters.local.fs import SharedFileStore
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import KEY_BYTES, ChunkKey, ChunkStore, Deadline, Hit, Item, Stored
 

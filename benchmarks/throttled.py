@@ -9,8 +9,8 @@ from threading import Lock
 from typing import TypeVar
 
 from hexkv.contracts.faults import Wrapped
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.registry import Origin, Registry
+from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.registry import Origin, Registry
 from hexkv.ports import ChunkKey, Deadline, ReadOutcome, SupportsRangeRead
 
 T = TypeVar("T")

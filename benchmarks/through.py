@@ -14,7 +14,7 @@ from benchmarks.devices import contiguous
 from benchmarks.measure import Comparison, Goal, Turn, must
 from benchmarks.rig import buffers, engine, prompt
 from benchmarks.scale import Scale
-from hexkv.plugins.schema import TierSettings
+from hexkv.plugins.configuration.schema import TierSettings
 from hexkv.ports import PAGE, frame_bytes
 
 Move = Callable[[int, memoryview], object]

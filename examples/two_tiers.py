@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 from hexkv.api import DType, KVLayout, Namespace, PrefixCache, open_cache
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=8)
 NAMESPACE = Namespace("toy-model", LAYOUT, revision="1")

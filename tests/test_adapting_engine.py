@@ -13,10 +13,10 @@ from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key
 from hexkv.contracts.faults import Seeded, SlowStore
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.memory.pool import BlockPool
-from hexkv.core.tiers.bandwidth import PROBE_EVERY
-from hexkv.core.tiers.encoding import form_on
-from hexkv.core.tiers.encoding_choice import Encoding, choose, rate_to_pay
+from hexkv.core.tiers.read.encoding import form_on
 from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.stores.bandwidth import PROBE_EVERY
+from hexkv.core.tiers.stores.encoding_choice import Encoding, choose, rate_to_pay
 from hexkv.plugins.threads import Threads
 from hexkv.ports import ChunkSpec, CounterName, Deadline, Namespace, Reason, StoreError, frame_bytes
 from layered import DEEP, FULL, PROMPT, empty, memory, settled

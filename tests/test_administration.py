@@ -6,7 +6,7 @@ from administration import ALL, CHUNKS, SALT, TENANTS, AdministrationContract, M
 from configured import CHUNK, FRAME, built
 from dict_store import DictStore
 from hexkv.adapters.local.memory import MemoryStore
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import PAGE, InvalidRequest, Selection

@@ -9,9 +9,9 @@ import pytest
 from configured import FRAME, LAYOUT, built, computed, prompt, settle
 from depth import thorough
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.policies import POLICIES
-from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import ConfigError, CounterName, InvalidRequest
 

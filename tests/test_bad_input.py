@@ -16,8 +16,8 @@ import torch
 
 from configured import CHUNK, FRAME, LAYOUT, PROMPT, built, computed, hit, prompt, settle
 from depth import thorough
-from hexkv.contracts.cases import each
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.kernels import PagedKV
 from hexkv.ports import (
     ConfigError,

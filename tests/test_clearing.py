@@ -9,9 +9,9 @@ import pytest
 from dict_store import DictStore, ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock

@@ -7,7 +7,7 @@ import rigging
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads

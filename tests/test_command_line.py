@@ -11,7 +11,7 @@ from call_records import a_call, keys_of, write_record
 from configured import CHUNK, built
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli import output
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import RecordedKind
 
 pytestmark = pytest.mark.thorough

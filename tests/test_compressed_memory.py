@@ -6,10 +6,10 @@ import pytest
 
 from configured import PATIENT, settle
 from hexkv.adapters.local import heap
-from hexkv.contracts.cases import each
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import ConfigError, CounterName, DType, KVLayout, Namespace, Reason, frame_bytes
 
 CHUNK = 64

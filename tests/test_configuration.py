@@ -9,13 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.contracts.cases import each
-from hexkv.plugins.checking import check
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import Loaded, load
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.places import render
-from hexkv.plugins.schema import EngineSettings, Section
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.composition.checking import check
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import Loaded, load
+from hexkv.plugins.configuration.places import render
+from hexkv.plugins.configuration.schema import EngineSettings, Section
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import ConfigError, DType, HexKVError, KVLayout, Namespace, StoreBusy
 
 REGISTRY = discover()

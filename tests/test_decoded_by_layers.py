@@ -2,7 +2,7 @@
 
 import pytest
 
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.ports import Finished, Span, frame_bytes
 from layered import DEEP, FULL, PROMPT, Spans, deep, empty, memory, same_layer, settled, smooth

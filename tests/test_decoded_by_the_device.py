@@ -2,8 +2,8 @@
 
 from dict_store import ScanningStore
 from eight_serde import Eight, repeating
-from hexkv.contracts.cases import each
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.ports import (
     CorruptFrame,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hexkv.plugins import AdapterSpec, CommandSpec
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.registry import Origin, Registry, missing, words
+from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.registry import Origin, Registry, missing, words
 from hexkv.ports import ConfigError
 
 FOUND = Path(__file__).parent / "found"
@@ -64,7 +64,7 @@ def test_everything_in_this_repository_is_found_and_whole():
 def test_discovery_is_light():
     heavy = "{'pydantic', 'yaml', 'typer', 'rich', 'torch', 'numpy', 'transformers', 'xxhash'}"
     code = (
-        "import sys; from hexkv.plugins.discovery import discover; discover();"
+        "import sys; from hexkv.plugins.discovery.discovery import discover; discover();"
         "import hexkv.plugins;"
         f"print(sorted({{m.partition('.')[0] for m in sys.modules}} & {heavy}))"
     )

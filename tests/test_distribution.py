@@ -147,7 +147,7 @@ tiers:
 
 A_HIT = """\
 from hexkv.api import DType, KVLayout, open_cache
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 layout = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=8)
 prompt = list(range(600))
 with open_cache("hexkv.yaml", model="my-model", layout=layout) as cache:

@@ -22,11 +22,11 @@ import hexkv.core
 import hexkv.plugins
 import hexkv.ports
 from depth import thorough
-from hexkv.contracts.cases import each
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.schema import EngineSettings, Section
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.configuration.schema import EngineSettings, Section
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import Hooks
 from hexkv.ports import DType, KVLayout, Namespace, Reason, errors
 from processes import held_port

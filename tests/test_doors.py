@@ -30,9 +30,9 @@ from configured import CHUNK as CONFIGURED_CHUNK
 from configured import FRAME, NAMESPACE, PROMPT, computed
 from depth import thorough
 from dict_store import ScanningStore
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import (
     ChunkSpec,
     Deadline,
@@ -310,10 +310,10 @@ def test_an_engine_closes_its_stores_where_no_thread_can_start(tmp_path, monkeyp
 
 AT_EXIT = """
 import atexit, sys
-from hexkv.plugins.compose import build
+from hexkv.plugins.composition.compose import build
 sys.path[:0] = {lib!r}
 from configured import NAMESPACE, PROMPT, computed
-from hexkv.plugins.config import load
+from hexkv.plugins.configuration.config import load
 
 class Late:
     def __init__(self, root):

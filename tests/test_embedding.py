@@ -10,7 +10,7 @@ import pytest
 import hexkv.api
 from hexkv.api import DType, KVLayout, PrefixCache
 from hexkv.contracts.device import DeviceContract
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 
 PAGE = (Path(__file__).parent.parent / "docs" / "embedding.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -7,10 +7,10 @@ import pytest
 
 from depth import thorough
 from hexkv.adapters.local.memory import MemoryStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.observing import ObservedCache
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.composition.observing import ObservedCache
 from hexkv.ports import CounterName, EngineClosed, InvalidRequest, Namespace
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
 from rigging import CHUNK, FRAME, LAYOUT, tier

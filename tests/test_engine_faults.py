@@ -6,12 +6,12 @@ from threading import Event
 import pytest
 
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.notices import EVERY
-from hexkv.core.tiers.indexes import Unindexed
+from hexkv.core.tiers.index.indexes import Unindexed
 from hexkv.ports import CounterName, Failed, Hit, Miss, StoreUnreachable, TimedOut
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
 from rigging import FRAME, LAYOUT, tier

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.ports import (
     ConfigError,

@@ -9,15 +9,15 @@ import pytest
 from dict_store import DictStore, ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
-from hexkv.core.tiers.clearing import forget
-from hexkv.core.tiers.indexes import Unindexed
+from hexkv.core.tiers.index.indexes import Unindexed
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.core.tiers.write.clearing import forget
 from hexkv.ports import InvalidTokens, Miss, Reason, StoreUnreachable
 from rigging import CHUNK, FRAME, LAYOUT, tier
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dict_store import CapableStore, DictStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import HeapBlock
-from hexkv.core.tiers.indexes import Unindexed
+from hexkv.contracts.kit.cases import each
+from hexkv.core.tiers.index.indexes import Unindexed
 from hexkv.ports import (
     Corrupt,
     Entry,

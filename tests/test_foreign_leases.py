@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
-from hexkv.contracts.cases import each
 from hexkv.contracts.chunk_cache._base import LAYOUT as KEYED
 from hexkv.contracts.chunk_cache._base import TOKENS, soon, spec
 from hexkv.contracts.doubles import HeapBlock, ManualClock
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.contracts.own_memory import OWNER, OwnMemoryStore
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.doubles.own_memory import OWNER, OwnMemoryStore
+from hexkv.contracts.kit.cases import each
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.tiers.rules import Writes
 from hexkv.plugins.clock import SystemClock

@@ -3,10 +3,10 @@
 import pytest
 
 from dict_store import ScanningStore
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.memory.copying import Copier
-from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import (

@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 
 ROOT = Path(__file__).parent.parent
 _MADE = {"build", "dist", "__pycache__"}
@@ -232,7 +232,7 @@ def test_only_the_configuration_layer_reads_the_environment():
         if "tests" not in folders(path) and re.search(r"\bos\.environ|getenv", path.read_text())
     }
     watch = "contracts/hexkv/contracts/_imports.py"  # sees others read it
-    assert readers == {"plugins/hexkv/plugins/config.py", watch}
+    assert readers == {"plugins/hexkv/plugins/configuration/config.py", watch}
 
 
 MACHINE = re.compile(r"(?<![\w.])/(?:home|root|Users|tmp|work|mnt|srv)/\w")
@@ -263,8 +263,8 @@ def test_no_listener_accepts_beside_the_one_class_that_bounds_all():
     }
     net = "adapters/net/hexkv/adapters/net"
     assert accepting == {
-        f"{net}/accepting.py",
-        f"{net}/listening.py",
-        f"{net}/server.py",
-        "adapters/node/hexkv/adapters/node/server.py",
+        f"{net}/server/accepting.py",
+        f"{net}/server/listening.py",
+        f"{net}/server/server.py",
+        "adapters/node/hexkv/adapters/node/server/server.py",
     }

@@ -24,7 +24,7 @@ from stepping import (
 
 from depth import thorough
 from dict_store import ScanningStore
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from layered import Ranged, memory
 from rigging import CHUNK, LAYOUT, MEMORY, PATIENCE, tier
 

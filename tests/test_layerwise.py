@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from dict_store import DictStore, ScanningStore
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.core.frames.codec import PARTS, layer_parts
 from hexkv.core.requests.layers.groups import part_groups
-from hexkv.core.tiers.clearing import forget
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.core.tiers.write.clearing import forget
 from hexkv.kernels.paged import PagedKV
 from hexkv.ports import (
     PAGE,

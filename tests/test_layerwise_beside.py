@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from depth import examples
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.frames.codec import layer_parts, part_span
 from hexkv.core.memory.background import LANE, BackgroundCopy
 from hexkv.core.requests.layers import groups

@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.io.rules import LaneRules
 from hexkv.ports import TimedOut
 from layered import (

@@ -8,7 +8,7 @@ from depth import covering
 from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.fs import SharedFileStore
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import PAGE, CounterName, Failed, Hit, Miss, StoreUnreachable, TimedOut
 from layered import (

@@ -2,7 +2,7 @@
 
 from dict_store import ScanningStore
 from eight_serde import Eight, repeating
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import CounterName, Namespace, frame_bytes
 from layered import DEEP, FULL, PROMPT, Ranged, empty, memory, settled
 from rigging import CHUNK, tier

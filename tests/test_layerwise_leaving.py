@@ -6,8 +6,8 @@ from threading import Event
 import pytest
 
 from dict_store import ScanningStore
-from hexkv.contracts.cases import each
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import CounterName, InvalidRequest
 from layered import FULL, PROMPT, Ranged, computed, disk, empty, memory, settled
 from rigging import LAYOUT, tier

@@ -11,12 +11,12 @@ from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.serde import LossySerde
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.core.frames.codec import CRC32, PARTS, FrameCodec, part_span
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.layers.heads import Head
-from hexkv.core.tiers.encoding import encode, open_into
+from hexkv.core.tiers.read.encoding import encode, open_into
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.plugins.threads import Threads

@@ -5,8 +5,8 @@ from threading import Event
 
 import pytest
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import InvalidRequest
 from layered import (
     FULL,

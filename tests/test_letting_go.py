@@ -6,9 +6,9 @@ from threading import Event, Thread
 import pytest
 
 from dict_store import CapableStore, DictStore, ScanningStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
-from hexkv.core.tiers.clearing import clear, forget
+from hexkv.contracts.kit.cases import each
+from hexkv.core.tiers.write.clearing import clear, forget
 from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Item, StoreUnreachable, namespace_of
 from processes import until
 from rigging import FRAME, tier

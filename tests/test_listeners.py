@@ -20,15 +20,15 @@ from hexkv.adapters.directory.server import DirectoryServer
 from hexkv.adapters.lmserver import handshake as lm_handshake
 from hexkv.adapters.lmserver.server import Server as LMServer
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.connection import Limits
-from hexkv.adapters.net.listening import Listener
 from hexkv.adapters.net.peers import wire as peer_wire
 from hexkv.adapters.net.peers.line import greet as greet_peer
-from hexkv.adapters.net.server import listen
+from hexkv.adapters.net.server.connection import Limits
+from hexkv.adapters.net.server.listening import Listener
+from hexkv.adapters.net.server.server import listen
 from hexkv.adapters.net.stream import Stream, connect
 from hexkv.adapters.node import wire as node_wire
 from hexkv.adapters.node.greeting import greet as greet_node
-from hexkv.adapters.node.limits import Limits as NodeLimits
+from hexkv.adapters.node.server.limits import Limits as NodeLimits
 from hexkv.adapters.observe.http import HealthServer
 from hexkv.adapters.shm.channel import ShmChannel
 from hexkv.adapters.tcp.channel import TcpChannel

@@ -7,7 +7,7 @@ import pytest
 from depth import covering
 from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import Writes
 from hexkv.ports import CounterName

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from configured import PROMPT, built, computed, hit
-from hexkv.plugins.telemetry import families
+from hexkv.plugins.observing.telemetry import families
 from processes import PATIENCE, free_port, held_port, until
 
 HERE = Path(__file__).parent.parent / "examples" / "deploy" / "monitoring"

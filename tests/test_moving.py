@@ -9,9 +9,9 @@ from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from mutants import HANGING, PORTS, WITNESSES, mutants, trial
 
 MUTANTS = mutants()

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.keys.tokens import pack
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, InvalidRequest

@@ -1,8 +1,8 @@
 """What an engine calls its chunks."""
 
 from configured import CHUNK, FRAME, NAMESPACE, PROMPT, computed
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 
 
 def test_chunks_are_called_what_events_call_them():

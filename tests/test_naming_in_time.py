@@ -4,12 +4,12 @@ import pytest
 
 from dict_store import DictStore
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.tokens import AT_ONCE, pack, pack_within
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import (
     CounterName,
     Deadline,

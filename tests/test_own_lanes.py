@@ -10,14 +10,14 @@ from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import ChunkHasher
 from hexkv.core.policies import POLICIES
-from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.index.index import TierIndex
+from hexkv.core.tiers.index.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.rules import TierRules
-from hexkv.core.tiers.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
 from rigging import CHUNK, FRAME, LAYOUT, PATIENCE, tier

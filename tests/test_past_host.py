@@ -8,7 +8,7 @@ import pytest
 from dict_store import ScanningStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.ports import (
     PAGE,
     CounterName,

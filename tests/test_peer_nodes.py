@@ -9,11 +9,11 @@ from threading import Event, Thread
 import pytest
 
 from directory_servers import SECRET, DirectoryProcess, Served
-from hexkv.adapters.node.taking import Predecessor
+from hexkv.adapters.node.server.taking import Predecessor
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.addresses import Addresses
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.composition.addresses import Addresses
 from hexkv.ports import ConfigError, StoreError
 from nodes import FRAME, Node, NodeProcess
 from peering import directory_at, directory_of, eventually, free_address

@@ -8,10 +8,10 @@ import pytest
 from configured import CHUNK, FRAME, LAYOUT, PROMPT, computed, hit
 from directory_servers import Served
 from hexkv.adapters.net.peers.session import Session as TcpSession
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.tiers.lending import Lending
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.core.peers.lending import Lending
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.peering import PeerService
+from hexkv.plugins.composition.peering import PeerService
 from hexkv.ports import PAGE, CounterName, InvalidRequest
 from peering import (
     MOST,

@@ -3,8 +3,8 @@
 from threading import Event
 
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.contracts.own_memory import OwnMemoryStore
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.doubles.own_memory import OwnMemoryStore
 from hexkv.core.tiers.rules import Writes
 from hexkv.plugins.clock import SystemClock
 from rigging import CHUNK, FRAME, LAYOUT, PATIENCE, tier

@@ -6,9 +6,9 @@ from threading import Event, Semaphore
 
 import pytest
 
-from hexkv.adapters.node import announced
+from hexkv.adapters.node.server import announced
 from hexkv.contracts.chunk_cache._base import now, put, soon
-from hexkv.plugins.pushing import WANT
+from hexkv.plugins.composition.pushing import WANT
 from hexkv.ports import SHARED_OWNER, CounterName
 from nodes import FRAME, NodeProcess
 from peering import eventually

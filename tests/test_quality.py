@@ -15,7 +15,7 @@ from hexkv.adapters.hf.trained import trained
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.kernels.coding import plain
 from hexkv.kernels.coding.choosing import Choice
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 
 ROOT = Path(__file__).parents[1]
 RUN = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())

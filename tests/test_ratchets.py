@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import DType, KVLayout, Namespace
 
 ROOT = Path(__file__).parent.parent

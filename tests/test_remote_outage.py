@@ -13,7 +13,7 @@ import pytest
 from configured import CHUNK, settle
 from depth import thorough
 from hexkv.contracts.faults.proxy import FaultProxy
-from hexkv.contracts.waiting import promptly
+from hexkv.contracts.kit.waiting import promptly
 from lm_servers import SMALL, BreakableServer, Served
 from redis_servers import BreakableRedis, RedisServer
 from remote_engines import WAIT, comes_back, engine_over, got, kept

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hexkv.contracts.cases import each
 from hexkv.contracts.faults import Fault, RecordingStore, Scripted, Trouble
+from hexkv.contracts.kit.cases import each
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.ports import CounterName, Reason

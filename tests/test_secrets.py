@@ -13,15 +13,15 @@ from pydantic import SecretStr, TypeAdapter
 
 from configured import CHUNK, FRAME, LAYOUT, NAMESPACE, PROMPT
 from hexkv.contracts.doubles import ListSink, chunk_key
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.schema import EngineSettings, Section
-from hexkv.plugins.secret import Secret
-from hexkv.plugins.telemetry import render
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.configuration.schema import EngineSettings, Section
+from hexkv.plugins.configuration.secret import Secret
+from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.observing.telemetry import render
 from hexkv.ports import ConfigError, Deadline, Failed, Item
 from processes import held_port
 

@@ -3,7 +3,7 @@
 import random
 
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
 PROMPT = random.Random(5).choices(range(50_000), k=6 * CHUNK)

@@ -9,7 +9,7 @@ from threading import Condition
 import pytest
 
 from depth import thorough
-from hexkv.adapters.node.granted import Granted
+from hexkv.adapters.node.server.granted import Granted
 from hexkv.contracts.faults import Fault, Seeded
 from hexkv.core.frames.opening import Opening
 from hexkv.core.io.breaker import Breaker
@@ -18,14 +18,14 @@ from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import ChunkHasher
 from hexkv.core.memory.pool import BlockLease, BlockPool
 from hexkv.core.memory.slots import Slots
-from hexkv.core.tiers.calls import StoreCalls
 from hexkv.core.tiers.evicting import background_deadline
-from hexkv.core.tiers.index import TierIndex
-from hexkv.core.tiers.pending_reads import Fetch
-from hexkv.core.tiers.tenants import DividedIndex
+from hexkv.core.tiers.index.index import TierIndex
+from hexkv.core.tiers.index.tenants import DividedIndex
+from hexkv.core.tiers.read.pending_reads import Fetch
+from hexkv.core.tiers.stores.calls import StoreCalls
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.writing import Writer
-from hexkv.plugins.inheritance import Inheritance
+from hexkv.core.tiers.write.writing import Writer
+from hexkv.plugins.composition.inheritance import Inheritance
 from hexkv.ports import CorruptFrame, CounterName, Stored
 from simulation.play import Play, Violation
 from simulation.prompts import CHUNK, PROMPTS, Window, keys

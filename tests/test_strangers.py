@@ -17,15 +17,15 @@ from hexkv.adapters.directory.server import DirectoryServer
 from hexkv.adapters.lmcache.session import LMWire
 from hexkv.adapters.lmserver.server import Server
 from hexkv.adapters.lmserver.values import ServedValues
-from hexkv.adapters.net import client_check
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.peers.channel import Security
-from hexkv.adapters.net.server import listen
+from hexkv.adapters.net.server import client_check
+from hexkv.adapters.net.server.connection import Limits
+from hexkv.adapters.net.server.server import listen
 from hexkv.adapters.tcp.channel import TcpChannel
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from processes import PATIENCE
 
 NOBODY = 65534

@@ -15,9 +15,9 @@ import torch
 import recorded_streams
 from hexkv.adapters.cuda import streams
 from hexkv.adapters.cuda.streams import CudaKV
-from hexkv.adapters.sglang import devices
-from hexkv.adapters.sglang.devices import DevicePages
-from hexkv.adapters.vllm import streams as beside_the_model
+from hexkv.adapters.sglang.pages import devices
+from hexkv.adapters.sglang.pages.devices import DevicePages
+from hexkv.adapters.vllm.worker import streams as beside_the_model
 from hexkv.contracts.doubles import ManualClock
 from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pool import BlockPool

@@ -11,7 +11,7 @@ from families import ends, families, longest
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.tier import TierPlan
-from hexkv.plugins.config import load
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import ConfigError, CounterName, Reason
 from layered import PROMPT, Ranged, computed, disk, empty, layerwise, memory, store_layerwise
 from prompts import files_in

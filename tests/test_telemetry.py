@@ -14,14 +14,14 @@ from configured import PATIENT
 from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.plugins.telemetry import BUCKETS, Totals, families, render
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.observing.telemetry import BUCKETS, Totals, families, render
 from hexkv.ports import CounterName, HistogramName, ParallelSlice, StoreUnreachable, Telemetry
 from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, rigging, tier
 

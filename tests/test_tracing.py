@@ -9,12 +9,12 @@ from dict_store import ScanningStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.api.admin import connect
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.steps import StepRing
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.plugins.tracing import chrome_trace
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.observing.tracing import chrome_trace
 from hexkv.ports import SupportsSteps
 from rigging import CHUNK, LAYOUT, NAMESPACE, tier
 

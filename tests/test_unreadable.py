@@ -9,8 +9,8 @@ import pytest
 
 from dict_store import ScanningStore
 from hexkv.core.io.rules import LaneRules
-from hexkv.core.tiers.key_faults import FIRST_BAR
 from hexkv.core.tiers.rules import TierRules
+from hexkv.core.tiers.stores.key_faults import FIRST_BAR
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import (
     Change,

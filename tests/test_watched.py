@@ -10,9 +10,9 @@ import uuid
 import pytest
 
 from configured import CHUNK, LAYOUT, NAMESPACE, PATIENT
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from nodes import NodeProcess
 from processes import held_port
 from redis_servers import RedisServer

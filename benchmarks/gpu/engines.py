@@ -13,9 +13,9 @@ from importlib.util import find_spec
 import torch
 
 from benchmarks.gpu.timing import Rate, Size, Value, finish, on_gpu, pinned, rate, synchronise
-from hexkv.adapters.sglang.devices import PageCopies, device_pages
-from hexkv.adapters.vllm.streams import beside
-from hexkv.adapters.vllm.windows import LayerShape, Pages, pages_of
+from hexkv.adapters.sglang.pages.devices import PageCopies, device_pages
+from hexkv.adapters.vllm.configuration.windows import LayerShape, Pages, pages_of
+from hexkv.adapters.vllm.worker.streams import beside
 from hexkv.kernels import PagedKV
 from hexkv.ports import KVLayout, Span
 

@@ -23,7 +23,7 @@ from benchmarks.quality.measure import RAW, Summary, measure
 from benchmarks.quality.page import PAGE, RESULT, SHIPPED_TABLE, filled, recipe_of, table
 from hexkv.adapters.hf.trained import trained
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Serde
 from training.corpus import standard_library

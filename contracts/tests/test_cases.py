@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from hexkv.contracts.cases import case, each
+from hexkv.contracts.kit.cases import case, each
 
 
 def seen_by(decorate, *fixtures):

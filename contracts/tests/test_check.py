@@ -12,15 +12,15 @@ import pytest
 
 from depth import thorough
 from hexkv.adapters.local.memory import MemoryStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.check._apart import RawApart, Salt, apart
 from hexkv.contracts.check._catalogue import every_promise
 from hexkv.contracts.check._targets import find
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins import AdapterSpec
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.registry import Origin, Registry
+from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.registry import Origin, Registry
 from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import ConfigError, Item, Stored, SupportsRangeRead, SupportsScan
 from lm_servers import SMALL, RawHexkv, served
@@ -30,7 +30,7 @@ FACTORIES = """
     from hexkv.adapters.local.memory import MemoryStore
     from hexkv.api import open_cache
     from hexkv.contracts.check import Candidate
-    from hexkv.contracts.heap_kv import HeapKV
+    from hexkv.contracts.doubles.heap_kv import HeapKV
     from hexkv.plugins.clock import SystemClock
     from hexkv.ports import DType, KVLayout
 

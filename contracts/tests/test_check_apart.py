@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pytest
 
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.check._targets import find
 from hexkv.contracts.doubles import chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins import AdapterSpec
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.registry import Origin, Registry
+from hexkv.plugins.discovery.registry import Origin, Registry
 from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import ConfigError, Item, StoreBusy, Stored
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import (
     FREED,
     FRESH,
@@ -14,6 +13,7 @@ from hexkv.contracts.doubles import (
     chunk_key,
     deadline,
 )
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import (
     KEY_BYTES,
     PAGE,

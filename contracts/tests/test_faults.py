@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.adapters.local.memory import MemoryStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import HeapBlock, ListSink, ManualClock, chunk_key, deadline
+from hexkv.contracts.doubles.own_memory import OwnMemoryStore
 from hexkv.contracts.faults import (
     Call,
     Fault,
@@ -18,7 +18,7 @@ from hexkv.contracts.faults import (
     Seeded,
     SlowStore,
 )
-from hexkv.contracts.own_memory import OwnMemoryStore
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import (
     Failed,
     Hit,

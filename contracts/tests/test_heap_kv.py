@@ -3,7 +3,7 @@
 import pytest
 
 from hexkv.contracts.device import DeviceContract
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.ports import DType, KVLayout, LayerGroup, Plane
 
 MIXED = KVLayout(

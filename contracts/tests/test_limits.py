@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.contracts import examples
+from hexkv.contracts.kit import examples
 
 pytest_plugins = ["pytester"]
 
@@ -17,8 +17,8 @@ SUITE = """
     from threading import Event, Thread
 
     import pytest
-    from hexkv.contracts.promise import promise
-    from hexkv.contracts.whole import Whole
+    from hexkv.contracts.kit.promise import promise
+    from hexkv.contracts.kit.whole import Whole
 
     def block():
         Event().wait()

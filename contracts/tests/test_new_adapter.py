@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.contracts.new_adapter import Kind, make
 from hexkv.plugins.__main__ import main
 

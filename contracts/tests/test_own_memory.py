@@ -3,7 +3,7 @@
 import pytest
 
 from hexkv.contracts.doubles import FREED, HeapBlock, ManualClock, chunk_key
-from hexkv.contracts.own_memory import OwnMemoryStore
+from hexkv.contracts.doubles.own_memory import OwnMemoryStore
 from hexkv.contracts.store import StoreContract
 from hexkv.ports import PAGE
 

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from hexkv.contracts.plugin import PluginContract
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 
 SOUND = """
     from dataclasses import dataclass, field

@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.promise import CONTRACT, Level, Promise, promise
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.promise import CONTRACT, Level, Promise, promise
 from hexkv.contracts.scorecard import SCHEMA, Card, Kit, Line, Scorecard, Subject, Verdict, badge
 from hexkv.contracts.scorecard import show as show_scorecard
 
@@ -15,8 +15,8 @@ pytest_plugins = ["pytester"]
 KIT = Kit("1.2", 3, "3.11.0", "Linux x86_64")
 SUITE = """
     import pytest
-    from hexkv.contracts.promise import not_offered, promise
-    from hexkv.contracts.whole import Whole, waive
+    from hexkv.contracts.kit.promise import not_offered, promise
+    from hexkv.contracts.kit.whole import Whole, waive
 
     class Contract(Whole):
         @promise("L0.1", "is there", why="it must be", hint="be there", clause="Port.be")

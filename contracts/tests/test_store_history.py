@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.store._history import Act, Event, could_be
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.store.parallel._history import Act, Event, could_be
 
 W, R, C, D = Act.WRITE, Act.READ, Act.CONTAINS, Act.DELETE
 

@@ -4,7 +4,7 @@ from threading import Event, Thread
 
 import pytest
 
-from hexkv.contracts.waiting import UnderWay, promptly, still_running
+from hexkv.contracts.kit.waiting import UnderWay, promptly, still_running
 
 
 class Slow:

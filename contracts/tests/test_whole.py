@@ -2,8 +2,8 @@
 
 import pytest
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.whole import Whole, dropped_tests, waive
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.whole import Whole, dropped_tests, waive
 
 
 class KettleContract(Whole):

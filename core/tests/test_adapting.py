@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.contracts.cases import each
-from hexkv.core.tiers.encoding_choice import Decision, Encoding, Rate, choose
+from hexkv.contracts.kit.cases import each
+from hexkv.core.tiers.stores.encoding_choice import Decision, Encoding, Rate, choose
 
 RAW = Encoding("raw")
 LEVELS = [

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hexkv.core.planning import Below, Request, replay_stacked, unlimited
 from hexkv.core.policies import LRU
-from hexkv.core.tiers.admission import Admission
+from hexkv.core.tiers.write.admission import Admission
 from hexkv.ports import ChunkKey
 
 HORIZON = 50

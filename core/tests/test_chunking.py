@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.contracts.cases import each
 from hexkv.contracts.chunker import ChunkerContract
+from hexkv.contracts.kit.cases import each
 from hexkv.core.keys.chunking import PrefixChunker, SegmentChunker
 from hexkv.core.keys.tokens import pack
 from hexkv.ports import ConfigError

@@ -4,7 +4,7 @@ import pytest
 
 from hexkv.contracts.doubles import deadline
 from hexkv.core.memory.pool import BlockPool
-from hexkv.core.tiers.calls import StoreCalls
+from hexkv.core.tiers.stores.calls import StoreCalls
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import KEY_BYTES, PAGE, ChunkKey, StoreFull
 

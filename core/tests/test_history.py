@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from depth import thorough
 from hexkv.contracts.doubles import chunk_key
-from hexkv.core.tiers.history import History, Note
+from hexkv.core.tiers.index.history import History, Note
 from hexkv.ports import Reason
 
 NAMES = st.integers(0, 15).map(lambda n: chunk_key(str(n)))

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from depth import thorough
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import chunk_key
+from hexkv.contracts.kit.cases import each
 from hexkv.core.policies import LRU, POLICIES
-from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.index.index import TierIndex
 from hexkv.ports import KEY_BYTES, ChunkKey, Entry
 
 A, B, C, D, E = (ChunkKey(letter.encode()) for letter in "ABCDE")

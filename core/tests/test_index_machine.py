@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 
 from depth import examples
 from hexkv.core.policies import POLICIES
-from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.index.index import TierIndex
 from hexkv.ports import ChunkKey, Entry, Policy
 
 KEYS = [ChunkKey(b"%02d" % n) for n in range(14)]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.doubles import ManualClock, chunk_key
-from hexkv.core.tiers.key_faults import FIRST_BAR, LONGEST_BAR, KeyFaults
+from hexkv.core.tiers.stores.key_faults import FIRST_BAR, LONGEST_BAR, KeyFaults
 from hexkv.ports import Failed, Hit, Miss, StoreError, StoreFull, StoreUnreachable, TimedOut
 
 A, B, C = (chunk_key(name) for name in "abc")

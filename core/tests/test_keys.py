@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import hexkv.core
 import hexkv.ports
 from depth import thorough
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.core.keys.chunking import PrefixChunker, SegmentChunker
 from hexkv.core.keys.hashing import BLAKE2B, SHA256, NamespaceHasher, identity
 from hexkv.core.keys.tokens import pack

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.core.tiers.bandwidth import PROBE_EVERY, STALE, Flow, SerdeStats, TierBandwidth
+from hexkv.core.tiers.stores.bandwidth import PROBE_EVERY, STALE, Flow, SerdeStats, TierBandwidth
 
 
 def read(link, *, tokens, seconds, size=1000, now=0.0):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.core.planning import BadTrace, Request, optimal, read_mooncake, replay, unlimited
 from hexkv.core.planning.workloads import WORKLOADS, footprint, synthetic
 from hexkv.core.policies import LRU, MRU, POLICIES

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules, Priority, Refused
 from hexkv.core.io.scheduler import Lane

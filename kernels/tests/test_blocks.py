@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.kernels import NOWHERE, BlockKV, opaque_layout
 from hexkv.ports import InvalidRequest, LayoutMismatch, Span
 

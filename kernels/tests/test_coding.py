@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from depth import examples
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.kernels.coding import bits, compiled, in_torch, plain
 from hexkv.kernels.coding.tables import CLASSES, HALVES, TOTAL, Tables, counted, tables
 from hexkv.ports import DType

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.kernels import (
     BlockKV,
     ContiguousKV,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.kernels.coding import compiled_lowbit, in_torch, lowbit, plain
 from hexkv.kernels.coding.floats import FLOATS, narrowed, widened
 from hexkv.kernels.dtypes import torch_dtype

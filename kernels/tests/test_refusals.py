@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.kernels import BlockKV, ContiguousKV, PagedKV, dtype_of, opaque_layout
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch, Span
 

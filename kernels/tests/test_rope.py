@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.kernels.rope import reference, rotate
 from hexkv.kernels.rotary import RotaryMap, Rotation, check_kind
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch, SegmentRun

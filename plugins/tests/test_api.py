@@ -8,9 +8,9 @@ import pytest
 
 import hexkv.api
 from hexkv.api import ConfigError, DType, HexKVError, KVLayout, Namespace, PrefixCache, open_cache
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock, RecordingEvents, RecordingTelemetry
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import CounterName
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=8)

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.algorithms import frame_codec
 from hexkv.plugins.archives.format import ArchiveReader, Totals, end_page, head_page
 from hexkv.plugins.archives.selection import prefix_of
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.discovery.algorithms import frame_codec
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import (
     PAGE,
     ChunkKey,

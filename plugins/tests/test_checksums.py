@@ -4,7 +4,7 @@ import pytest
 
 from hexkv.contracts.checksum import ChecksumContract
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 
 

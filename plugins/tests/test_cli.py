@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins import AdapterSpec, CommandSpec
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli.output import human_age, human_size
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.registry import Origin, Registry
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.registry import Origin, Registry
 from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import ConfigError, DType, KVLayout, Namespace, ParallelSlice
 

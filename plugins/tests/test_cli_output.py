@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import DType, KVLayout, Namespace
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=32)

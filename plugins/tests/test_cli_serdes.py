@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.__main__ import main
 
 

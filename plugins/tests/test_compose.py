@@ -7,16 +7,16 @@ import gc
 import pytest
 
 from depth import covering
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins import AdapterSpec
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import Loaded, load
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.identity import identify
-from hexkv.plugins.registry import Origin
-from hexkv.plugins.schema import EngineSettings
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.composition.identity import identify
+from hexkv.plugins.configuration.config import Loaded, load
+from hexkv.plugins.configuration.schema import EngineSettings
+from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.registry import Origin
 from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import (
     AdapterUnavailable,

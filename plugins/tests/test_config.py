@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.contracts.cases import each
-from hexkv.plugins.config import load
-from hexkv.plugins.schema import EngineSettings, known_keys, parse_size
-from hexkv.plugins.sources import MAX_FILE_BYTES
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.configuration.schema import EngineSettings, known_keys, parse_size
+from hexkv.plugins.configuration.sources import MAX_FILE_BYTES
 from hexkv.ports import ConfigError
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)

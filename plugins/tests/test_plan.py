@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli.chart import bar
 from hexkv.plugins.cli.plan import parse_chunks

@@ -8,16 +8,16 @@ from configured import CHUNK, LAYOUT, NAMESPACE, PROMPT
 from hexkv.contracts.chunk_cache._base import put, soon, specs
 from hexkv.contracts.directory.double import DictDirectory
 from hexkv.contracts.doubles import ManualClock, chunk_key, deadline
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.lives import Life
-from hexkv.plugins.registry import Origin
-from hexkv.plugins.reporting import HeldChunks, Reporter, Reporting
-from hexkv.plugins.served import ServedChunks
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.composition.served import ServedChunks
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.registry import Origin
+from hexkv.plugins.observing.reporting import HeldChunks, Reporter, Reporting
 from hexkv.plugins.spec import AdapterSpec
+from hexkv.plugins.support.lives import Life
 from hexkv.ports import (
     REPORT_KEYS,
     CacheEvent,

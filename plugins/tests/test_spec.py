@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins import AdapterSpec, CommandSpec, OpenContext
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.config import load
-from hexkv.plugins.registry import Origin, Registry
-from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.composition.tiers import parse_adapter
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.configuration.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.values import FilePath
+from hexkv.plugins.discovery.registry import Origin, Registry
 from hexkv.plugins.spec import CONTRACT
-from hexkv.plugins.tiers import parse_adapter
-from hexkv.plugins.values import FilePath
 from hexkv.ports import OLDEST, AdapterUnavailable, ConfigError
 from hexkv.ports.contract import CHANGES, ENDS
 

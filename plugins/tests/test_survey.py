@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.core.frames.codec import CRC32, FrameCodec
-from hexkv.plugins.survey import survey
+from hexkv.plugins.support.survey import survey
 from hexkv.ports import (
     KEY_BYTES,
     PAGE,

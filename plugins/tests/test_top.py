@@ -9,14 +9,14 @@ from threading import Thread
 import pytest
 from rich.console import Console
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli.top import frame
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.plugins.pages import Page, Place, view
-from hexkv.plugins.telemetry import render
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.observing.pages import Page, Place, view
+from hexkv.plugins.observing.telemetry import render
 from hexkv.ports import ConfigError, DType, KVLayout, Namespace
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=8)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hexkv.contracts.cases import each
-from hexkv.plugins import weights
-from hexkv.plugins.weights import PIECE, digest_of, folder_of, stamp_of, tensor_files
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.support import weights
+from hexkv.plugins.support.weights import PIECE, digest_of, folder_of, stamp_of, tensor_files
 
 TENSORS = {
     "layer.0.weight": ("BF16", [4, 8], bytes(range(64))),

@@ -9,7 +9,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.ports import (
     ClaimState,
     EngineClosed,

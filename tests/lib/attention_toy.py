@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import torch
 
-from hexkv.adapters.vllm.identity import Rank
-from hexkv.adapters.vllm.inspection import Memory
-from hexkv.adapters.vllm.windows import LayerShape
+from hexkv.adapters.vllm.configuration.identity import Rank
+from hexkv.adapters.vllm.configuration.inspection import Memory
+from hexkv.adapters.vllm.configuration.windows import LayerShape
 
 LAYERS, HEADS, GROUP = 6, 4, 2
 """Layers, KV heads, and heads of queries for each of these."""

@@ -35,7 +35,7 @@ from hexkv.adapters.hf.blending.blender import BlendedTogether, Blender
 from hexkv.adapters.hf.blending.plan import BlendPlan, KnownPrompt, Run
 from hexkv.adapters.hf.blending.record import BlendRecord, identity_of
 from hexkv.adapters.hf.cache import Room
-from hexkv.plugins.schema import EngineSettings
+from hexkv.plugins.configuration.schema import EngineSettings
 from hexkv.ports import Namespace
 
 VOCABULARY = 97

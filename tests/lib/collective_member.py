@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from select import POLLIN, poll
 
-from hexkv.adapters.vllm.collective import GlooCollective, MeetingPlace
+from hexkv.adapters.vllm.worker.collective import GlooCollective, MeetingPlace
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import CollectiveBroken, Deadline
 from processes import PATIENCE

@@ -2,9 +2,9 @@
 
 import random
 
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
 
 CHUNK = 16

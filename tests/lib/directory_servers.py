@@ -14,7 +14,7 @@ from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.client import RemoteDirectory
 from hexkv.adapters.directory.server import DirectoryServer
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.server import listen
+from hexkv.adapters.net.server.server import listen
 from hexkv.contracts.doubles import ManualClock
 from hexkv.plugins.clock import SystemClock
 from processes import PATIENCE, held_port, listening_ports

@@ -13,7 +13,7 @@ from net_namespaces import machines
 
 from hexkv.api.fleet import open_fleet
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from nodes import NodeProcess
 from processes import until
 

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import torch
 
-from hexkv.adapters.vllm.configuration import BLOCK_TOKENS
-from hexkv.adapters.vllm.held import OWNER, HeldBlocks
+from hexkv.adapters.vllm.configuration.configuration import BLOCK_TOKENS
+from hexkv.adapters.vllm.worker.held import OWNER, HeldBlocks
 from hexkv.contracts.chunk_cache.double import HeapChunkCache
 from hexkv.kernels.blocks import opaque_layout
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.plugins.schema import Calls
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.configuration.schema import Calls
 from hexkv.ports import NAMESPACE_BYTES, KeySpace, Namespace, frame_bytes
 
 BLOCKS = 6

@@ -20,8 +20,8 @@ from transformers import PreTrainedModel
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import LayoutMismatch
 from tiny_models import KINDS, VOCABULARY, tiny_model
 

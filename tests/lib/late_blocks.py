@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from hexkv.adapters.vllm import held
+from hexkv.adapters.vllm.worker import held
 from hexkv.kernels.blocks import BlockKV
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from lm_servers import served
 from processes import PATIENCE

@@ -15,7 +15,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from hexkv.adapters.node.client import NodeClient
+from hexkv.adapters.node.client.client import NodeClient
 from hexkv.contracts.chunk_cache._base import content, soon, specs
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, Reason

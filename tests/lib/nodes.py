@@ -14,17 +14,17 @@ from threading import Thread
 import pytest
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.listening import Listener
-from hexkv.adapters.node.client import NodeClient
-from hexkv.adapters.node.limits import Limits
-from hexkv.adapters.node.server import Allowed, NodeServer
+from hexkv.adapters.net.server.listening import Listener
+from hexkv.adapters.node.client.client import NodeClient
+from hexkv.adapters.node.server.limits import Limits
+from hexkv.adapters.node.server.server import Allowed, NodeServer
 from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, now, soon, spec
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.served import ServedChunks
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.composition.served import ServedChunks
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import Namespace, frame_bytes
 from processes import freeze, until
 

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from configured import LAYOUT, NAMESPACE, computed, prompt
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import CounterName
 from liars import LyingPeer
 

@@ -8,8 +8,8 @@ from configured import CHUNK, FRAME, NAMESPACE, PROMPT
 from configured import PATIENT as DEADLINES
 from directory_servers import SECRET
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import Deadline, Peer
 from processes import held_port
 

@@ -10,9 +10,9 @@ from peering import MOST, directory_of
 from processes import held_port
 
 _PATIENT = (
-    "hexkv.core.engine.followed._LASTS",
-    "hexkv.adapters.node.announced._LONGEST_SEARCH",
-    "hexkv.adapters.node.announcing._ANSWER",
+    "hexkv.core.peers.followed._LASTS",
+    "hexkv.adapters.node.server.announced._LONGEST_SEARCH",
+    "hexkv.adapters.node.client.announcing._ANSWER",
 )
 """Seconds of the product after which a peer or a node that does not answer is not waited for."""
 

@@ -6,10 +6,10 @@ Nothing is tuned but how long callers wait: what an operator gets who sets nothi
 from threading import Event
 
 from configured import CHUNK, FRAME, LAYOUT, NAMESPACE, computed
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.contracts.waiting import UnderWay, promptly
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.waiting import UnderWay, promptly
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 
 WAIT = 5.0
 """Seconds that a caller of the engine waits at most, and more than any answer takes."""

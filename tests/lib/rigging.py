@@ -15,7 +15,7 @@ from hexkv.core.memory.pool import BlockPool
 from hexkv.core.policies import POLICIES
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import TierPlan

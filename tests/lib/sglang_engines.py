@@ -18,8 +18,8 @@ from threading import Thread
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from hexkv.plugins.algorithms import frame_codec
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.algorithms import frame_codec
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import CorruptFrame
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ import dis
 import sys
 from functools import cache
 
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.keys.chunking import PrefixChunker
 from rigging import CHUNK, LAYOUT
 

@@ -3,8 +3,8 @@
 import random
 from array import array
 
-from hexkv.plugins.algorithms import frame_codec
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.algorithms import frame_codec
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import PAGE, CorruptFrame
 
 CODEC = frame_codec(discover(), "xxh3-128")

@@ -2,10 +2,10 @@
 
 from types import SimpleNamespace
 
+from hexkv.adapters.vllm.configuration.settings import ConnectorSettings
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.requests import Allowed, Scheduled, Shape
-from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
-from hexkv.adapters.vllm.settings import ConnectorSettings
+from hexkv.adapters.vllm.scheduler.requests import Allowed, Scheduled, Shape
+from hexkv.adapters.vllm.scheduler.scheduler_connector import SchedulerConnector
 
 BLOCK, CHUNK = 16, 32
 

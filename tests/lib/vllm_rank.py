@@ -5,13 +5,13 @@ from array import array
 
 import torch
 
-from hexkv.adapters.vllm.lora import Adapters
+from hexkv.adapters.vllm.configuration.lora import Adapters
+from hexkv.adapters.vllm.configuration.windows import LayerShape, pages_of
 from hexkv.adapters.vllm.messages import Load, Save, Scope, Step
-from hexkv.adapters.vllm.serving import LookupServer, Scopes
-from hexkv.adapters.vllm.windows import LayerShape, pages_of
-from hexkv.adapters.vllm.worker_connector import WorkerConnector
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load as configure
+from hexkv.adapters.vllm.worker.serving import LookupServer, Scopes
+from hexkv.adapters.vllm.worker.worker_connector import WorkerConnector
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load as configure
 from hexkv.ports import Namespace
 
 LAYERS, BLOCKS, HEADS, BLOCK, WIDTH = 3, 24, 2, 8, 8

@@ -21,7 +21,7 @@ from hexkv.adapters.admin.wire import HEAD, Kind
 from hexkv.adapters.net.stream import Stream
 from hexkv.api.admin import connect
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.config import load
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import ConfigError, Deadline, StoreBusy, StoreUnreachable
 from processes import held_port, until
 

@@ -13,7 +13,7 @@ from depth import examples
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import Float8, Int4, Int8
 from hexkv.adapters.cachegen.serde import LossySerde
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.contracts.serde import beyond
 from hexkv.kernels.coding import compiled, compiled_lowbit, lowbit, plain
 from hexkv.kernels.coding.choosing import Choice, LowBitChoice

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from hexkv.kernels import ContiguousKV, torch_dtype
-from hexkv.plugins.compose import build
-from hexkv.plugins.schema import EngineSettings
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.schema import EngineSettings
 from hexkv.ports import DType, KVLayout, Namespace
 
 LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=3, heads=2, key_width=64)

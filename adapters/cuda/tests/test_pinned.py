@@ -13,7 +13,7 @@ import torch
 from hexkv.adapters.cuda import pinned
 from hexkv.adapters.cuda.numa import node_near, prefer
 from hexkv.adapters.cuda.pinned import PinnedMemory
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import PAGE, InvalidRequest, PoolExhausted
 
 MIB = 1 << 20

@@ -5,8 +5,8 @@ import torch
 
 from hexkv.adapters.cuda.pinned import PinnedMemory
 from hexkv.adapters.cuda.streams import CudaKV
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch, Span
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

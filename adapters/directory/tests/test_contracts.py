@@ -11,7 +11,7 @@ from hexkv.adapters.directory.replicas import ReplicatedDirectory
 from hexkv.adapters.directory.server import DirectoryServer
 from hexkv.adapters.directory.static import StaticDirectory
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.server import listen
+from hexkv.adapters.net.server.server import listen
 from hexkv.contracts.directory import DirectoryContract
 from hexkv.contracts.directory._base import NODES
 from hexkv.contracts.faults.proxy import FaultProxy

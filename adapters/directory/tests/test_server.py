@@ -26,16 +26,16 @@ from hexkv.adapters.directory.wire import (
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.tls import Trust
-from hexkv.contracts.cases import each
 from hexkv.contracts.directory._base import batches, holders, life, some, soon
 from hexkv.contracts.faults.proxy import FaultProxy
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.lives import Life
-from hexkv.plugins.reporting import HeldChunks, Reporter
-from hexkv.plugins.secret import Secret
-from hexkv.plugins.settings import parse_settings
+from hexkv.plugins.configuration.secret import Secret
+from hexkv.plugins.configuration.settings import parse_settings
+from hexkv.plugins.observing.reporting import HeldChunks, Reporter
 from hexkv.plugins.spec import OpenContext
+from hexkv.plugins.support.lives import Life
 from hexkv.ports import (
     SILENT_HEARTBEATS,
     ConfigError,

@@ -10,7 +10,7 @@ import pytest
 
 from hexkv.adapters.gds.plugin import hexkv_adapters
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.settings import parse_settings
+from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
 
 NUMBERS = itertools.count()

@@ -14,7 +14,7 @@ import device_rooms
 from chunk_files import Files
 from device_rooms import Memory, fetch, put
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.contracts.waiting import UnderWay
+from hexkv.contracts.kit.waiting import UnderWay
 from hexkv.ports import PAGE, Corrupt, Failed, Hit, Miss
 from mounts import NAMESPACE, needs_mounts
 from processes import until
@@ -99,7 +99,7 @@ from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.adapters.gds.cufile import CuFile
 from hexkv.adapters.gds.plugin import hexkv_adapters
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.settings import parse_settings
+from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import PAGE, Hit, Item
 from device_rooms import Memory, fetch, put

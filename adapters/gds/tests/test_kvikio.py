@@ -60,7 +60,7 @@ OPENED = """
 import logging, sys
 from hexkv.adapters.gds.plugin import hexkv_adapters
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.settings import parse_settings
+from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
 
 logging.basicConfig(format="%(message)s", stream=sys.stdout)

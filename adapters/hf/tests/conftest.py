@@ -20,8 +20,8 @@ from transformers import (
 
 from depth import thorough
 from hexkv.adapters.hf.identity import namespace_of_model
-from hexkv.plugins.compose import build
-from hexkv.plugins.schema import EngineSettings
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.schema import EngineSettings
 
 CHUNK = 16
 

@@ -29,7 +29,7 @@ from hexkv.adapters.hf.blending.plan import BlendPlan, Run
 from hexkv.adapters.hf.blending.progress import Progress
 from hexkv.adapters.hf.blending.selectors import SELECTORS
 from hexkv.adapters.hf.shape import compute_planes
-from hexkv.contracts.cases import case
+from hexkv.contracts.kit.cases import case
 from hexkv.kernels.rotary import RotaryMap
 from hexkv.ports import InvalidRequest, InvalidTokens, LayoutMismatch
 

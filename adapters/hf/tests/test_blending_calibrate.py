@@ -20,10 +20,10 @@ from hexkv.adapters.hf.blending.model import BlendingModel
 from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.trained import trained
-from hexkv.contracts.cases import case
+from hexkv.contracts.kit.cases import case
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import BlendOutcome, InvalidRequest
 
 TEXT = """\

@@ -15,7 +15,7 @@ from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
-from hexkv.plugins.compose import build
+from hexkv.plugins.composition.compose import build
 from hexkv.ports import BlendOutcome, DType, InvalidRequest
 
 

@@ -18,9 +18,9 @@ from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.faults import SlowStore
-from hexkv.plugins.compose import build
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.registry import Origin
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.registry import Origin
 from hexkv.ports import BlendOutcome, InvalidRequest
 
 SIZES = sum(map(len, SEGMENTS))

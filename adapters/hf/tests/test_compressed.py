@@ -8,8 +8,8 @@ import torch
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.trained import trained
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import frame_bytes
 
 CHUNK = 128

@@ -18,7 +18,7 @@ from hexkv.adapters.hf.demo.command import main
 from hexkv.adapters.hf.demo.outcome import Outcome
 from hexkv.adapters.hf.demo.plan import Plan, parse
 from hexkv.adapters.hf.demo.subject import subject
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import HexKVError, InvalidRequest
 
 HEXKV = (sys.executable, "-m", "hexkv.plugins")
@@ -188,7 +188,7 @@ def test_a_line_that_is_no_report_is_passed_over(line):
 
 def test_discovery_of_the_demo_imports_neither_torch_nor_transformers():
     script = (
-        "import sys; from hexkv.plugins.discovery import discover\n"
+        "import sys; from hexkv.plugins.discovery.discovery import discover\n"
         "assert 'demo' in discover().commands\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )

@@ -7,7 +7,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.model import CachedModel
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 
 CHUNK = 16  # as the engines here cut
 NEW = 12

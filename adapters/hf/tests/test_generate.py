@@ -9,7 +9,7 @@ from transformers.cache_utils import Cache
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.shape import layout_of
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import InvalidRequest, InvalidTokens, LayoutMismatch
 
 CHUNK = 16  # as the engines here cut

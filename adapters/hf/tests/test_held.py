@@ -23,7 +23,7 @@ from hexkv.adapters.hf.blending.cache import BlendedLayer
 from hexkv.adapters.hf.cache import LoadedCache, ReservedLayer
 from hexkv.adapters.hf.held import planes_of
 from hexkv.adapters.hf.model import CachedModel
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import InvalidRequest, LayoutMismatch
 
 CHUNK = 16  # as the engines here cut

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM
 from hexkv.adapters.hf.identity import namespace_of_model, weights_digest
 from hexkv.adapters.hf.memory import tensors_of
 from hexkv.adapters.hf.shape import layout_of
-from hexkv.contracts.cases import each
-from hexkv.plugins.config import load as configuration
-from hexkv.plugins.identity import identify
-from hexkv.plugins.weights import digest_of
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.composition.identity import identify
+from hexkv.plugins.configuration.config import load as configuration
+from hexkv.plugins.support.weights import digest_of
 from hexkv.ports import LayoutMismatch
 
 

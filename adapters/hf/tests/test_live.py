@@ -13,9 +13,9 @@ from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.snapshot import Snapshot
-from hexkv.contracts.cases import each
-from hexkv.plugins.compose import build
-from hexkv.plugins.schema import EngineSettings
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.schema import EngineSettings
 from hexkv.ports import DType, InvalidRequest, LayoutMismatch
 
 CHUNK = 16  # as the engines here cut

@@ -23,7 +23,7 @@ from hexkv.adapters.hf import shape
 from hexkv.adapters.hf.cache import ReservedLayer
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.shape import layout_of
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import DType, InvalidRequest, InvalidTokens, KVLayout, LayoutMismatch
 
 CHUNK = 16  # as the engines here cut

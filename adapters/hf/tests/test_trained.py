@@ -15,7 +15,7 @@ import torch
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.trained import trained
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 
 MODELS = files("hexkv.adapters.hf") / "models"
 NAMES = ("text", "recall", "alias")

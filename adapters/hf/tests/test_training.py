@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 
 HERE = Path(__file__).parents[1]
 TINY = {

@@ -14,10 +14,10 @@ from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.warm.computing import Warmer
 from hexkv.adapters.hf.warm.documents import Document
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 
 CHUNK = 16
 

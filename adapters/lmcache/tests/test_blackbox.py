@@ -8,7 +8,7 @@ import pytest
 
 import broken_servers
 from hexkv.adapters.lmcache.blackbox import BlackBoxContract
-from hexkv.contracts.promise import Promise
+from hexkv.contracts.kit.promise import Promise
 from hexkv.plugins.__main__ import main
 from lm_servers import SMALL, served
 

@@ -6,8 +6,8 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import Failed, Item, Miss, Stored, StoreUnreachable
 from lm_servers import SMALL, RawHexkv, RawLM, Served, served
 from processes import PATIENCE, held_port, until

@@ -10,12 +10,12 @@ import pytest
 
 from depth import thorough
 from hexkv.adapters.lmserver.server import Server
-from hexkv.adapters.net.connection import Limits
+from hexkv.adapters.net.server.connection import Limits
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.policies.lru import LRU
-from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.index.index import TierIndex
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     Deadline,

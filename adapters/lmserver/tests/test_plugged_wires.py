@@ -8,11 +8,11 @@ import pytest
 
 from hexkv.adapters.lmserver.server import Server
 from hexkv.adapters.lmserver.values import ServedValues
-from hexkv.adapters.net.connection import Limits
-from hexkv.adapters.net.server import listen
-from hexkv.contracts.cases import each
+from hexkv.adapters.net.server.connection import Limits
+from hexkv.adapters.net.server.server import listen
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import ConfigError
 from lm_servers import RawHexkv
 from processes import PATIENCE

@@ -1,8 +1,8 @@
 """One server under several engines."""
 
 from configured import CHUNK, FRAME, NAMESPACE, PATIENT, PROMPT, computed, hit
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 
 
 def engine_on(server):

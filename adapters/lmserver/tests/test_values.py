@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from processes import PATIENCE
 
 BUDGET = 20 * 4096

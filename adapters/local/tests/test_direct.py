@@ -12,10 +12,10 @@ from random import Random
 
 import pytest
 
-from hexkv.adapters.local._direct import aligned, go_direct
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.contracts.cases import each
+from hexkv.adapters.local.files.direct import aligned, go_direct
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import PAGE, PIECE, ConfigError, Corrupt, Failed, Hit, Item, Miss, Stored, TimedOut
 
 A = chunk_key("a")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import (
     ConfigError,
     Corrupt,

@@ -14,8 +14,8 @@ import pytest
 
 from depth import covering
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import (
     PAGE,
     Failed,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.adapters.local._check import repair
-from hexkv.adapters.local._directory import SharedDirectory
-from hexkv.adapters.local._ledger import ENGINES, Books, EngineRow, Ledger
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.local.files.directory import SharedDirectory
+from hexkv.adapters.local.files.ledger import ENGINES, Books, EngineRow, Ledger
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.ports import (
     Failed,

@@ -12,12 +12,13 @@ import pytest
 
 from chunk_files import File, Files
 from folder_contract import FolderContract
-from hexkv.adapters.local import _layout, fs
-from hexkv.adapters.local._sweep import PART, PART_AGE, Sweeper
+from hexkv.adapters.local import fs
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.local.files import layout as _layout
+from hexkv.adapters.local.files.sweep import PART, PART_AGE, Sweeper
 from hexkv.adapters.local.fs import SharedFileStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import (
     ConfigError,
     Failed,

@@ -8,8 +8,8 @@ from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.fsck import run
 from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.algorithms import frame_codec
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.algorithms import frame_codec
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import PAGE, FrameHeader, Item, frame_bytes
 
 A, B, C, D = (chunk_key(name) for name in "abcd")

@@ -9,9 +9,9 @@ import pytest
 
 from hexkv.adapters.local import mapping
 from hexkv.adapters.local.mapping import MmapMemory, MmapRegion
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.contracts.memory import MemoryContract
-from hexkv.plugins.available import available_bytes
+from hexkv.plugins.support.available import available_bytes
 from hexkv.ports import PAGE, PoolExhausted
 
 MIB = 1 << 20

@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 
 from depth import thorough
-from hexkv.adapters.local._layout import chunks_in
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.local.files.layout import chunks_in
 from hexkv.adapters.local.fs import SharedFileStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import ConfigError, HexKVError, Item
 
 MARKER = "hexkv-format.json"

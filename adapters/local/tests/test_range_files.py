@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from hexkv.adapters.local import _ranges
-from hexkv.adapters.local._files import FileIO
-from hexkv.adapters.local._ranges import RangeFiles
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.local.files import ranges as _ranges
+from hexkv.adapters.local.files.files import FileIO
+from hexkv.adapters.local.files.ranges import RangeFiles
 from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.ports import PAGE, Corrupt, Hit, Item, Miss, Stored
 

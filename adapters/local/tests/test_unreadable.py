@@ -10,8 +10,8 @@ from bad_sectors import BadSectors
 
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.fs import SharedFileStore
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.contracts.store._base import write
 from hexkv.ports import Failed, Hit, Miss, StoreUnreachable
 

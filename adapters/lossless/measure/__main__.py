@@ -22,7 +22,7 @@ from hexkv.adapters.hf.trained import trained
 from hexkv.adapters.lossless.rans import Rans
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.kernels.coding.choosing import Choice
-from hexkv.plugins.payload import PlaneSerde
+from hexkv.plugins.support.payload import PlaneSerde
 from hexkv.ports import DType, KVLayout, Serde
 from training import recall
 

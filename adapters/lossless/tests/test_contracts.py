@@ -9,7 +9,7 @@ from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.serde import SerdeContract
 from hexkv.kernels.coding import compiled, plain
 from hexkv.kernels.coding.choosing import Choice
-from hexkv.plugins.payload import PlaneSerde
+from hexkv.plugins.support.payload import PlaneSerde
 
 
 @pytest.mark.thorough

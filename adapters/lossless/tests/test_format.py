@@ -8,7 +8,7 @@ from struct import unpack_from
 import zstandard
 
 from hexkv.adapters.lossless.zstd import ZstdSerde
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import DType, KVLayout
 
 TOKENS = 64

@@ -2,9 +2,9 @@ import pytest
 
 from hexkv.adapters.lossless.plugin import ZstdSettings, hexkv_adapters
 from hexkv.adapters.lossless.zstd import ZstdSerde
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
-from hexkv.plugins.discovery import discover
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import NoSettings, OpenContext
 from hexkv.ports import ConfigError
 

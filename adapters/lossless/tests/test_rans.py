@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from depth import examples
 from hexkv.adapters.lossless.rans import Rans
 from hexkv.adapters.lossless.zstd import ZstdSerde
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.kernels.coding import compiled, in_torch, plain
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.kernels.coding.tables import Tables
-from hexkv.plugins.payload import PlaneSerde
+from hexkv.plugins.support.payload import PlaneSerde
 from hexkv.ports import CorruptFrame, DType, KVLayout, LayerGroup, Plane
 
 TOKENS = 40

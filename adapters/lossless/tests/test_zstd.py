@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.adapters.lossless.zstd import ZstdSerde
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import CorruptFrame, DType, KVLayout, LayerGroup, LayoutMismatch, Plane
 
 SERDE = ZstdSerde()

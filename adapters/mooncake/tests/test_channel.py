@@ -4,12 +4,12 @@ import pytest
 
 from hexkv.adapters.mooncake.channel import EngineMemory, MooncakeChannel
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.peers.channel import Security
+from hexkv.adapters.net.server.connection import Limits
 from hexkv.contracts.channel import ChannelContract
 from hexkv.contracts.channel.apart import Recipe
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 
 SECRET = "0123456789abcdef"

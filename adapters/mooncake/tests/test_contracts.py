@@ -5,13 +5,13 @@ import ctypes
 import pytest
 
 from hexkv.adapters.mooncake._native import library
+from hexkv.contracts.kit.whole import waive
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
 from hexkv.contracts.store._base import StoreCase
-from hexkv.contracts.store._lasting import Reopening
 from hexkv.contracts.store._lifecycle import Lifecycle
-from hexkv.contracts.store._threads import Threads
-from hexkv.contracts.whole import waive
+from hexkv.contracts.store.faulty._lasting import Reopening
+from hexkv.contracts.store.parallel._threads import Threads
 
 
 @pytest.mark.thorough

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 import pytest
 
 from configured import CHUNK, FRAME, LAYOUT, NAMESPACE, PATIENT, PROMPT, computed, hit
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.contracts.waiting import promptly
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.waiting import promptly
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from mooncake_servers import Master, Node
 from processes import PATIENCE, until
 

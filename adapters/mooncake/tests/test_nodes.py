@@ -12,8 +12,8 @@ from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.contracts.store import BehindProxy
 from hexkv.contracts.store._base import StoreCase
-from hexkv.contracts.store._faults import Faults
-from hexkv.contracts.store._late import LateWrites
+from hexkv.contracts.store.faulty._faults import Faults
+from hexkv.contracts.store.faulty._late import LateWrites
 from hexkv.ports import Failed, Hit, StoreUnreachable, TimedOut
 from mooncake_servers import LOOPBACK, Master, Node, soon, until_stored
 from processes import held_port, until

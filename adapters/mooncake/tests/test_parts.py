@@ -14,8 +14,8 @@ from hexkv.adapters.mooncake._rehearsal import Place, _wrong
 from hexkv.adapters.mooncake._staging import Staging
 from hexkv.adapters.mooncake._turns import Turns
 from hexkv.adapters.mooncake.plugin import MooncakeSettings
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     AdapterUnavailable,

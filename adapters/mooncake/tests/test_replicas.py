@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key
-from hexkv.contracts.waiting import promptly
+from hexkv.contracts.kit.waiting import promptly
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreUnreachable
 from mooncake_servers import Master, Node, soon, until_stored
 from processes import PATIENCE, until

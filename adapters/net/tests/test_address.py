@@ -3,7 +3,7 @@
 import pytest
 
 from hexkv.adapters.net.address import Address
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 
 
 @each(

@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from hexkv.adapters.net.admission import Admission
-from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.errors import BadMessage, OutOfTime
+from hexkv.adapters.net.server.admission import Admission
+from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.stream import Stream
 from hexkv.contracts.doubles import ManualClock
 from processes import until

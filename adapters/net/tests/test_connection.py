@@ -2,8 +2,8 @@
 
 import pytest
 
-from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.errors import OutOfTime
+from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.stream import Stream, connect
 from hexkv.contracts.doubles import ManualClock, deadline
 from processes import until

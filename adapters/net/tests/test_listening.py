@@ -9,7 +9,7 @@ from tempfile import mkdtemp
 import pytest
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.listening import Listener
+from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.net.unix import peer_of
 from hexkv.ports import ConfigError
 

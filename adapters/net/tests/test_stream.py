@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime
 from hexkv.adapters.net.stream import Stream, connect
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import deadline
 from hexkv.contracts.faults.proxy import FaultProxy
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, StoreUnreachable
 from processes import PATIENCE, held_port

@@ -3,8 +3,8 @@
 import pytest
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.peers.channel import Security
+from hexkv.adapters.net.server.connection import Limits
 from hexkv.adapters.nixl.channel import NixlChannel
 from hexkv.contracts.channel import ChannelContract
 from hexkv.contracts.channel._base import brief
@@ -14,7 +14,7 @@ from hexkv.contracts.channel.blocks import BlockSink
 from hexkv.contracts.doubles import chunk_key
 from hexkv.contracts.plugin import PluginContract
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Hit, Part, TimedOut
 

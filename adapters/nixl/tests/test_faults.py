@@ -13,7 +13,7 @@ pytest.importorskip("nixl_cu12")
 from configured import PROMPT, built, computed, hit, settle
 from hexkv.adapters.nixl.storage import mover
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.contracts.waiting import promptly
+from hexkv.contracts.kit.waiting import promptly
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, Failed, Hit, Item, Miss, Stored, StoreUnreachable, TimedOut
 from processes import until

@@ -5,11 +5,11 @@ from threading import Event
 import pytest
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.connection import Limits
+from hexkv.adapters.net.server.connection import Limits
 from hexkv.adapters.nixl.channel import NixlChannel
 from hexkv.contracts.channel._base import SIZE, ChannelCase, brief, until
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Hit, TimedOut
 

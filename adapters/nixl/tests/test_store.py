@@ -14,10 +14,10 @@ from hexkv.adapters.nixl.plugin import StorageSettings
 from hexkv.adapters.nixl.storage.objects import HEAD, MAGIC, framed, headed
 from hexkv.adapters.nixl.storage.staging import Staging, Turns
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.store import StoreContract
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.plugins.spec import SettingError
 from hexkv.ports import (
     AdapterUnavailable,

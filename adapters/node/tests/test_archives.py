@@ -6,10 +6,10 @@ import os
 import pytest
 
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import PAGE, DType, KVLayout, Namespace
 from nodes import FRAME, NAMESPACE, Node
 
@@ -115,8 +115,8 @@ def test_damaged_frames_do_not_come_into_a_node(node, hexkv, tmp_path):
 def test_only_the_nodes_own_user_and_root_may_list_what_others_stored(
     node, hexkv, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("hexkv.adapters.node.server.os.geteuid", lambda: os.getuid() + 1)
-    monkeypatch.setattr("hexkv.adapters.node.server.Allowed.lets_in", lambda *_: True)
+    monkeypatch.setattr("hexkv.adapters.node.server.server.os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr("hexkv.adapters.node.server.server.Allowed.lets_in", lambda *_: True)
     monkeypatch.setattr("hexkv.adapters.net.stream.peer_of", lambda _: (1, os.getuid() + 2, 1))
     code, _, err = hexkv("export", tmp_path / "archive", over(node))
     assert code == 2

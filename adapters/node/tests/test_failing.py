@@ -8,10 +8,10 @@ from threading import Event
 
 import pytest
 
-from hexkv.adapters.node.verbs import VERBS
+from hexkv.adapters.node.server.verbs import VERBS
 from hexkv.adapters.node.wire import Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, content, put, soon, specs
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, Reason
 from nodes import FRAME, Node, NodeProcess
@@ -161,7 +161,7 @@ def test_a_stopped_node_costs_one_deadline_and_a_killed_one_is_found_again(tmp_p
 
 CLIENT = """
 import random, sys
-from hexkv.adapters.node.client import NodeClient
+from hexkv.adapters.node.client.client import NodeClient
 from hexkv.contracts.chunk_cache._base import content, soon, specs
 from hexkv.plugins.clock import SystemClock
 from pathlib import Path

@@ -6,7 +6,7 @@ import pytest
 import stepping
 from stepping import TOKENS, kv
 
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.ports import Namespace, frame_bytes
 from nodes import Node
 from processes import until

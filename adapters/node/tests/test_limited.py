@@ -6,11 +6,11 @@ from threading import Event
 
 import pytest
 
-from hexkv.adapters.node.taking import Predecessor
-from hexkv.adapters.node.verbs import TOLD, VERBS
+from hexkv.adapters.node.server.taking import Predecessor
+from hexkv.adapters.node.server.verbs import TOLD, VERBS
 from hexkv.adapters.node.wire import Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, SIZE, TOKENS, content, now, put, soon, specs
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.tiers.hold import TieredHold
 from nodes import FRAME, Node
 from processes import until

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.listening import Listener
+from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.node import wire
-from hexkv.adapters.node.limits import Limits
-from hexkv.adapters.node.server import Allowed
-from hexkv.adapters.node.verbs import VERBS
+from hexkv.adapters.node.server.limits import Limits
+from hexkv.adapters.node.server.server import Allowed
+from hexkv.adapters.node.server.verbs import VERBS
 from hexkv.adapters.node.wire import Malformed, Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, SIZE, TOKENS, content, now, put, soon, specs
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.tiers import reading
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.core.tiers.read import reading
 from hexkv.ports import (
     MAGIC,
     PAGE,

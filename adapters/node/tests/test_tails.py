@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from depth import examples
 from families import CHUNK, ends, families, longest
 from hexkv.contracts.chunk_cache._base import LAYOUT
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from nodes import Node
 from processes import until
 

@@ -10,13 +10,14 @@ from threading import Event
 
 import pytest
 
-from hexkv.adapters.node import giving, taking, wire
-from hexkv.adapters.node.handover import END, TAKE, unpack
-from hexkv.adapters.node.taking import Predecessor
-from hexkv.adapters.node.verbs import VERBS
+from hexkv.adapters.node import wire
+from hexkv.adapters.node.server import giving, taking
+from hexkv.adapters.node.server.handover import END, TAKE, unpack
+from hexkv.adapters.node.server.taking import Predecessor
+from hexkv.adapters.node.server.verbs import VERBS
 from hexkv.adapters.node.wire import Verb
-from hexkv.contracts.cases import each
 from hexkv.contracts.chunk_cache._base import SIZE, content, now, put, soon, specs
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import ConfigError, EngineClosed
 from nodes import FRAME, Node, NodeProcess
 from processes import until

@@ -13,8 +13,8 @@ from configured import CHUNK, FRAME, LAYOUT, NAMESPACE, PROMPT, built, computed
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.observe.publisher import Publisher, Source
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import ConfigError, Namespace
 from processes import PATIENCE, held_port, until
 from routers import Router, said

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.adapters.node.telling import pack_named, read_named
+from hexkv.adapters.node.client.telling import pack_named, read_named
 from hexkv.adapters.node.wire import Malformed
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import ChunkHasher
-from hexkv.plugins.observing import CheckedPrompts
+from hexkv.plugins.composition.observing import CheckedPrompts
 from hexkv.ports import ConfigError
 from nodes import NAMESPACE, NodeProcess
 from processes import held_port, until

@@ -19,9 +19,9 @@ from hexkv.adapters.observe.http import HealthServer
 from hexkv.adapters.observe.openmetrics import wants_openmetrics
 from hexkv.contracts.faults import FaultyStore, Scripted
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.plugins.observing import ObservedCache
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.composition.observing import ObservedCache
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import ConfigError
 from processes import PATIENCE, held_port
 from rigging import rigging, tier

@@ -11,7 +11,7 @@ from hexkv.adapters.observe.observer import ServerObserver
 from hexkv.adapters.observe.settings import ServerSettings
 from hexkv.adapters.observe.spans import CallQueue, Parent
 from hexkv.api import traced
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import ConfigError, EndedCall, Lookup
 from nodes import Node

@@ -6,7 +6,7 @@ import pytest
 
 from hexkv.adapters.obstore.plugin import hexkv_adapters
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.settings import parse_settings
+from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
 from s3_double import BUCKET
 from s3_servers import Double

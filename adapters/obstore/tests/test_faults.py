@@ -8,8 +8,8 @@ import pytest
 from fixed_replies import FixedReplies
 from fixed_replies import s3_answer as answer
 from folder_contract import FolderContract
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     Deadline,

@@ -8,7 +8,7 @@ import pytest
 from hexkv.adapters.obstore.places import Place
 from hexkv.adapters.obstore.plugin import hexkv_adapters
 from hexkv.contracts.doubles import chunk_key, deadline
-from hexkv.plugins.settings import parse_settings
+from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.spec import SettingError
 from hexkv.ports import ConfigError, Hit, Item, Miss, Stored, StoreError, TimedOut
 from s3_servers import Double

@@ -7,7 +7,7 @@ import pytest
 from hexkv.adapters.redis import _routes
 from hexkv.adapters.redis.plugin import hexkv_adapters
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.settings import parse_settings
+from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
 from redis_servers import Keys, RedisServer
 

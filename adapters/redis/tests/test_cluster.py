@@ -5,8 +5,8 @@ from redis.crc import key_slot
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.redis._routes import slots_of
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreError, StoreUnreachable, namespace_of
 from processes import held_port
 from redis_servers import SHARES, Keys, cluster, until_it_serves

@@ -10,12 +10,12 @@ from hexkv.adapters.redis._bulks import bulks
 from hexkv.adapters.redis._scripts import ENTRIES
 from hexkv.adapters.redis._wire import ErrorReply, Wire
 from hexkv.adapters.redis.plugin import hexkv_adapters
-from hexkv.contracts.cases import case
 from hexkv.contracts.directory import DirectoryContract
 from hexkv.contracts.directory._base import NODES, batches, holders, life, some, soon
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.faults.proxy import FaultProxy
-from hexkv.plugins.settings import parse_settings
+from hexkv.contracts.kit.cases import case
+from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Report, StoreUnreachable
 from redis_servers import RedisServer, cluster

@@ -8,7 +8,7 @@ import pytest
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.redis.address import Location
 from hexkv.adapters.redis.plugin import RedisSettings
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 
 
 @each(

@@ -11,8 +11,8 @@ from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.redis._commands import Ask, Get, Set
 from hexkv.adapters.redis._wire import ErrorReply, Wire
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     Deadline,

@@ -9,7 +9,7 @@ import pytest
 
 from ceph_servers import BreakableCeph, Ceph
 from hexkv.contracts.faults.proxy import FaultProxy
-from hexkv.contracts.whole import waive
+from hexkv.contracts.kit.whole import waive
 from hexkv.ports import StoreUnreachable
 from s3_contract import S3Contract
 

@@ -7,7 +7,7 @@ import pytest
 import rigging
 from depth import thorough
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules

@@ -7,9 +7,9 @@ import pytest
 
 from hexkv.adapters.s3.address import Endpoint, Location
 from hexkv.adapters.s3.plugin import S3Settings, hexkv_adapters
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import chunk_key
-from hexkv.plugins.settings import parse_settings
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.ports import ConfigError
 
 MIB = 1 << 20

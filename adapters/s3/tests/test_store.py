@@ -13,7 +13,7 @@ from hexkv.adapters.s3._signing import Credentials
 from hexkv.adapters.s3.plugin import S3Settings, hexkv_adapters
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.secret import Secret
+from hexkv.plugins.configuration.secret import Secret
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import (
     AdapterUnavailable,

@@ -12,7 +12,7 @@ from depth import examples
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.s3._wire import Wire
-from hexkv.contracts.cases import each
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, StoreUnreachable
 

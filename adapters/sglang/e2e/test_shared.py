@@ -7,8 +7,8 @@ import pytest
 
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from processes import until
 from sglang_engines import PAGE, PAGES, PATIENT, TOKENS, behind, frames, prompt
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from hexkv.adapters.sglang import arguments
+from hexkv.adapters.sglang.identity import arguments
 
 
 @dataclass

@@ -4,8 +4,8 @@ from threading import Event, Thread
 
 import pytest
 
-from hexkv.adapters.sglang.aside import Aside
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.adapters.sglang.pages.aside import Aside
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.ports import DType, InvalidRequest, KVLayout, Span
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8)

@@ -3,8 +3,8 @@
 import pytest
 
 from hexkv.adapters.sglang.configuration import RawConfig
-from hexkv.contracts.cases import each
-from hexkv.plugins.discovery import discover
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import ConfigError
 
 SGLANGS = {

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hexkv.adapters.sglang.configuration import RawConfig
-from hexkv.plugins.checking import check
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.composition.checking import check
+from hexkv.plugins.discovery.discovery import discover
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "sglang"

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.adapters.sglang.page_store import PageStore, digest_of_name
-from hexkv.adapters.sglang.pools import memory_of, window_on
+from hexkv.adapters.sglang.pages.page_store import PageStore, digest_of_name
+from hexkv.adapters.sglang.pages.pools import memory_of, window_on
 from hexkv.contracts.chunk_cache.double import HeapChunkCache, HeapHold
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.plugins.schema import Calls
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.configuration.schema import Calls
 from hexkv.ports import Deadline, DType, KeySpace, KVLayout, Namespace
 
 PAGE = 4

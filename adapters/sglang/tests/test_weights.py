@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from hexkv.adapters.sglang import files as known
-from hexkv.adapters.sglang import weights
-from hexkv.adapters.sglang.files import Files
-from hexkv.adapters.sglang.updates import CHANGED, Changes
-from hexkv.adapters.sglang.weights import REPLACED, Weights
-from hexkv.contracts.cases import each
-from hexkv.plugins.weights import digest_of
+from hexkv.adapters.sglang.identity import files as known
+from hexkv.adapters.sglang.identity import weights
+from hexkv.adapters.sglang.identity.files import Files
+from hexkv.adapters.sglang.identity.updates import CHANGED, Changes
+from hexkv.adapters.sglang.identity.weights import REPLACED, Weights
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.support.weights import digest_of
 from hexkv.ports import ConfigError
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from hexkv.adapters.sglang.devices import DevicePages, PageCopies
-from hexkv.adapters.sglang.pools import memory_of, window_on
+from hexkv.adapters.sglang.pages.devices import DevicePages, PageCopies
+from hexkv.adapters.sglang.pages.pools import memory_of, window_on
 from hexkv.contracts.device import DeviceContract
 from hexkv.kernels.dtypes import bits, torch_dtype
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch

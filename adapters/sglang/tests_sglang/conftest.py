@@ -32,8 +32,8 @@ if find_spec("sglang"):
 @pytest.fixture(autouse=True)
 def changed(monkeypatch):
     """A process that saw its model loaded, and in which no weights have changed yet."""
-    from hexkv.adapters.sglang.files import FILES
-    from hexkv.adapters.sglang.updates import CHANGED, Changes
+    from hexkv.adapters.sglang.identity.files import FILES
+    from hexkv.adapters.sglang.identity.updates import CHANGED, Changes
 
     monkeypatch.setattr(FILES, "loaded", True)
     for name in ("seen", "flushed", "unsettled", "vouched"):
@@ -44,6 +44,6 @@ def changed(monkeypatch):
 @pytest.fixture
 def unloaded(changed, monkeypatch):
     """A process in which no server has looked at files."""
-    from hexkv.adapters.sglang.files import FILES
+    from hexkv.adapters.sglang.identity.files import FILES
 
     monkeypatch.setattr(FILES, "loaded", False)

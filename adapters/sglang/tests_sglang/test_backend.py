@@ -11,7 +11,7 @@ from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTr
 
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.sglang.hicache import HexKVStorage
-from hexkv.adapters.sglang.identity import Rank
+from hexkv.adapters.sglang.identity.identity import Rank
 from hexkv.ports import ConfigError, StoreError
 from processes import until
 from sglang_pools import (

@@ -9,16 +9,16 @@ from types import SimpleNamespace
 import pytest
 
 from hexkv.adapters.sglang.configuration import RawConfig
-from hexkv.adapters.sglang.identity import Rank as SGLangRank
-from hexkv.adapters.sglang.identity import namespace_of as of_sglang
-from hexkv.adapters.vllm.configuration import configure
-from hexkv.adapters.vllm.identity import Rank as VLLMRank
-from hexkv.adapters.vllm.identity import namespace_of as of_vllm
+from hexkv.adapters.sglang.identity.identity import Rank as SGLangRank
+from hexkv.adapters.sglang.identity.identity import namespace_of as of_sglang
+from hexkv.adapters.vllm.configuration.configuration import configure
+from hexkv.adapters.vllm.configuration.identity import Rank as VLLMRank
+from hexkv.adapters.vllm.configuration.identity import namespace_of as of_vllm
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.serving import Scopes
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.discovery import discover
+from hexkv.adapters.vllm.worker.serving import Scopes
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import DType, KVLayout
 
 pytestmark = pytest.mark.usefixtures("unloaded")

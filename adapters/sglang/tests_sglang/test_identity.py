@@ -8,13 +8,13 @@ import pytest
 from sglang.srt.lora.lora_registry import LoRARef
 from sglang.srt.server_args import ServerArgs
 
-from hexkv.adapters.sglang import arguments
 from hexkv.adapters.sglang.configuration import RawConfig
-from hexkv.adapters.sglang.identity import Rank, namespace_of
-from hexkv.adapters.sglang.lora import CONTENTS
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.identity import identify
-from hexkv.plugins.weights import digest_of
+from hexkv.adapters.sglang.identity import arguments
+from hexkv.adapters.sglang.identity.identity import Rank, namespace_of
+from hexkv.adapters.sglang.identity.lora import CONTENTS
+from hexkv.plugins.composition.identity import identify
+from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.support.weights import digest_of
 from hexkv.ports import ConfigError, DType, KVLayout
 
 pytestmark = pytest.mark.usefixtures("unloaded")

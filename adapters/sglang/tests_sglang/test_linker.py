@@ -11,10 +11,10 @@ from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.sglang.devices import PageCopies
 from hexkv.adapters.sglang.hicache import HexKVStorage
+from hexkv.adapters.sglang.identity.updates import CHANGED
 from hexkv.adapters.sglang.linker import HexKVLinker
-from hexkv.adapters.sglang.updates import CHANGED
+from hexkv.adapters.sglang.pages.devices import PageCopies
 from hexkv.kernels.paged import PagedKV
 from hexkv.ports import ConfigError, Finished
 from processes import until

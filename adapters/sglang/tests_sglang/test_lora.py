@@ -14,7 +14,7 @@ from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from hexkv.adapters.sglang import hooks
-from hexkv.adapters.sglang.lora import CONTENTS, Contents, name_by_content
+from hexkv.adapters.sglang.identity.lora import CONTENTS, Contents, name_by_content
 
 
 @pytest.fixture

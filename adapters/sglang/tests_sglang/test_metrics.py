@@ -9,9 +9,9 @@ import sys, time
 from types import SimpleNamespace
 from prometheus_client import CollectorRegistry, multiprocess
 from hexkv.adapters.sglang.metrics import publish, show_off, telemetry
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import DType, KVLayout, Namespace
 
 layout = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=8)

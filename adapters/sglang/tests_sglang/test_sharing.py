@@ -4,9 +4,9 @@ import pytest
 import torch
 from sglang.srt.mem_cache.utils import get_hash_str
 
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import DType, KVLayout, Namespace
 from sglang_pools import (
     HEADS,

@@ -14,7 +14,7 @@ from sglang.srt.utils.weight_checker import WeightChecker
 
 from hexkv.adapters.sglang import hooks
 from hexkv.adapters.sglang.hicache import HexKVStorage
-from hexkv.adapters.sglang.updates import CHANGED, CHANGES
+from hexkv.adapters.sglang.identity.updates import CHANGED, CHANGES
 from hexkv.ports import ConfigError
 from sglang_pools import backend, config, extra, host_pool, names, slots
 
@@ -217,7 +217,7 @@ def test_weights_that_gave_their_memory_back_count_as_changed_unless_a_copy_is_k
     saver = _TorchMemorySaverAdapterReal()
     saver.pause("kv_cache")
     assert CHANGED.seen == 0
-    monkeypatch.setattr("hexkv.adapters.sglang.identity.server_arguments", lambda: kept)
+    monkeypatch.setattr("hexkv.adapters.sglang.identity.identity.server_arguments", lambda: kept)
     saver.pause("weights")
     assert CHANGED.seen == 0
     kept.enable_weights_cpu_backup = False

@@ -2,13 +2,13 @@
 
 import pytest
 
-from hexkv.adapters.net.connection import Limits
+from hexkv.adapters.net.server.connection import Limits
 from hexkv.adapters.shm.channel import ShmChannel
 from hexkv.contracts.channel import ChannelContract
 from hexkv.contracts.channel.apart import Recipe
 from hexkv.contracts.plugin import PluginContract
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 
 SECRET = "0123456789abcdef"

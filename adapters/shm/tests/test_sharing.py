@@ -10,7 +10,6 @@ from threading import Thread
 
 import pytest
 
-from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.errors import ConnectionBroken
 from hexkv.adapters.net.handshake import NONCE_BYTES, admit
 from hexkv.adapters.net.messages import HEAD_BYTES
@@ -26,16 +25,17 @@ from hexkv.adapters.net.peers.wire import (
     Kind,
     Status,
 )
+from hexkv.adapters.net.server.connection import Limits
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.net.unix import SEALS
 from hexkv.adapters.shm.channel import ShmChannel
 from hexkv.adapters.shm.memory import SharedMemory
-from hexkv.contracts.cases import each
 from hexkv.contracts.channel._base import End, past, until
 from hexkv.contracts.channel.blocks import Blocks, BlockSink, frame_of
 from hexkv.contracts.doubles import chunk_key
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import PAGE, Corrupt, Deadline, Failed, Hit, Part, Peer, Stored, TimedOut
 

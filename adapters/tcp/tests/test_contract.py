@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.connection import Limits
+from hexkv.adapters.net.server.connection import Limits
 from hexkv.adapters.tcp.channel import Security, TcpChannel
 from hexkv.contracts.channel import ChannelContract
 from hexkv.contracts.channel._base import SIZE, soon

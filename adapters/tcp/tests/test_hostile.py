@@ -22,12 +22,12 @@ from hexkv.adapters.net.peers.wire import (
 )
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.tcp.channel import TcpChannel
-from hexkv.contracts.cases import each
 from hexkv.contracts.channel.blocks import Blocks, BlockSink, frame_of
 from hexkv.contracts.channel.source import HeldFrames
 from hexkv.contracts.doubles import chunk_key
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import PAGE, ConfigError, Corrupt, Deadline, Failed, Hit, Part, Peer
 

@@ -6,9 +6,9 @@ from threading import Event, Thread
 import pytest
 import torch
 
-from hexkv.adapters.vllm import worker_connector
+from hexkv.adapters.vllm.configuration.windows import LayerShape, pages_of
 from hexkv.adapters.vllm.messages import Step
-from hexkv.adapters.vllm.windows import LayerShape, pages_of
+from hexkv.adapters.vllm.worker import worker_connector
 from hexkv.ports import EngineBusy
 from vllm_rank import ALL, BLOCK, BLOCKS, HEADS, MINE, NAMES, OTHER, WIDTH, Rank, load, save, store
 

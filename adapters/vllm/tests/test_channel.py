@@ -10,9 +10,14 @@ from functools import partial
 import pytest
 import zmq
 
-from hexkv.adapters.vllm import channel
-from hexkv.adapters.vllm.channel import ChannelClient, ChannelServer, meeting_place, socket_path
-from hexkv.adapters.vllm.in_process import Near
+from hexkv.adapters.vllm.lookup import channel
+from hexkv.adapters.vllm.lookup.channel import (
+    ChannelClient,
+    ChannelServer,
+    meeting_place,
+    socket_path,
+)
+from hexkv.adapters.vllm.lookup.in_process import Near
 
 SECONDS = 60.0
 """After which what should have happened long ago counts as lost."""

@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depth import thorough
-from hexkv.adapters.vllm import collective
-from hexkv.adapters.vllm.collective import GlooCollective, MeetingPlace
+from hexkv.adapters.vllm.configuration.windows import LayerShape, pages_of
 from hexkv.adapters.vllm.messages import Load, Save, Scope, Step
-from hexkv.adapters.vllm.metrics import LOADED_TOKENS
-from hexkv.adapters.vllm.serving import LookupServer, Scopes
-from hexkv.adapters.vllm.together import LoadsTogether
-from hexkv.adapters.vllm.windows import LayerShape, pages_of
-from hexkv.adapters.vllm.worker_connector import WorkerConnector
+from hexkv.adapters.vllm.metrics.metrics import LOADED_TOKENS
+from hexkv.adapters.vllm.worker import collective
+from hexkv.adapters.vllm.worker.collective import GlooCollective, MeetingPlace
+from hexkv.adapters.vllm.worker.serving import LookupServer, Scopes
+from hexkv.adapters.vllm.worker.together import LoadsTogether
+from hexkv.adapters.vllm.worker.worker_connector import WorkerConnector
 from hexkv.contracts.collective import CollectiveContract, at_once, closed
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load as configure
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load as configure
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Deadline, DType, KVLayout, Namespace, Retrieved, Span
 from mutants.collectives import Circle, LocalMember

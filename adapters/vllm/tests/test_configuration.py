@@ -2,10 +2,10 @@
 
 import pytest
 
-from hexkv.adapters.vllm.configuration import configure, configure_offloading, verify
+from hexkv.adapters.vllm.configuration.configuration import configure, configure_offloading, verify
 from hexkv.adapters.vllm.plugin import hexkv_adapters
-from hexkv.contracts.cases import each
-from hexkv.plugins.discovery import discover
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import ConfigError
 
 

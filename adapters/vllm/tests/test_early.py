@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hexkv.adapters.vllm import early
-from hexkv.contracts.cases import each
+from hexkv.adapters.vllm.configuration import early
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import ConfigError
 
 HUGE = {"pool": {"bytes": "1000000GiB"}}

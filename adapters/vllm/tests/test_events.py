@@ -1,6 +1,6 @@
 """A ledger says what was stored and what went, of chunks that it was told to expect."""
 
-from hexkv.adapters.vllm.events import BlockInfo, Ledger
+from hexkv.adapters.vllm.metrics.events import BlockInfo, Ledger
 from hexkv.ports import CacheEvent, Change
 
 CHUNK = BlockInfo((b"h1", b"h2"), None, (1, 2, 3, 4), 2, "")

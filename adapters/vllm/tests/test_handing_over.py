@@ -2,8 +2,8 @@
 
 from array import array
 
-from hexkv.adapters.vllm.requests import PAD
-from hexkv.contracts.cases import each
+from hexkv.adapters.vllm.scheduler.requests import PAD
+from hexkv.contracts.kit.cases import each
 from vllm_plans import BLOCK, Clock, Rank, arrive, blocks, half, request, step
 
 

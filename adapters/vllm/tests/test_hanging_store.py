@@ -5,17 +5,22 @@ from threading import Event
 from types import SimpleNamespace
 
 from dict_store import DictStore
-from hexkv.adapters.vllm.channel import ChannelClient, ChannelServer, meeting_place, socket_path
-from hexkv.adapters.vllm.configuration import configure
+from hexkv.adapters.vllm.configuration.configuration import configure
+from hexkv.adapters.vllm.lookup.channel import (
+    ChannelClient,
+    ChannelServer,
+    meeting_place,
+    socket_path,
+)
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.requests import Allowed, Scheduled, Shape
-from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
-from hexkv.adapters.vllm.serving import LookupServer, Scopes
+from hexkv.adapters.vllm.scheduler.requests import Allowed, Scheduled, Shape
+from hexkv.adapters.vllm.scheduler.scheduler_connector import SchedulerConnector
+from hexkv.adapters.vllm.worker.serving import LookupServer, Scopes
 from hexkv.contracts.doubles import ManualClock
 from hexkv.kernels.blocks import opaque_layout
-from hexkv.plugins.compose import build
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.registry import Origin
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.registry import Origin
 from hexkv.plugins.spec import CONTRACT, AdapterSpec
 from hexkv.ports import Namespace
 from processes import PATIENCE, until

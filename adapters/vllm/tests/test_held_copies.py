@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from held_ranks import BLOCKS, SIZES, SLOT, Keyed, Rank, engine
-from hexkv.adapters.vllm.held import COPYING
+from hexkv.adapters.vllm.worker.held import COPYING
 from hexkv.contracts.doubles import ManualClock
 from hexkv.ports import PAGE, frame_bytes
 from late_blocks import late_copies

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.adapters.vllm.identity import (
+from hexkv.adapters.vllm.configuration.identity import (
     Rank,
     counts_inputs,
     namespace_of,
@@ -16,12 +16,12 @@ from hexkv.adapters.vllm.identity import (
     weights_at,
     weights_of,
 )
-from hexkv.adapters.vllm.inspection import refuse, replicas_of
+from hexkv.adapters.vllm.configuration.inspection import refuse, replicas_of
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.serving import Scopes, joined
-from hexkv.contracts.cases import each
-from hexkv.plugins.config import load
-from hexkv.plugins.identity import identify
+from hexkv.adapters.vllm.worker.serving import Scopes, joined
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.composition.identity import identify
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import ConfigError, DType, KVLayout, LayoutMismatch, Namespace, ParallelSlice
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8)

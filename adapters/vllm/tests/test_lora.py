@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hexkv.adapters.vllm.lora import Adapters, digest_of_adapter, watch
+from hexkv.adapters.vllm.configuration.lora import Adapters, digest_of_adapter, watch
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.serving import Scopes
+from hexkv.adapters.vllm.worker.serving import Scopes
 from hexkv.ports import DType, KVLayout, Namespace
 
 BASE = Namespace("m", KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8))

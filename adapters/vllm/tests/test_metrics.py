@@ -1,9 +1,9 @@
 """What a rank reports to vLLM: totals by labels, of which a lost report loses nothing."""
 
 from hexkv.adapters.vllm.messages import Missed, Scope
-from hexkv.adapters.vllm.metrics import EngineReport, values_of
-from hexkv.adapters.vllm.requests import Found, Tracked
-from hexkv.plugins.telemetry import Totals
+from hexkv.adapters.vllm.metrics.metrics import EngineReport, values_of
+from hexkv.adapters.vllm.scheduler.requests import Found, Tracked
+from hexkv.plugins.observing.telemetry import Totals
 from hexkv.ports import CounterName, Health, Reason, TierHealth
 
 

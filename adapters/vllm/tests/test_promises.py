@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hexkv.adapters.vllm.promises import Promises
+from hexkv.adapters.vllm.scheduler.promises import Promises
 
 
 class Rank:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.adapters.vllm.configuration.settings import ConnectorSettings
 from hexkv.adapters.vllm.messages import Kept
-from hexkv.adapters.vllm.reading import RequestParams
-from hexkv.adapters.vllm.requests import Allowed
-from hexkv.adapters.vllm.settings import ConnectorSettings
+from hexkv.adapters.vllm.scheduler.reading import RequestParams
+from hexkv.adapters.vllm.scheduler.requests import Allowed
 
 BOTH = SimpleNamespace(is_kv_consumer=True, is_kv_producer=True)
 HOLD = "0f" * 16

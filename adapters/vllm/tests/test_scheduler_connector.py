@@ -2,12 +2,12 @@
 
 from array import array
 
+from hexkv.adapters.vllm.configuration.settings import ConnectorSettings
+from hexkv.adapters.vllm.configuration.weights import Weights
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.requests import Allowed, Scheduled, Shape
-from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
-from hexkv.adapters.vllm.settings import ConnectorSettings
-from hexkv.adapters.vllm.weights import Weights
-from hexkv.contracts.cases import each
+from hexkv.adapters.vllm.scheduler.requests import Allowed, Scheduled, Shape
+from hexkv.adapters.vllm.scheduler.scheduler_connector import SchedulerConnector
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import Reason
 from vllm_plans import BLOCK, CHUNK, Clock, Rank, arrive, blocks, half, request, step
 
@@ -360,7 +360,9 @@ def test_requests_of_other_weights_are_not_looked_for_or_handed_over():
 
 
 def test_the_cache_goes_on_only_if_nothing_was_computed_with_other_weights(monkeypatch):
-    monkeypatch.setattr("hexkv.adapters.vllm.weights.weights_at", lambda config, place: "first")
+    monkeypatch.setattr(
+        "hexkv.adapters.vllm.configuration.weights.weights_at", lambda config, place: "first"
+    )
     for computes in (False, True):
         weights, rank = Weights(lambda: "first"), Rank(hit=64)
         plan = half(rank, weights=weights)

@@ -12,16 +12,16 @@ from attention_toy import BLOCK, VOCABULARY, AttentionToy, PagedRank
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.adapters.vllm import sharded
-from hexkv.adapters.vllm import shards as cutting
-from hexkv.adapters.vllm.identity import Rank
-from hexkv.adapters.vllm.inspection import Memory
-from hexkv.adapters.vllm.settings import ConnectorSettings, ShardSettings
-from hexkv.adapters.vllm.sharded import ShardedCache, ShardedPages, slices_of
-from hexkv.adapters.vllm.shards import narrowed, own_partition, shards_of
-from hexkv.adapters.vllm.windows import LayerShape
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.adapters.vllm.configuration import shards as cutting
+from hexkv.adapters.vllm.configuration.identity import Rank
+from hexkv.adapters.vllm.configuration.inspection import Memory
+from hexkv.adapters.vllm.configuration.settings import ConnectorSettings, ShardSettings
+from hexkv.adapters.vllm.configuration.shards import narrowed, own_partition, shards_of
+from hexkv.adapters.vllm.configuration.windows import LayerShape
+from hexkv.adapters.vllm.worker import sharded
+from hexkv.adapters.vllm.worker.sharded import ShardedCache, ShardedPages, slices_of
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import ConfigError, Namespace
 
 CHUNK = 2 * BLOCK

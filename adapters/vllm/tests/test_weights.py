@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.adapters.vllm import weights as module
-from hexkv.adapters.vllm.weights import CHANGING, KEEPING, Weights, fingerprint, watch
-from hexkv.contracts.cases import each
+from hexkv.adapters.vllm.configuration import weights as module
+from hexkv.adapters.vllm.configuration.weights import CHANGING, KEEPING, Weights, fingerprint, watch
+from hexkv.contracts.kit.cases import each
 
 FIRST = "weights-first"
 

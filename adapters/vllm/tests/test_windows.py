@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from hexkv.adapters.vllm.windows import BlockPages, LayerShape, TokenPages, pages_of
-from hexkv.contracts.cases import each
+from hexkv.adapters.vllm.configuration.windows import BlockPages, LayerShape, TokenPages, pages_of
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import DType, KVLayout, LayoutMismatch, Span
 
 BLOCKS, HEADS, TOKENS, WIDTH = 6, 2, 8, 4

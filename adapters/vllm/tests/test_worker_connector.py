@@ -8,11 +8,11 @@ from threading import Event
 import pytest
 import torch
 
-from hexkv.adapters.vllm import worker_connector
-from hexkv.adapters.vllm.events import Ledger
 from hexkv.adapters.vllm.messages import Save, Scope, Step
-from hexkv.adapters.vllm.metrics import FAILED_TOKENS, LOADED_TOKENS, STORED_TOKENS
-from hexkv.contracts.cases import each
+from hexkv.adapters.vllm.metrics.events import Ledger
+from hexkv.adapters.vllm.metrics.metrics import FAILED_TOKENS, LOADED_TOKENS, STORED_TOKENS
+from hexkv.adapters.vllm.worker import worker_connector
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import Cleared, InvalidRequest, traceparent
 from vllm_rank import (
     ALL,

@@ -19,12 +19,12 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from hexkv.adapters.vllm import assembly
+from hexkv.adapters.vllm.configuration.inspection import describe
 from hexkv.adapters.vllm.connector import HexKVConnector, KVConnectorRole, PlannedStep, WorkerReport
-from hexkv.adapters.vllm.inspection import describe
 from hexkv.adapters.vllm.messages import Step
-from hexkv.adapters.vllm.metrics import Tally
+from hexkv.adapters.vllm.metrics.metrics import Tally
+from hexkv.adapters.vllm.metrics.stats import HexKVStats
 from hexkv.adapters.vllm.plugin import register
-from hexkv.adapters.vllm.stats import HexKVStats
 from hexkv.ports import ConfigError, LayoutMismatch
 from vllm_toy import BLOCK, HEADS, NAMES, TRANSFER, WIDTH, Toy, alone, configuration
 

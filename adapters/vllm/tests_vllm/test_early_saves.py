@@ -7,9 +7,9 @@ from threading import Event, Thread
 import pytest
 from vllm_ranks import LAYERS, RankedToy, Ranks, name_of
 
-from hexkv.adapters.vllm import sharded
-from hexkv.adapters.vllm.early_saves import EarlySaves
-from hexkv.adapters.vllm.sharded import ShardedCache
+from hexkv.adapters.vllm.worker import sharded
+from hexkv.adapters.vllm.worker.early_saves import EarlySaves
+from hexkv.adapters.vllm.worker.sharded import ShardedCache
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import MEMORY, Node
 from processes import until

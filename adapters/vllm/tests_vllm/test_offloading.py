@@ -7,7 +7,7 @@ from vllm.config import LoRAConfig
 from vllm.v1.kv_offload.base import LookupResult
 from vllm.v1.request import RequestStatus
 
-from hexkv.adapters.vllm.held import COPYING
+from hexkv.adapters.vllm.worker.held import COPYING
 from hexkv.ports import ConfigError
 from late_blocks import late_copies
 from processes import until
@@ -250,7 +250,7 @@ def test_nothing_is_found_before_every_rank_knows_of_a_reset(toy, monkeypatch):
     toy.add("cold", prompt(1, 100))
     run(toy)
     with monkeypatch.context() as patched:
-        patched.setattr("hexkv.adapters.vllm.held.cleared", broken)
+        patched.setattr("hexkv.adapters.vllm.worker.held.cleared", broken)
         toy.scheduler.reset_prefix_cache(reset_connector=True)
     toy.add("again", prompt(1, 100))
     run(toy)

@@ -6,7 +6,14 @@ import typing
 import pytest
 from vllm.config import VllmConfig
 
-from hexkv.adapters.vllm.options import BY_OTHERS, NAMED, SECTIONS, UNRELATED, decided, options_of
+from hexkv.adapters.vllm.configuration.options import (
+    BY_OTHERS,
+    NAMED,
+    SECTIONS,
+    UNRELATED,
+    decided,
+    options_of,
+)
 from vllm_toy import configuration
 
 

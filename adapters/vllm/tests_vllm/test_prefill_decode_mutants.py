@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import pytest
 
-from hexkv.adapters.vllm.requests import PAD, Tracked
-from hexkv.adapters.vllm.saving import Saving
-from hexkv.adapters.vllm.worker_connector import WorkerConnector
-from hexkv.plugins.pushing import Pushing
+from hexkv.adapters.vllm.scheduler.requests import PAD, Tracked
+from hexkv.adapters.vllm.worker.saving import Saving
+from hexkv.adapters.vllm.worker.worker_connector import WorkerConnector
+from hexkv.plugins.composition.pushing import Pushing
 from nodes import Node
 from pushing import DECODE, nodes
 from vllm_toy import Toy, alone

@@ -7,8 +7,8 @@ from threading import Event
 import pytest
 from vllm_ranks import RankedToy, Ranks
 
-from hexkv.adapters.vllm import sharded
-from hexkv.adapters.vllm.shards import narrowed
+from hexkv.adapters.vllm.configuration.shards import narrowed
+from hexkv.adapters.vllm.worker import sharded
 from hexkv.contracts.chunk_cache._base import soon
 from hexkv.ports import ConfigError
 from nodes import Node

@@ -9,7 +9,7 @@ import pytest
 import vllm
 
 from depth import thorough
-from hexkv.adapters.vllm.weights import ARGUMENTS, CHANGING, KEEPING
+from hexkv.adapters.vllm.configuration.weights import ARGUMENTS, CHANGING, KEEPING
 from processes import until
 from vllm_engines import PATIENT
 from vllm_offloaded import Offloaded

@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 
 from hexkv.contracts.doubles import chunk_key
-from hexkv.contracts.promise import not_offered, promise
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.promise import not_offered, promise
+from hexkv.contracts.kit.whole import Whole
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Announcing, ChunkKey, Deadline
 

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from hexkv.contracts.promise import promise
-from hexkv.contracts.sparse import BEYOND, sparse
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.promise import promise
+from hexkv.contracts.kit.sparse import BEYOND, sparse
+from hexkv.contracts.kit.whole import Whole
 from hexkv.ports import PAGE, HashFunction
 
 LONGEST_NAME, MOST_BYTES = 16, 16

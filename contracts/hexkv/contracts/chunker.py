@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import pytest
 
-from hexkv.contracts.promise import not_offered, promise
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.promise import not_offered, promise
+from hexkv.contracts.kit.whole import Whole
 from hexkv.ports import Bounds, Chunker
 
 Reference = Callable[[Sequence[int]], Sequence[tuple[int, int]]] | None

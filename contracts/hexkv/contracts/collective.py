@@ -10,9 +10,9 @@ from threading import Event, Thread
 
 import pytest
 
-from hexkv.contracts.promise import promise
-from hexkv.contracts.waiting import still_running
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.promise import promise
+from hexkv.contracts.kit.waiting import still_running
+from hexkv.contracts.kit.whole import Whole
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     MAX_HEAD,

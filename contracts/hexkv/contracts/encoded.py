@@ -11,8 +11,8 @@ import pytest
 from hexkv.contracts.device import Holed, RawKV
 from hexkv.contracts.device._base import chunk, fill, same
 from hexkv.contracts.doubles import deadline
-from hexkv.contracts.promise import not_offered, promise
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.promise import not_offered, promise
+from hexkv.contracts.kit.whole import Whole
 from hexkv.ports import (
     CorruptFrame,
     DeviceKV,

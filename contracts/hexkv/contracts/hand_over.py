@@ -14,9 +14,9 @@ from typing import Protocol
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.kit.promise import not_offered, promise
+from hexkv.contracts.kit.whole import Whole
 from hexkv.contracts.store._base import content, write
-from hexkv.contracts.whole import Whole
 from hexkv.ports import (
     PAGE,
     ChunkKey,

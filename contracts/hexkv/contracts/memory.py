@@ -13,9 +13,9 @@ from random import Random
 
 import pytest
 
-from hexkv.contracts.cases import case, each
-from hexkv.contracts.promise import not_offered, promise
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.cases import case, each
+from hexkv.contracts.kit.promise import not_offered, promise
+from hexkv.contracts.kit.whole import Whole
 from hexkv.ports import (
     PAGE,
     InvalidRequest,

@@ -12,8 +12,8 @@ from typing import ClassVar, NamedTuple
 import pytest
 
 from hexkv.contracts.doubles import chunk_key
-from hexkv.contracts.promise import not_offered, promise
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.promise import not_offered, promise
+from hexkv.contracts.kit.whole import Whole
 from hexkv.ports import (
     CacheEvent,
     Change,

@@ -13,11 +13,11 @@ from typing import ClassVar
 
 import pytest
 
-from hexkv.contracts.promise import promise
-from hexkv.contracts.whole import Whole
-from hexkv.plugins.discovery import GROUP, discover
-from hexkv.plugins.registry import Registry
-from hexkv.plugins.secret import Secret
+from hexkv.contracts.kit.promise import promise
+from hexkv.contracts.kit.whole import Whole
+from hexkv.plugins.configuration.secret import Secret
+from hexkv.plugins.discovery.discovery import GROUP, discover
+from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.spec import AdapterSpec, CommandSpec
 from hexkv.ports.contract import unkept
 

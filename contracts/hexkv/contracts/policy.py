@@ -13,9 +13,9 @@ from math import inf
 
 import pytest
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.promise import promise
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.promise import promise
+from hexkv.contracts.kit.whole import Whole
 from hexkv.ports import KEY_BYTES, ChunkKey, Policy
 
 SMALL, LARGE = 1_000, 32_000

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from hexkv.contracts.limits import Limits
+    from hexkv.contracts.kit.limits import Limits
 
 pytest.register_assert_rewrite(
     "hexkv.contracts.channel",
@@ -28,13 +28,13 @@ pytest.register_assert_rewrite(
     "hexkv.contracts.directory",
     "hexkv.contracts.memory",
     "hexkv.contracts.plugin",
-    "hexkv.contracts.own_memory",
+    "hexkv.contracts.doubles.own_memory",
     "hexkv.contracts.policy",
     "hexkv.contracts.prefix_cache",
     "hexkv.contracts.serde",
     "hexkv.contracts.store",
-    "hexkv.contracts.waiting",
-    "hexkv.contracts.whole",
+    "hexkv.contracts.kit.waiting",
+    "hexkv.contracts.kit.whole",
 )
 
 _NOT_OFFERED = "not offered: "
@@ -136,7 +136,7 @@ def _limits(config: pytest.Config) -> Limits | None:
     if not seconds or config.getoption("usepdb", default=False):
         return None
     if _LIMITS not in config.stash:
-        from hexkv.contracts.limits import Limits
+        from hexkv.contracts.kit.limits import Limits
 
         capture = config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture else nullcontext():
@@ -146,7 +146,7 @@ def _limits(config: pytest.Config) -> Limits | None:
 
 def _is_overdue(call: pytest.CallInfo[None]) -> bool:
     """True if a fixture did not end in time: then the adapter, not the fixture, broke a promise."""
-    from hexkv.contracts.limits import OverdueFixture
+    from hexkv.contracts.kit.limits import OverdueFixture
 
     return call.excinfo is not None and isinstance(call.excinfo.value, OverdueFixture)
 

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import pytest
 
-from hexkv.contracts.cases import case
 from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.promise import promise
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.cases import case
+from hexkv.contracts.kit.promise import promise
+from hexkv.contracts.kit.whole import Whole
 from hexkv.ports import NAMESPACE_BYTES, ChunkKey, Deadline, Piece, SegmentFinder
 
 Name = Callable[[Sequence[int], ChunkKey | None], ChunkKey]

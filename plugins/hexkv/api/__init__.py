@@ -154,8 +154,8 @@ def open_cache(
         StoreError: a store cannot be opened.
     """
     # These read and check settings by pydantic, which takes longer than all the rest.
-    from hexkv.plugins.compose import build
-    from hexkv.plugins.config import load
+    from hexkv.plugins.composition.compose import build
+    from hexkv.plugins.configuration.config import load
 
     if isinstance(config, Mapping):
         loaded = load(overrides=config)

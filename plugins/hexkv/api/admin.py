@@ -55,7 +55,7 @@ def connect(
         StoreUnreachable: nothing answers there, or it does not let this process in.
     """
     from hexkv.plugins.clock import SystemClock
-    from hexkv.plugins.discovery import discover
+    from hexkv.plugins.discovery.discovery import discover
     from hexkv.plugins.spec import OpenContext
     from hexkv.ports import AdminAccess
 

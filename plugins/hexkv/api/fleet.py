@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 
 from hexkv.api.admin import connect
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.config import load
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.composition.tiers import naming
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.fleet.fleet import Fleet
 from hexkv.plugins.fleet.nodes import NodeState
 from hexkv.plugins.fleet.reports import FleetReport
 from hexkv.plugins.fleet.sizing import FleetSize, size_fleet
 from hexkv.plugins.spec import OpenContext
-from hexkv.plugins.tiers import naming
 from hexkv.ports import Administration, ConfigError, Directory, StoreUnreachable
 
 __all__ = ["Fleet", "FleetReport", "FleetSize", "NodeState", "open_fleet", "size_fleet"]

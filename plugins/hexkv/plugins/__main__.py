@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hexkv.plugins.cli.output import CalledWrongly, installed, new_app, run_app
-from hexkv.plugins.registry import Registry, require
+from hexkv.plugins.discovery.registry import Registry, require
 from hexkv.plugins.spec import CommandSpec
 from hexkv.ports import AdapterUnavailable, HexKVError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import OpenContext, SettingError, about
-from hexkv.plugins.values import FilePath
 
 _NAME_BYTES = 64
 

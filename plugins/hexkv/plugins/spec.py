@@ -35,7 +35,7 @@ Kind = Literal[
     "channel",
 ]
 """The kinds of adapters. A configuration names all but two: hosts build a ``device``, and
-``hexkv serve`` speaks every ``wire`` that is installed (:mod:`hexkv.adapters.net.serving`)."""
+``hexkv serve`` speaks every installed ``wire`` (:mod:`hexkv.adapters.net.server.serving`)."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -173,8 +173,9 @@ class AdapterSpec:
     """A dataclass of plain fields: its names, types and defaults are the settings' schema.
 
     A ``ValueError`` of its ``__post_init__`` is shown to the user, by the name of the setting if it
-    is a :class:`SettingError`. A secret is a :class:`~hexkv.plugins.secret.Secret`; a field with
-    ``repr=False`` is not shown either.
+    is a :class:`SettingError`. A secret is a
+    :class:`~hexkv.plugins.configuration.secret.Secret`; a field with ``repr=False`` is not shown
+    either.
     """
 
     requires: tuple[str, ...] = ()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 
-from hexkv.plugins.available import available_bytes
-from hexkv.plugins.mapped import whole_pages
+from hexkv.plugins.support.available import available_bytes
+from hexkv.plugins.support.mapped import whole_pages
 from hexkv.ports import MemoryProvider, MemoryRegion, PoolExhausted
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hexkv.contracts.announcing import AnnouncingContract
-from hexkv.core.engine.announced import Announced
+from hexkv.core.peers.announced import Announced
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
 from hexkv.ports import Deadline

@@ -17,17 +17,17 @@ from hexkv.contracts.device import DeviceContract
 from hexkv.contracts.directory import DirectoryContract
 from hexkv.contracts.encoded import EncodedContract
 from hexkv.contracts.hand_over import HandOverContract
+from hexkv.contracts.kit.promise import Promise
+from hexkv.contracts.kit.whole import Whole
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.observer import ObserverContract
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.policy import PolicyContract
 from hexkv.contracts.prefix_cache import PrefixCacheContract
-from hexkv.contracts.promise import Promise
 from hexkv.contracts.segment_finder import SegmentFinderContract
 from hexkv.contracts.segments import SegmentCacheContract
 from hexkv.contracts.serde import SerdeContract
 from hexkv.contracts.store import StoreContract
-from hexkv.contracts.whole import Whole
 
 HERE = Path(__file__).parent
 WITNESSES = HERE / "witnesses.py"

@@ -8,11 +8,11 @@ from threading import Event, Thread
 import pytest
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
 from hexkv.adapters.net.guarded import GuardedSource
 from hexkv.adapters.net.peers import channel as peers
 from hexkv.adapters.net.peers.line import Landing, Line
+from hexkv.adapters.net.server.connection import Limits
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.tcp.channel import Security, TcpChannel
 from hexkv.contracts.channel import ChannelContract, double

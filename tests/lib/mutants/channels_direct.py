@@ -8,11 +8,11 @@ import pytest
 
 from hexkv.adapters.mooncake import channel as mooncake
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.net.peers.channel import Security
 from hexkv.adapters.net.peers.direct_session import DirectSession
 from hexkv.adapters.net.peers.wire import REFS
+from hexkv.adapters.net.server.connection import Limits
 from hexkv.adapters.nixl import memory as nixl
 from hexkv.adapters.nixl.channel import NixlChannel
 from hexkv.adapters.shm import memory as shm
@@ -21,7 +21,7 @@ from hexkv.contracts.channel import ChannelContract
 from hexkv.contracts.channel._faults import LARGE
 from hexkv.contracts.channel.apart import Recipe
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Deadline
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from hexkv.adapters.net.server import StreamServer
+from hexkv.adapters.net.server.server import StreamServer
 from hexkv.contracts.channel.double import Exchange, LocalChannel
 from hexkv.ports import ConfigError
 from mutants.channels import LocalContract, TcpContract

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hexkv.adapters.node import client, holds, verbs
-from hexkv.adapters.node.granted import Granted
-from hexkv.adapters.node.leases import Ledger
+from hexkv.adapters.node.client import client, holds
+from hexkv.adapters.node.client.leases import Ledger
+from hexkv.adapters.node.server import verbs
+from hexkv.adapters.node.server.granted import Granted
 from hexkv.adapters.node.wire import Status, Verb
 from hexkv.contracts.chunk_cache._base import TOKENS
 from hexkv.ports import PAGE, Reason

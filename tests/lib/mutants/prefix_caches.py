@@ -15,8 +15,8 @@ from hexkv.contracts.faults import FaultyStore, Scripted
 from hexkv.contracts.prefix_cache import Damaged, Faulty, PrefixCacheContract, Stuck
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import InvalidRequest, Lookup, StoreReport, StoreUnreachable
 from rigging import rigging, tier
 

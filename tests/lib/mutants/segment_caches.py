@@ -17,8 +17,8 @@ from hexkv.core.engine.engine import Deadlines
 from hexkv.core.engine.parts import NamedParts
 from hexkv.core.engine.segments import SegmentRules, Segments
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import PromptParts, RetrievedParts
 from rigging import rigging, tier
 

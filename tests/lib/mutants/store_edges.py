@@ -20,7 +20,7 @@ from dict_store import (
     WholeContract,
 )
 from hexkv.contracts.doubles import chunk_key
-from hexkv.contracts.store._threads import WORKERS
+from hexkv.contracts.store.parallel._threads import WORKERS
 from hexkv.ports import Failed, Hit, Stored, StoreUnreachable
 from mutants.meetings import InStep, Overtaking
 
@@ -64,7 +64,7 @@ class TestLeaksAConnection(PersistentContract):
     @pytest.fixture(autouse=True)
     def impatience(self, monkeypatch):
         """It is waited for a little only."""
-        monkeypatch.setattr("hexkv.contracts.store._lasting.GOING", 1.0)
+        monkeypatch.setattr("hexkv.contracts.store.faulty._lasting.GOING", 1.0)
 
     class Make(CapableStore):
         connections = []  # noqa: RUF012 - it outlives the stores, that is what is wrong
@@ -304,7 +304,7 @@ class TestBuriesForGood(DictContract):
         without = SimpleNamespace(
             explicit=Phase.explicit, generate=Phase.generate, shrink=Phase.generate
         )
-        monkeypatch.setattr("hexkv.contracts.examples.Phase", without)
+        monkeypatch.setattr("hexkv.contracts.kit.examples.Phase", without)
 
     class Make(DictStore):
         def __init__(self, medium):

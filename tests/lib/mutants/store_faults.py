@@ -18,9 +18,9 @@ class ServedContract(WholeContract):
 
     @pytest.fixture(autouse=True)
     def impatience(self, monkeypatch):
-        monkeypatch.setattr("hexkv.contracts.store._enduring.RETURN", 4.0)
-        monkeypatch.setattr("hexkv.contracts.store._faults.RETURN", 4.0)
-        monkeypatch.setattr("hexkv.contracts.store._lasting.GOING", 1.0)
+        monkeypatch.setattr("hexkv.contracts.store.faulty._enduring.RETURN", 4.0)
+        monkeypatch.setattr("hexkv.contracts.store.faulty._faults.RETURN", 4.0)
+        monkeypatch.setattr("hexkv.contracts.store.faulty._lasting.GOING", 1.0)
         monkeypatch.setattr("hexkv.contracts.store._speed.MOST_TURNS", 7)
         monkeypatch.setattr("hexkv.contracts.store._speed.PATIENCE", 0.0)
 

@@ -6,7 +6,7 @@ import time
 
 from dict_store import CapableStore, DictContract, DictStore, PersistentContract, ScanningStore
 from hexkv.contracts.doubles import HeapBlock, ManualClock
-from hexkv.contracts.own_memory import OwnMemoryStore
+from hexkv.contracts.doubles.own_memory import OwnMemoryStore
 from hexkv.ports import Entry
 from mutants.meetings import HalfDone
 

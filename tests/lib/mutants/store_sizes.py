@@ -125,7 +125,7 @@ class TestLeavesAFileOpenForAMiss(DictContract):
     @pytest.fixture(autouse=True)
     def impatience(self, monkeypatch):
         """It is waited for a little only."""
-        monkeypatch.setattr("hexkv.contracts.store._lasting.GOING", 1.0)
+        monkeypatch.setattr("hexkv.contracts.store.faulty._lasting.GOING", 1.0)
 
     class Make(DictStore):
         opened = []  # noqa: RUF012 - it outlives the calls, that is what is wrong

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dict_store import DictContract, DictStore, WholeContract
-from hexkv.contracts.whole import waive
+from hexkv.contracts.kit.whole import waive
 from hexkv.ports import DType
 from mutants.channels import LocalContract
 from mutants.chunk_caches import HeapCacheContract

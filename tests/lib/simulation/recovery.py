@@ -2,8 +2,8 @@
 
 import itertools
 
-from hexkv.core.tiers.bandwidth import PROBE_EVERY
 from hexkv.core.tiers.rules import Writes
+from hexkv.core.tiers.stores.bandwidth import PROBE_EVERY
 from simulation.events import attach, close, crash, mend
 from simulation.play import Violation
 from simulation.prompts import CHUNK, Window

@@ -16,11 +16,11 @@ from hexkv.core.memory.pool import BlockPool
 from hexkv.core.policies import POLICIES
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.index import TierIndex
-from hexkv.core.tiers.indexes import Unindexed
+from hexkv.core.tiers.index.index import TierIndex
+from hexkv.core.tiers.index.indexes import Unindexed
+from hexkv.core.tiers.index.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
-from hexkv.core.tiers.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import CounterName
 from simulation.locks import OfGreenlets

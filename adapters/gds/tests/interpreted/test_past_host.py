@@ -8,7 +8,7 @@ import torch
 from chunk_files import Files
 from hexkv.api import DType, KVLayout, open_cache
 from hexkv.contracts.doubles import deadline
-from hexkv.contracts.waiting import promptly
+from hexkv.contracts.kit.waiting import promptly
 from hexkv.kernels import PagedKV
 from hexkv.kernels.rooms import Rooms
 from hexkv.ports import PAGE, InvalidRequest, RoomSpan

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from depth import thorough
-from hexkv.contracts.cases import each
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.contracts.kit.cases import each
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import DType, KVLayout, Namespace
 
 DEPLOY = Path(__file__).parents[1]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hexkv.adapters.vllm.configuration import verify
-from hexkv.plugins.config import load
-from hexkv.plugins.discovery import discover
+from hexkv.adapters.vllm.configuration.configuration import verify
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.discovery.discovery import discover
 
 pytestmark = pytest.mark.thorough
 

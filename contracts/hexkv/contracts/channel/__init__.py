@@ -7,7 +7,7 @@ from hexkv.contracts.channel._faults import Faults
 from hexkv.contracts.channel._offers import Offers
 from hexkv.contracts.channel._reads import Reads
 from hexkv.contracts.channel._suspension import Suspension
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.whole import Whole
 
 __all__ = ["ChannelContract"]
 

@@ -14,7 +14,7 @@ from hexkv.contracts.channel.apart import Recipe
 from hexkv.contracts.channel.blocks import Blocks, BlockSink
 from hexkv.contracts.channel.source import HeldFrames
 from hexkv.contracts.faults.proxy import FaultProxy
-from hexkv.contracts.promise import not_offered
+from hexkv.contracts.kit.promise import not_offered
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     PAGE,

@@ -21,8 +21,8 @@ from hexkv.contracts.channel._base import (
 from hexkv.contracts.channel.apart import PeerApart, Recipe
 from hexkv.contracts.channel.blocks import BlockSink, frame_of
 from hexkv.contracts.doubles import chunk_key
-from hexkv.contracts.promise import promise
-from hexkv.contracts.waiting import UnderWay, promptly
+from hexkv.contracts.kit.promise import promise
+from hexkv.contracts.kit.waiting import UnderWay, promptly
 from hexkv.ports import Failed, Hit, Miss, Outcome, Part, Stored, StoreUnreachable, TimedOut
 
 LARGE = 32 << 20

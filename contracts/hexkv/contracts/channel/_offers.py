@@ -7,7 +7,7 @@ import pytest
 from hexkv.contracts.channel._base import SIZE, ChannelCase, End, Open, soon
 from hexkv.contracts.channel.blocks import frame_of
 from hexkv.contracts.doubles import chunk_key
-from hexkv.contracts.promise import promise
+from hexkv.contracts.kit.promise import promise
 from hexkv.ports import PAGE, Failed, Offer, Stored, StoreFull
 
 

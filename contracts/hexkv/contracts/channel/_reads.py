@@ -18,8 +18,8 @@ from hexkv.contracts.channel._base import (
 )
 from hexkv.contracts.channel.blocks import BlockSink, frame_of
 from hexkv.contracts.doubles import chunk_key
-from hexkv.contracts.promise import promise
-from hexkv.contracts.waiting import UnderWay, promptly, still_running
+from hexkv.contracts.kit.promise import promise
+from hexkv.contracts.kit.waiting import UnderWay, promptly, still_running
 from hexkv.ports import (
     MAX_QUESTION,
     PAGE,

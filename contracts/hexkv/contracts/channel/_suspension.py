@@ -19,8 +19,8 @@ from hexkv.contracts.channel._base import (
 )
 from hexkv.contracts.channel._faults import LARGE, LATE
 from hexkv.contracts.channel.apart import PeerApart, Recipe
-from hexkv.contracts.promise import not_offered, promise
-from hexkv.contracts.waiting import promptly
+from hexkv.contracts.kit.promise import not_offered, promise
+from hexkv.contracts.kit.waiting import promptly
 from hexkv.ports import (
     ConfigError,
     Failed,

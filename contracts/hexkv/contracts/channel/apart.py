@@ -17,7 +17,7 @@ from hexkv.contracts.channel.blocks import Blocks, BlockSink
 from hexkv.contracts.channel.source import HeldFrames
 from hexkv.contracts.doubles import chunk_key
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import (
     Deadline,

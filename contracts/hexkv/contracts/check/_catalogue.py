@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Iterator
 
 from hexkv.contracts.check import suite
-from hexkv.contracts.promise import Level, Promise
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.promise import Level, Promise
+from hexkv.contracts.kit.whole import Whole
 from hexkv.plugins.cli.output import installed
 
 

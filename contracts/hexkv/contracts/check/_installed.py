@@ -17,9 +17,9 @@ from hexkv.contracts.check._limits import Loopback
 from hexkv.contracts.doubles import deadline
 from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.registry import Registry
+from hexkv.plugins.configuration.values import at_home
+from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.spec import AdapterSpec, OpenContext, Replacing
-from hexkv.plugins.values import at_home
 from hexkv.ports import (
     ChunkStore,
     ConfigError,

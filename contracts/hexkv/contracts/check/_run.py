@@ -13,7 +13,7 @@ import pytest
 
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.check._targets import Target
-from hexkv.contracts.promise import Level
+from hexkv.contracts.kit.promise import Level
 from hexkv.contracts.scorecard import Recorder, Scorecard
 from hexkv.contracts.scorecard._recorder import of_test
 from hexkv.ports import HexKVError

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit, urlunsplit
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.check._installed import Installed
 from hexkv.contracts.scorecard import Subject
-from hexkv.plugins.places import suggestion
-from hexkv.plugins.registry import Registry, require
-from hexkv.plugins.settings import read_texts
-from hexkv.plugins.sources import Unread
+from hexkv.plugins.configuration.places import suggestion
+from hexkv.plugins.configuration.settings import read_texts
+from hexkv.plugins.configuration.sources import Unread
+from hexkv.plugins.discovery.registry import Registry, require
 from hexkv.plugins.spec import AdapterSpec, Kind
 from hexkv.ports import (
     Chunker,

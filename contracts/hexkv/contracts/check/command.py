@@ -16,8 +16,8 @@ from hexkv.contracts.check._run import CheckFailed, UnknownPromise
 from hexkv.contracts.check._run import run as run_contracts
 from hexkv.contracts.check._targets import Target, black_box, find
 from hexkv.contracts.doubles import chunk_key, deadline
-from hexkv.contracts.limits import DEFAULT, Limits, Overdue
-from hexkv.contracts.promise import Level
+from hexkv.contracts.kit.limits import DEFAULT, Limits, Overdue
+from hexkv.contracts.kit.promise import Level
 from hexkv.contracts.scorecard import badge, show
 from hexkv.plugins.cli.output import (
     aside,

@@ -18,11 +18,11 @@ from hexkv.contracts.chunker import ChunkerContract
 from hexkv.contracts.device import DeviceContract, Holed, RawKV
 from hexkv.contracts.directory import DirectoryContract
 from hexkv.contracts.directory._base import Seen, soon
+from hexkv.contracts.kit.promise import not_offered
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.policy import PolicyContract
 from hexkv.contracts.prefix_cache import Damaged, Faulty, PrefixCacheContract, Stuck
-from hexkv.contracts.promise import not_offered
 from hexkv.contracts.serde import Close, SerdeContract
 from hexkv.contracts.serde._nearness import beyond
 from hexkv.contracts.store import (

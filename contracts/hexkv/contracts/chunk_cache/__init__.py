@@ -6,7 +6,7 @@ from hexkv.contracts.chunk_cache._base import ChunkCacheCase
 from hexkv.contracts.chunk_cache._holds import Holds
 from hexkv.contracts.chunk_cache._keys import Keys
 from hexkv.contracts.chunk_cache._windows import Windows
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.whole import Whole
 
 __all__ = ["ChunkCacheContract"]
 

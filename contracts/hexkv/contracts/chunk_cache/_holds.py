@@ -16,7 +16,7 @@ from hexkv.contracts.chunk_cache._base import (
     spec,
     specs,
 )
-from hexkv.contracts.promise import promise
+from hexkv.contracts.kit.promise import promise
 from hexkv.ports import ChunkCache, Reason
 
 

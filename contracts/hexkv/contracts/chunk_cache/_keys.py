@@ -15,8 +15,8 @@ from hexkv.contracts.chunk_cache._base import (
     spec,
     specs,
 )
-from hexkv.contracts.examples import examples
-from hexkv.contracts.promise import promise
+from hexkv.contracts.kit.examples import examples
+from hexkv.contracts.kit.promise import promise
 from hexkv.ports import ChunkCache, EngineClosed, InvalidRequest
 
 

@@ -14,8 +14,8 @@ from hexkv.contracts.chunk_cache._base import (
     soon,
     specs,
 )
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.contracts.promise import promise
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.promise import promise
 from hexkv.ports import ChunkCache, ChunkSpec, InvalidRequest, Span
 
 

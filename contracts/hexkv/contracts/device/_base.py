@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import pytest
 
 from hexkv.contracts.doubles import FRESH, ListSink, deadline
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.whole import Whole
 from hexkv.ports import DeviceKV, KVLayout, Span, SupportsBackground, Transfer
 
 UNITS, LAYERS = 24, 2

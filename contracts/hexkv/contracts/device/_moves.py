@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 
-from hexkv.contracts.cases import each
 from hexkv.contracts.device._base import (
     LAYERS,
     SPANS,
@@ -29,7 +28,8 @@ from hexkv.contracts.device._base import (
     untouched,
 )
 from hexkv.contracts.doubles import FRESH, ListSink
-from hexkv.contracts.promise import promise
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.promise import promise
 from hexkv.ports import DeviceKV, KVLayout, Span, SupportsBackground
 
 ROUNDS = 12

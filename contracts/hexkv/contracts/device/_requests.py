@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hexkv.contracts.cases import each
 from hexkv.contracts.device._base import (
     DeviceCase,
     Holed,
@@ -24,9 +23,10 @@ from hexkv.contracts.device._base import (
     untouched,
 )
 from hexkv.contracts.doubles import ListSink, deadline
-from hexkv.contracts.promise import not_offered, promise
-from hexkv.contracts.sparse import BEYOND, sparse
-from hexkv.contracts.waiting import promptly
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.promise import not_offered, promise
+from hexkv.contracts.kit.sparse import BEYOND, sparse
+from hexkv.contracts.kit.waiting import promptly
 from hexkv.ports import DeviceKV, InvalidRequest, Span, Transfer
 
 PATIENCE = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hexkv.contracts.directory._base import DirectoryCase
 from hexkv.contracts.directory._entries import Entries
 from hexkv.contracts.directory._lives import Lives
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.whole import Whole
 
 __all__ = ["DirectoryContract"]
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from hexkv.contracts.doubles import chunk_key
-from hexkv.contracts.promise import not_offered
+from hexkv.contracts.kit.promise import not_offered
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import REPORT_KEYS, ChunkKey, Deadline, Directory, Member
 

@@ -16,8 +16,8 @@ from hexkv.contracts.directory._base import (
     some,
     soon,
 )
-from hexkv.contracts.examples import examples
-from hexkv.contracts.promise import promise
+from hexkv.contracts.kit.examples import examples
+from hexkv.contracts.kit.promise import promise
 from hexkv.ports import REPORT_KEYS, InvalidRequest, Report
 
 

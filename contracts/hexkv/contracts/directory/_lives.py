@@ -18,7 +18,7 @@ from hexkv.contracts.directory._base import (
     some,
     soon,
 )
-from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     REPORT_KEYS,

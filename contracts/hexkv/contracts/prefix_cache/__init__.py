@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from hexkv.contracts.kit.whole import Whole
 from hexkv.contracts.prefix_cache._base import Damaged, Faulty, PrefixCacheCase, Stuck
 from hexkv.contracts.prefix_cache._faults import Faults
 from hexkv.contracts.prefix_cache._layers import Layers
 from hexkv.contracts.prefix_cache._prefixes import Prefixes
 from hexkv.contracts.prefix_cache._requests import Requests
 from hexkv.contracts.prefix_cache._upkeep import Upkeep
-from hexkv.contracts.whole import Whole
 
 __all__ = ["Damaged", "Faulty", "PrefixCacheContract", "Stuck"]
 

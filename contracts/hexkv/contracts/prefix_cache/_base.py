@@ -9,9 +9,9 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 import pytest
 
-from hexkv.contracts import waiting
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.contracts.promise import not_offered
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit import waiting
+from hexkv.contracts.kit.promise import not_offered
 from hexkv.ports import Namespace, PrefixCache, Retrieved
 
 T = TypeVar("T")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.promise import promise
+from hexkv.contracts.kit.waiting import UnderWay
 from hexkv.contracts.prefix_cache._base import (
     CHUNKS,
     PATIENCE,
@@ -19,8 +21,6 @@ from hexkv.contracts.prefix_cache._base import (
     put,
     until,
 )
-from hexkv.contracts.promise import promise
-from hexkv.contracts.waiting import UnderWay
 from hexkv.ports import PrefixCache
 
 ROUNDS = 8

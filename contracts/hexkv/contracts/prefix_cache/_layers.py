@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.prefix_cache._base import CHUNKS, PrefixCacheCase, computed, hit, holds, put
-from hexkv.contracts.promise import promise
 from hexkv.ports import InvalidRequest, PrefixCache
 
 

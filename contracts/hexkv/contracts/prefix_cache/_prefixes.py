@@ -8,8 +8,9 @@ from itertools import takewhile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.contracts.examples import examples
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.examples import examples
+from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.prefix_cache._base import (
     CHUNKS,
     PrefixCacheCase,
@@ -18,7 +19,6 @@ from hexkv.contracts.prefix_cache._base import (
     holds,
     put,
 )
-from hexkv.contracts.promise import promise
 from hexkv.ports import ParallelSlice, PrefixCache
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.prefix_cache._base import (
     CHUNKS,
     PrefixCacheCase,
@@ -16,7 +17,6 @@ from hexkv.contracts.prefix_cache._base import (
     put,
     until,
 )
-from hexkv.contracts.promise import promise
 from hexkv.ports import DType, InvalidRequest, InvalidTokens, KVLayout, LayoutMismatch, PrefixCache
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.prefix_cache._base import (
     CHUNKS,
     PrefixCacheCase,
@@ -13,7 +14,6 @@ from hexkv.contracts.prefix_cache._base import (
     promptly,
     put,
 )
-from hexkv.contracts.promise import not_offered, promise
 from hexkv.ports import EngineClosed, PrefixCache
 
 

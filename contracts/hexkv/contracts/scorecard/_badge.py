@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from hexkv.contracts.promise import Level
+from hexkv.contracts.kit.promise import Level
 from hexkv.contracts.scorecard._card import Card, Kit, Verdict
 
 _GREEN, _AMBER, _RED, _GREY = "#2e7d32", "#a36200", "#c62828", "#555"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from hexkv.contracts.promise import Level, Promise
+from hexkv.contracts.kit.promise import Level, Promise
 from hexkv.plugins.spec import CONTRACT
 
 SCHEMA = 1

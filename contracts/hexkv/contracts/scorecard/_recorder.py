@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hexkv.contracts.promise import Promise
+from hexkv.contracts.kit.promise import Promise
 from hexkv.contracts.scorecard._card import Card, Line, Scorecard, Subject, Verdict
 from hexkv.contracts.scorecard._explained import explained
 

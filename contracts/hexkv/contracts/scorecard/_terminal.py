@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hexkv.contracts.promise import Level
+from hexkv.contracts.kit.promise import Level
 from hexkv.contracts.scorecard._card import Card, Line, Scorecard, Verdict
 from hexkv.plugins.cli.output import print_table
 

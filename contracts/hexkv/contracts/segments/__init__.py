@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hexkv.contracts.kit.whole import Whole
 from hexkv.contracts.segments._base import MINIMUM, SEPARATOR, SegmentCacheCase
 from hexkv.contracts.segments._keeping import Keeping
 from hexkv.contracts.segments._places import Places
-from hexkv.contracts.whole import Whole
 
 __all__ = ["MINIMUM", "SEPARATOR", "SegmentCacheContract"]
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import pytest
 
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.promise import not_offered
 from hexkv.contracts.prefix_cache._base import Damaged, Stuck, computed
-from hexkv.contracts.promise import not_offered
 from hexkv.ports import (
     Namespace,
     PrefixCache,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from hexkv.contracts.cases import case
-from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import case
+from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.prefix_cache._base import Damaged, Stuck, computed, promptly, until
-from hexkv.contracts.promise import promise
 from hexkv.contracts.segments._base import (
     SEPARATOR,
     SegmentCacheCase,

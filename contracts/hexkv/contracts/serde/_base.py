@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from hexkv.contracts.kit.whole import Whole
 from hexkv.contracts.serde._nearness import beyond
-from hexkv.contracts.whole import Whole
 from hexkv.ports import DType, KVLayout, LayerGroup, Plane, Serde
 from hexkv.ports.serde import LossySerde
 

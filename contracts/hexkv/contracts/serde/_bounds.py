@@ -10,8 +10,8 @@ from struct import pack
 
 import pytest
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.serde._base import CONTENTS, LAYOUTS, SerdeCase, decoded, encoded, plausible
 from hexkv.contracts.serde._nearness import FLOATS, beyond
 from hexkv.ports import DType, KVLayout, Plane, Serde

@@ -11,8 +11,8 @@ from threading import Barrier
 
 import pytest
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.serde._base import (
     CONTENTS,
     GUARD,

@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.promise import promise
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.serde._base import CONTENTS, Chunk, SerdeCase, decoded, encoded
 from hexkv.ports import CorruptFrame, Serde
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from hexkv.contracts.cases import each
-from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.serde._base import (
     CONTENTS,
     GUARD,

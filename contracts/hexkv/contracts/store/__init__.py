@@ -30,21 +30,21 @@ from hexkv.contracts.store._base import (
 )
 from hexkv.contracts.store._batches import Batches
 from hexkv.contracts.store._clearing import Clearing
-from hexkv.contracts.store._damage import Damage
 from hexkv.contracts.store._data import Data
-from hexkv.contracts.store._faults import Faults
 from hexkv.contracts.store._filling import Filling
 from hexkv.contracts.store._huge import Lengths
-from hexkv.contracts.store._isolation import Isolation
-from hexkv.contracts.store._lasting import Leaks, Reopening
-from hexkv.contracts.store._late import Late, LateWrites
 from hexkv.contracts.store._lifecycle import Lifecycle
 from hexkv.contracts.store._listing import Listing
-from hexkv.contracts.store._ordered import Ordered
 from hexkv.contracts.store._service import Ability, BehindProxy, Service
-from hexkv.contracts.store._sharing import Sharing
 from hexkv.contracts.store._speed import Speed
-from hexkv.contracts.store._threads import Threads
+from hexkv.contracts.store.faulty._damage import Damage
+from hexkv.contracts.store.faulty._faults import Faults
+from hexkv.contracts.store.faulty._isolation import Isolation
+from hexkv.contracts.store.faulty._lasting import Leaks, Reopening
+from hexkv.contracts.store.faulty._late import Late, LateWrites
+from hexkv.contracts.store.parallel._ordered import Ordered
+from hexkv.contracts.store.parallel._sharing import Sharing
+from hexkv.contracts.store.parallel._threads import Threads
 
 __all__ = [
     "Ability",

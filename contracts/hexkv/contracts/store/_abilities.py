@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hexkv.contracts.cases import case, each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.kit.cases import case, each
+from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.store._base import (
     Aside,
     RawAccess,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from hexkv.contracts.cases import case, each
 from hexkv.contracts.doubles import HeapBlock, ListSink, chunk_key, deadline
-from hexkv.contracts.promise import promise
+from hexkv.contracts.kit.cases import case, each
+from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.store._base import StoreCase, content, write
 from hexkv.ports import (
     KEY_BYTES,

@@ -9,10 +9,10 @@ from typing import ClassVar, Protocol, TypeVar
 
 import pytest
 
-from hexkv.contracts import waiting
 from hexkv.contracts.doubles import ListSink, deadline
+from hexkv.contracts.kit import waiting
+from hexkv.contracts.kit.whole import Whole
 from hexkv.contracts.store._service import Service
-from hexkv.contracts.whole import Whole
 from hexkv.plugins.spec import RawAccess as RawAccess  # an installed adapter may provide one
 from hexkv.ports import ChunkKey, ChunkStore, Hit, Item, Miss, ReadOutcome, Stored
 

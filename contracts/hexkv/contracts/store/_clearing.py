@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hexkv.contracts.doubles import chunk_key, deadline
-from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.kit.promise import not_offered, promise
+from hexkv.contracts.kit.waiting import UnderWay
 from hexkv.contracts.store._base import Foreign, RawAccess, StoreCase, content, read, same, write
-from hexkv.contracts.waiting import UnderWay
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     KEY_BYTES,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
-from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.contracts.promise import promise
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.store._base import (
     RawAccess,
     Reopen,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.contracts.promise import promise
+from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.store._base import StoreCase, arrived, content, write
 from hexkv.ports import PIECE, ChunkStore
 

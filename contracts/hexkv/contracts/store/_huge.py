@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.store._base import Huge, Reopen, StoreCase, read, same, write
 from hexkv.ports import ChunkStore, Hit, Miss, Reason, SupportsRangeRead, SupportsScan
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from hexkv.contracts.doubles import HeapBlock, ListSink, chunk_key, deadline
-from hexkv.contracts.promise import promise
+from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.store._base import RawAccess, StoreCase, read, write
 from hexkv.ports import (
     PAGE,

@@ -9,7 +9,7 @@ from time import time
 import pytest
 
 from hexkv.contracts.doubles import chunk_key, deadline
-from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.store._base import StoreCase, content, write
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import ChunkKey, ChunkStore, Deadline, Entry, SupportsScan

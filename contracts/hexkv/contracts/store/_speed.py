@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from hexkv.contracts.doubles import chunk_key, deadline
-from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.store._base import Limit, StoreCase, content
 from hexkv.ports import ChunkStore, Hit, Item, Stored
 

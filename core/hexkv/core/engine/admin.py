@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hexkv.core.admin.explain import Explanation, explain
+from hexkv.core.admin.moving import Moved, Mover
 from hexkv.core.engine.calls import Calls, Deadlines
-from hexkv.core.engine.explain import Explanation, explain
 from hexkv.core.engine.keyed_admin import KeyedAdmin
 from hexkv.core.engine.naming import Naming
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.moving import Moved, Mover
 from hexkv.core.tiers.rules import Writes, changed_rules
 from hexkv.core.tiers.tier import Tier, TierPlan
 from hexkv.ports import (

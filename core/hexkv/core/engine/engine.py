@@ -31,7 +31,7 @@ from hexkv.core.requests.checks import check_seconds, check_window, skipped
 from hexkv.core.requests.layers import TimeBudget
 from hexkv.core.requests.prefetch import AT_ONCE
 from hexkv.core.steps import Laps
-from hexkv.core.tiers.tenants import Tenant, TenantsBySalt
+from hexkv.core.tiers.index.tenants import Tenant, TenantsBySalt
 from hexkv.ports import (
     Announcing,
     ChunkCache,

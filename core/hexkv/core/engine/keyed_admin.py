@@ -7,21 +7,21 @@ from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+from hexkv.core.admin.explain import explain_tier
+from hexkv.core.admin.moving import Moved, Mover
+from hexkv.core.admin.selecting import Chosen, Namespaces
 from hexkv.core.engine.calls import Calls, Deadlines
-from hexkv.core.engine.explain import explain_tier
 from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.engine.relocations import Relocations
-from hexkv.core.engine.selecting import Chosen, Namespaces
 from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.requests.checks import check_seconds
-from hexkv.core.tiers.clearing import settle_writes
+from hexkv.core.tiers.index.tenants import Tenant
 from hexkv.core.tiers.matching import contains_by_deadline
-from hexkv.core.tiers.moving import Moved, Mover
 from hexkv.core.tiers.rules import Writes, changed_rules
 from hexkv.core.tiers.runtime import RAW
-from hexkv.core.tiers.tenants import Tenant
 from hexkv.core.tiers.tier import Tier, TierPlan
+from hexkv.core.tiers.write.clearing import settle_writes
 from hexkv.ports import (
     Administration,
     ChunkKey,

@@ -9,7 +9,7 @@ from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import ChunkHasher, Prompt
 from hexkv.core.keys.tokens import pack
 from hexkv.core.requests.checks import check_namespace
-from hexkv.core.tiers.tenants import TenantsBySalt
+from hexkv.core.tiers.index.tenants import TenantsBySalt
 from hexkv.ports import Deadline, KeySpace, LayoutMismatch, Namespace, Tokens
 
 

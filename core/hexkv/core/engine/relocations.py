@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from heapq import nsmallest
 from itertools import islice
 
+from hexkv.core.admin.claims import Claims
+from hexkv.core.admin.moving import STEP, Mover
+from hexkv.core.admin.selecting import Chosen
 from hexkv.core.engine.calls import Calls
-from hexkv.core.engine.claims import Claims
-from hexkv.core.engine.selecting import Chosen
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.moving import STEP, Mover
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (

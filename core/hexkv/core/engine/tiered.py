@@ -25,12 +25,12 @@ from hexkv.core.requests.store import Kept, Storing
 from hexkv.core.steps import Laps
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.clearing import settle_writes
-from hexkv.core.tiers.encoding_choice import rate_to_pay
 from hexkv.core.tiers.hold import TieredHold
 from hexkv.core.tiers.matching import why_absent
-from hexkv.core.tiers.pending_reads import PendingRead
+from hexkv.core.tiers.read.pending_reads import PendingRead
 from hexkv.core.tiers.rules import Writes
+from hexkv.core.tiers.stores.encoding_choice import rate_to_pay
+from hexkv.core.tiers.write.clearing import settle_writes
 from hexkv.ports import (
     KEY_BYTES,
     Announcing,

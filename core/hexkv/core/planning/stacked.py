@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.planning.trace import Request
-from hexkv.core.tiers.admission import Admission
-from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.index.index import TierIndex
+from hexkv.core.tiers.write.admission import Admission
 from hexkv.ports import ChunkKey, Policy
 
 _OWNER = "replay"

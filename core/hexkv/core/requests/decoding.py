@@ -11,8 +11,8 @@ from typing import cast
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.ports import (
     PAGE,
     CorruptFrame,

@@ -16,7 +16,7 @@ from hexkv.core.io.rules import Priority
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.prefix import Prefix, match_prefix_soon
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.pending_reads import PendingRead
+from hexkv.core.tiers.read.pending_reads import PendingRead
 from hexkv.ports import ChunkKey, CounterName, Deadline
 
 AT_ONCE = 0.02

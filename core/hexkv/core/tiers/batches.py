@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hexkv.core.io.ticket import Ticket
 from hexkv.core.memory.pool import Give
-from hexkv.core.tiers.answers import shares
+from hexkv.core.tiers.stores.answers import shares
 from hexkv.ports import ChunkKey, Deadline, Lease, release_all
 
 

@@ -16,7 +16,6 @@ from threading import Lock
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.tiers.batches import Batch, Pending
-from hexkv.core.tiers.clearing import Gone, clear, forget, part_with
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.matching import (
     Found,
@@ -26,14 +25,15 @@ from hexkv.core.tiers.matching import (
     runs,
     serving,
 )
-from hexkv.core.tiers.pending_reads import PendingRead
 from hexkv.core.tiers.pins import Pins
-from hexkv.core.tiers.queues import share_out
-from hexkv.core.tiers.reading import Fetcher
+from hexkv.core.tiers.read.pending_reads import PendingRead
+from hexkv.core.tiers.read.reading import Fetcher
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier, TierPlan
-from hexkv.core.tiers.writing import OnStored, Writer
+from hexkv.core.tiers.write.clearing import Gone, clear, forget, part_with
+from hexkv.core.tiers.write.queues import share_out
+from hexkv.core.tiers.write.writing import OnStored, Writer
 from hexkv.ports import (
     ChunkKey,
     ChunkSpec,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import runs, serving, why_absent
-from hexkv.core.tiers.pending_reads import PendingRead
+from hexkv.core.tiers.read.pending_reads import PendingRead
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkSpec, Deadline, Hold, Lease, Reason, release_all
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hexkv.core.tiers.answers import words
 from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.stores.answers import words
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import Change, ChunkKey, CounterName, Deadline, Failed, Reason, TimedOut
 

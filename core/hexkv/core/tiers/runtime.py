@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.io.scheduler import Lane
 from hexkv.core.steps import StepRing
-from hexkv.core.tiers.ages import Ages
-from hexkv.core.tiers.bandwidth import SerdeStats
-from hexkv.core.tiers.checked import CheckedSerde
-from hexkv.core.tiers.history import History
+from hexkv.core.tiers.index.ages import Ages
+from hexkv.core.tiers.index.history import History
+from hexkv.core.tiers.stores.bandwidth import SerdeStats
+from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.ports import (
     CacheEvent,
     CallSink,

@@ -19,14 +19,14 @@ from hexkv.core.io.rules import LaneRules, Priority
 from hexkv.core.io.scheduler import Lane
 from hexkv.core.io.ticket import Ticket
 from hexkv.core.memory.pool import per_task
-from hexkv.core.tiers.backlog import Backlog
-from hexkv.core.tiers.bandwidth import TierBandwidth
 from hexkv.core.tiers.batches import Batch
-from hexkv.core.tiers.calls import StoreCalls
-from hexkv.core.tiers.deleting import Deleting
-from hexkv.core.tiers.indexes import Index, Unindexed
+from hexkv.core.tiers.index.backlog import Backlog
+from hexkv.core.tiers.index.deleting import Deleting
+from hexkv.core.tiers.index.indexes import Index, Unindexed
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.stores.bandwidth import TierBandwidth
+from hexkv.core.tiers.stores.calls import StoreCalls
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,
@@ -115,7 +115,7 @@ class Tier(ABC):
 
     @property
     def failures(self) -> int:
-        """The failures of :class:`hexkv.core.tiers.calls.StoreCalls`."""
+        """The failures of :class:`hexkv.core.tiers.stores.calls.StoreCalls`."""
         return self.calls.failures
 
     @property

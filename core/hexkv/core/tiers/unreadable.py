@@ -1,4 +1,4 @@
-"""Treat chunks that cannot be read: see :mod:`hexkv.core.tiers.key_faults`."""
+"""Treat chunks that cannot be read: see :mod:`hexkv.core.tiers.stores.key_faults`."""
 
 from __future__ import annotations
 

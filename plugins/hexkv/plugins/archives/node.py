@@ -12,13 +12,13 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
+from hexkv.core.admin.moving import spec_of
 from hexkv.core.frames.codec import layer_parts
-from hexkv.core.tiers.moving import spec_of
-from hexkv.plugins.algorithms import frame_codec
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import open_serdes
-from hexkv.plugins.config import Loaded
-from hexkv.plugins.registry import Registry
+from hexkv.plugins.composition.compose import open_serdes
+from hexkv.plugins.configuration.config import Loaded
+from hexkv.plugins.discovery.algorithms import frame_codec
+from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import (
     PAGE,

@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
+from hexkv.core.admin.moving import spec_of
 from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.keys.tokens import pack
-from hexkv.core.tiers.moving import spec_of
-from hexkv.plugins.config import Loaded
-from hexkv.plugins.described import algorithm_called, fields_of, hasher_of
-from hexkv.plugins.places import suggestion
-from hexkv.plugins.schema import LONGEST_CHUNK
+from hexkv.plugins.configuration.config import Loaded
+from hexkv.plugins.configuration.places import suggestion
+from hexkv.plugins.configuration.schema import LONGEST_CHUNK
+from hexkv.plugins.observing.described import algorithm_called, fields_of, hasher_of
 from hexkv.ports import (
     NAMESPACE_BYTES,
     RAW,

@@ -8,15 +8,20 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from hexkv.core.admin.carrying import Carrier, lasting, writable
 from hexkv.core.tiers.batches import Pending
-from hexkv.core.tiers.carrying import Carrier, lasting, writable
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.config import Loaded
-from hexkv.plugins.peering import OF_PEERS
-from hexkv.plugins.places import suggestion
-from hexkv.plugins.registry import Registry
-from hexkv.plugins.schema import DirectorySettings, EngineSettings, PeersSettings, Pool
-from hexkv.plugins.served import ServedChunks
+from hexkv.plugins.composition.peering import OF_PEERS
+from hexkv.plugins.composition.served import ServedChunks
+from hexkv.plugins.configuration.config import Loaded
+from hexkv.plugins.configuration.places import suggestion
+from hexkv.plugins.configuration.schema import (
+    DirectorySettings,
+    EngineSettings,
+    PeersSettings,
+    Pool,
+)
+from hexkv.plugins.discovery.registry import Registry
 from hexkv.ports import (
     PAGE,
     ChunkKey,

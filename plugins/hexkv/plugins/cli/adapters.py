@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import typer
 
 from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
-from hexkv.plugins.registry import Registry, missing, unfit, words
+from hexkv.plugins.discovery.registry import Registry, missing, unfit, words
 from hexkv.plugins.spec import AdapterSpec, CommandSpec
 from hexkv.ports.contract import CONTRACT, ENDS
 

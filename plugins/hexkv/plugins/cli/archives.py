@@ -13,7 +13,6 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from hexkv.plugins.algorithms import frame_codec
 from hexkv.plugins.archives.carrying import (
     Exported,
     Imported,
@@ -36,10 +35,11 @@ from hexkv.plugins.cli.output import (
     print_json,
     run_app,
 )
-from hexkv.plugins.config import Loaded, load
-from hexkv.plugins.described import tokens_in
-from hexkv.plugins.registry import Registry
-from hexkv.plugins.schema import parse_size
+from hexkv.plugins.configuration.config import Loaded, load
+from hexkv.plugins.configuration.schema import parse_size
+from hexkv.plugins.discovery.algorithms import frame_codec
+from hexkv.plugins.discovery.registry import Registry
+from hexkv.plugins.observing.described import tokens_in
 from hexkv.ports import PAGE, InvalidRequest
 
 Archive = Annotated[str, typer.Argument(help="The file; - for a pipe.")]

@@ -12,7 +12,6 @@ import typer
 import yaml
 from pydantic import TypeAdapter
 
-from hexkv.plugins.checking import check
 from hexkv.plugins.cli.output import (
     Json,
     installed,
@@ -22,10 +21,11 @@ from hexkv.plugins.cli.output import (
     print_table,
     run_app,
 )
-from hexkv.plugins.config import Loaded, load
-from hexkv.plugins.places import Path, render
-from hexkv.plugins.registry import Registry
-from hexkv.plugins.secret import HIDDEN
+from hexkv.plugins.composition.checking import check
+from hexkv.plugins.configuration.config import Loaded, load
+from hexkv.plugins.configuration.places import Path, render
+from hexkv.plugins.configuration.secret import HIDDEN
+from hexkv.plugins.discovery.registry import Registry
 
 
 def effective(loaded: Loaded, registry: Registry) -> dict[str, object]:

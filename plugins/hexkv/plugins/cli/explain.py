@@ -10,12 +10,11 @@ from typing import Annotated
 
 import typer
 
-from hexkv.core.engine.explain import Difference, differing
+from hexkv.core.admin.explain import Difference, differing
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import identity, scheme_of
 from hexkv.core.keys.tokens import pack
-from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.cli.inspect import model_and_layout
 from hexkv.plugins.cli.output import (
     Json,
@@ -26,10 +25,11 @@ from hexkv.plugins.cli.output import (
     print_table,
     run_app,
 )
-from hexkv.plugins.config import load
-from hexkv.plugins.described import fields_of, hasher_of, tokens_in
-from hexkv.plugins.identity import identify
-from hexkv.plugins.survey import Contents, survey
+from hexkv.plugins.composition.identity import identify
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.discovery.algorithms import frame_codec, hash_algorithm
+from hexkv.plugins.observing.described import fields_of, hasher_of, tokens_in
+from hexkv.plugins.support.survey import Contents, survey
 from hexkv.ports import (
     AdapterUnavailable,
     ChunkKey,

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from hexkv.plugins.algorithms import frame_codec
 from hexkv.plugins.cli.output import (
     Json,
     human_age,
@@ -23,7 +22,8 @@ from hexkv.plugins.cli.output import (
     run_app,
 )
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.survey import Contents, survey
+from hexkv.plugins.discovery.algorithms import frame_codec
+from hexkv.plugins.support.survey import Contents, survey
 from hexkv.ports import NAMESPACE_BYTES, FrameHeader, frame_bytes, namespace_of
 
 _SHOWN = 20

@@ -13,10 +13,10 @@ from typing import Annotated, NoReturn
 import typer
 from typer.main import get_command
 
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.registry import Registry
-from hexkv.plugins.sizes import human_size as human_size  # for all commands
-from hexkv.plugins.values import at_home
+from hexkv.plugins.configuration.sizes import human_size as human_size  # for all commands
+from hexkv.plugins.configuration.values import at_home
+from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.registry import Registry
 from hexkv.ports import ConfigError, InvalidRequest
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -23,11 +23,11 @@ from hexkv.plugins.cli.output import (
     run_app,
 )
 from hexkv.plugins.cli.replaying import Compared, Plan, compared, jobs_of, replays
+from hexkv.plugins.configuration.schema import parse_size
 from hexkv.plugins.records import is_record, read_records
 from hexkv.plugins.reports import svg
 from hexkv.plugins.reports.document import write
 from hexkv.plugins.reports.planned import FUTURE, UNLIMITED, drawing, lines_of, plan_page
-from hexkv.plugins.schema import parse_size
 from hexkv.ports import InvalidRequest
 
 _COUNT = re.compile(r"(\d{1,12})([km]?)", re.ASCII)

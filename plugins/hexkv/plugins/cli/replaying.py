@@ -22,8 +22,8 @@ from hexkv.core.planning import (
 )
 from hexkv.plugins.cli.output import installed
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.records import read_records
-from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Policy
 

@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from hexkv.core.tiers.encoding_choice import Encoding, choose
 from hexkv.core.tiers.runtime import RAW
+from hexkv.core.tiers.stores.encoding_choice import Encoding, choose
 from hexkv.plugins.cli.output import (
     Json,
     aside,
@@ -25,7 +25,7 @@ from hexkv.plugins.cli.output import (
     run_app,
 )
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.schema import parse_size
+from hexkv.plugins.configuration.schema import parse_size
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import DType, KVLayout, Serde
 

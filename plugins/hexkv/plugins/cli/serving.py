@@ -48,7 +48,7 @@ def size_in(text: str) -> int:
     Raises:
         ConfigError: it is no size, or less than one byte.
     """
-    from hexkv.plugins.schema import parse_size  # which imports pydantic
+    from hexkv.plugins.configuration.schema import parse_size  # which imports pydantic
 
     try:
         size = int(str(parse_size(text)))

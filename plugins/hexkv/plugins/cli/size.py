@@ -21,8 +21,8 @@ from hexkv.plugins.cli.output import (
     refuse,
     run_app,
 )
-from hexkv.plugins.model_config import read_shape
 from hexkv.plugins.records import read_records
+from hexkv.plugins.support.model_config import read_shape
 from hexkv.ports import DType
 
 

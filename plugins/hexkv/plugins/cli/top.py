@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hexkv.plugins.cli.output import Json, human_size, new_app, plain, print_json, run_app
-from hexkv.plugins.pages import Page, Place, TierView, View, view
+from hexkv.plugins.observing.pages import Page, Place, TierView, View, view
 from hexkv.ports import ConfigError, StoreUnreachable
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from hexkv.adapters.admin.client import RemoteAdministration
 from hexkv.adapters.admin.server import AdminServer, Allowed
 from hexkv.adapters.admin.settings import SocketSettings, parse_address
-from hexkv.adapters.net.client_check import announce, processes_of
-from hexkv.adapters.net.listening import Listener
 from hexkv.adapters.net.security import is_local, read_secret
+from hexkv.adapters.net.server.client_check import announce, processes_of
+from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.net.tls import Trust, server_context
 from hexkv.plugins.spec import about
 from hexkv.ports import AdminAccess, Administration, Clock, ConfigError

@@ -15,19 +15,19 @@ def _open(settings: SocketSettings, context: OpenContext) -> object:
 
 
 def _admin(arguments: Sequence[str]) -> int:
-    from hexkv.adapters.admin.command import run
+    from hexkv.adapters.admin.cli.command import run
 
     return run(arguments)
 
 
 def _fleet(arguments: Sequence[str]) -> int:
-    from hexkv.adapters.admin.fleet import run
+    from hexkv.adapters.admin.cli.fleet import run
 
     return run(arguments)
 
 
 def _trace(arguments: Sequence[str]) -> int:
-    from hexkv.adapters.admin.trace import run
+    from hexkv.adapters.admin.cli.trace import run
 
     return run(arguments)
 

@@ -18,10 +18,10 @@ from weakref import ref
 from hexkv.adapters.admin.handshake import Refused, answer
 from hexkv.adapters.admin.session import AdminSession, Caller
 from hexkv.adapters.admin.wire import MAX_REQUEST
-from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
-from hexkv.adapters.net.listening import Listener
-from hexkv.adapters.net.server import StreamServer
+from hexkv.adapters.net.server.connection import Connection, Limits
+from hexkv.adapters.net.server.listening import Listener
+from hexkv.adapters.net.server.server import StreamServer
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Administration, Clock
 

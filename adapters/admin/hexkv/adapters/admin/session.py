@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from hexkv.adapters.admin import wire
 from hexkv.adapters.admin.wire import VERBS, Kind, Verb
-from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
+from hexkv.adapters.net.server.connection import Connection
 from hexkv.ports import (
     Administration,
     Deadline,

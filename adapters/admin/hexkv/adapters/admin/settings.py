@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hexkv.adapters.net.address import Address
-from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import SettingError, about
-from hexkv.plugins.values import FilePath
 
 _LONGEST = 107
 """Bytes of a path that the kernel's address of a Unix socket can hold."""

@@ -33,7 +33,7 @@ from hexkv.kernels.coding.pieces import Cursor, Piece
 from hexkv.kernels.coding.plain import GROUP, Bytes, fitting
 from hexkv.kernels.coding.tables import CLASSES, HALVES, Gaussians, tables
 from hexkv.kernels.payloads import CodedPlane
-from hexkv.plugins.payload import Place
+from hexkv.plugins.support.payload import Place
 from hexkv.ports import CorruptFrame
 from hexkv.ports.serde import ErrorBound
 

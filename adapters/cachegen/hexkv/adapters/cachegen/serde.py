@@ -12,7 +12,7 @@ from typing import Protocol
 from hexkv.kernels.coding.floats import FLOATS, Floats, Words, widened
 from hexkv.kernels.coding.pieces import Piece, raw
 from hexkv.kernels.payloads import CodedPlane, DevicePart, PlaneOfPayload, RawPlane, ScaledPlane
-from hexkv.plugins.payload import Place, PlaneSerde
+from hexkv.plugins.support.payload import Place, PlaneSerde
 from hexkv.ports import KVLayout, Plane
 from hexkv.ports.serde import ErrorBound
 

@@ -18,8 +18,8 @@ from typing import Protocol
 import torch
 
 from hexkv.adapters.cuda.numa import node_near, prefer
-from hexkv.plugins.available import available_bytes
-from hexkv.plugins.mapped import advise_huge, touch, whole_pages
+from hexkv.plugins.support.available import available_bytes
+from hexkv.plugins.support.mapped import advise_huge, touch, whole_pages
 from hexkv.ports import InvalidRequest, MemoryProvider, MemoryRegion, PoolExhausted
 
 log = logging.getLogger("hexkv")

@@ -13,7 +13,7 @@ from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.server import DirectoryServer
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.security import read_secret
-from hexkv.adapters.net.server import listen
+from hexkv.adapters.net.server.server import listen
 from hexkv.adapters.net.tls import server_context
 from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app
 from hexkv.plugins.cli.serving import (
@@ -27,8 +27,8 @@ from hexkv.plugins.cli.serving import (
     shown_listeners,
 )
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.families import Family, Sample, text_format
-from hexkv.plugins.observing import check_observed, serve_at
+from hexkv.plugins.composition.observing import check_observed, serve_at
+from hexkv.plugins.observing.families import Family, Sample, text_format
 
 _SWITCH = 0.0005
 """Seconds after which a computing thread yields to another: a query waits no longer than that

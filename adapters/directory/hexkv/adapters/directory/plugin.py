@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hexkv.adapters.net.address import Address
-from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import (
     AdapterSpec,
     CommandSpec,
@@ -16,7 +17,6 @@ from hexkv.plugins.spec import (
     about,
     hookimpl,
 )
-from hexkv.plugins.values import FilePath
 from hexkv.ports import Clock, ConfigError
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _serving(settings: StaticSettings, cell: Cell, clock: Clock) -> Callable[[],
         ConfigError: a file cannot be used.
     """
     from hexkv.adapters.directory.server import DirectoryServer
-    from hexkv.adapters.net.server import listen
+    from hexkv.adapters.net.server.server import listen
     from hexkv.adapters.net.tls import server_context
 
     place = Address.of_url(settings.listen, _SCHEME)

@@ -22,9 +22,9 @@ from hexkv.adapters.directory.wire import (
     unpack_members,
     unpack_request,
 )
-from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit
+from hexkv.adapters.net.server.connection import Connection
 from hexkv.plugins.notices import Notices
 from hexkv.ports import Member, StoreBusy, StoreFull
 

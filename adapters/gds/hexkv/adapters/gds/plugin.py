@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
-from hexkv.plugins.values import FilePath
 
 if TYPE_CHECKING:
     from hexkv.adapters.gds.store import Driver
@@ -40,7 +40,7 @@ class GdsSettings:
 def _open(settings: GdsSettings, context: OpenContext) -> object:
     from hexkv.adapters.gds.cufile import CuFile, library_path
     from hexkv.adapters.gds.store import GdsStore
-    from hexkv.plugins.filed import open_files
+    from hexkv.plugins.support.filed import open_files
 
     def driver() -> Driver:
         if settings.driver == "kvikio":

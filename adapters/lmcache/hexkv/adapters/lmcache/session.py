@@ -17,9 +17,9 @@ from hexkv.adapters.lmcache.wire import (
     Tensor,
     parse_request,
 )
-from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.serving import Unreadable, Values, Wire
+from hexkv.adapters.net.server.connection import Connection
+from hexkv.adapters.net.server.serving import Unreadable, Values, Wire
 
 log = logging.getLogger("hexkv")
 

@@ -25,9 +25,9 @@ from hexkv.adapters.lmserver.wire import (
     message,
     pack_size,
 )
-from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
-from hexkv.adapters.net.serving import Room, Unreadable, Values
+from hexkv.adapters.net.server.connection import Connection
+from hexkv.adapters.net.server.serving import Room, Unreadable, Values
 
 log = logging.getLogger("hexkv")
 

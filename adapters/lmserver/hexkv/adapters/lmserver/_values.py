@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from hexkv.adapters.lmserver._sorted import SortedKeys
 from hexkv.adapters.lmserver._transit import Transit
-from hexkv.adapters.net.serving import Kept, Room, Unreadable, Values
+from hexkv.adapters.net.server.serving import Kept, Room, Unreadable, Values
 from hexkv.ports import (
     DIGEST_BYTES,
     NAMESPACE_BYTES,
@@ -63,7 +63,7 @@ class _Version(NamedTuple):
 
 
 class Arriving:
-    """Memory that a value is received into: see :class:`hexkv.adapters.net.serving.Room`."""
+    """Memory that a value is received into: see :class:`hexkv.adapters.net.server.serving.Room`."""
 
     def __init__(self, name: bytes, lease: Lease) -> None:
         self.name = name
@@ -72,7 +72,7 @@ class Arriving:
 
 
 class WireValues:
-    """See :class:`hexkv.adapters.net.serving.Values`.
+    """See :class:`hexkv.adapters.net.server.serving.Values`.
 
     Args:
         scheme: of the wire.

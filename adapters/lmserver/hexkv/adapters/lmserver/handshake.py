@@ -17,9 +17,9 @@ from hexkv.adapters.lmserver.wire import (
     VERSION,
     Welcome,
 )
-from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit, prove
+from hexkv.adapters.net.server.connection import Connection
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Deadline
 

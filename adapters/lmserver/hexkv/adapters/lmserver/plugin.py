@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hexkv.adapters.net.address import Address
-from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import (
     AdapterSpec,
     BackDoor,
@@ -17,7 +18,6 @@ from hexkv.plugins.spec import (
     about,
     hookimpl,
 )
-from hexkv.plugins.values import FilePath
 
 if TYPE_CHECKING:
     from ssl import SSLContext

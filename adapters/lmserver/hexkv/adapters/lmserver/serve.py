@@ -12,10 +12,10 @@ import typer
 from hexkv.adapters.lmserver.server import SCHEME, Server
 from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.security import read_secret
-from hexkv.adapters.net.server import listen
-from hexkv.adapters.net.serving import Wire
+from hexkv.adapters.net.server.connection import Limits
+from hexkv.adapters.net.server.server import listen
+from hexkv.adapters.net.server.serving import Wire
 from hexkv.adapters.net.tls import server_context
 from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app
 from hexkv.plugins.cli.serving import (
@@ -30,8 +30,8 @@ from hexkv.plugins.cli.serving import (
     size_in,
 )
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.observing import check_observed
-from hexkv.plugins.registry import Registry
+from hexkv.plugins.composition.observing import check_observed
+from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import PAGE, Clock, frame_bytes
 

@@ -11,11 +11,11 @@ from hexkv.adapters.lmserver._session import Session
 from hexkv.adapters.lmserver.handshake import answer
 from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.adapters.lmserver.wire import MAGIC
-from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.server import StreamServer
-from hexkv.adapters.net.serving import START, Wire
-from hexkv.adapters.net.serving import Session as AnySession
+from hexkv.adapters.net.server.connection import Connection, Limits
+from hexkv.adapters.net.server.server import StreamServer
+from hexkv.adapters.net.server.serving import START, Wire
+from hexkv.adapters.net.server.serving import Session as AnySession
 from hexkv.ports import Clock, ConfigError
 
 SCHEME = "hexkv"

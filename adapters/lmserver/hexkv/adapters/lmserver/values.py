@@ -11,9 +11,9 @@ from typing import Self
 
 from hexkv.adapters.lmserver._transit import Transit
 from hexkv.adapters.lmserver._values import WireValues
-from hexkv.plugins.config import load
-from hexkv.plugins.registry import Registry
-from hexkv.plugins.served import ServedChunks
+from hexkv.plugins.composition.served import ServedChunks
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.discovery.registry import Registry
 from hexkv.ports import ChunkKey, Clock, FrameHeader, frame_bytes, namespace_of
 
 log = logging.getLogger("hexkv")

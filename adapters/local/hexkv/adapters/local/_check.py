@@ -10,10 +10,10 @@ from enum import StrEnum
 from itertools import count
 from typing import Protocol
 
-from hexkv.adapters.local._account import ByteAccount
-from hexkv.adapters.local._directory import SharedDirectory, living_engines
-from hexkv.adapters.local._files import FileIO
-from hexkv.adapters.local._layout import (
+from hexkv.adapters.local.files.account import ByteAccount
+from hexkv.adapters.local.files.directory import SharedDirectory, living_engines
+from hexkv.adapters.local.files.files import FileIO
+from hexkv.adapters.local.files.layout import (
     FOLDERS,
     LEDGER,
     MARKER,
@@ -26,8 +26,8 @@ from hexkv.adapters.local._layout import (
     locks_in,
     parts_in,
 )
-from hexkv.adapters.local._ledger import Books
-from hexkv.adapters.local._nofollow import listed, move, open_file, regular_size
+from hexkv.adapters.local.files.ledger import Books
+from hexkv.adapters.local.files.nofollow import listed, move, open_file, regular_size
 from hexkv.adapters.local.mapping import MmapMemory, MmapRegion
 from hexkv.ports import (
     PAGE,

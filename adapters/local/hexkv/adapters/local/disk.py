@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Lock
 
-from hexkv.adapters.local._account import ByteAccount
-from hexkv.adapters.local._directory import SharedDirectory
-from hexkv.adapters.local._files import (
+from hexkv.adapters.local.files.account import ByteAccount
+from hexkv.adapters.local.files.directory import SharedDirectory
+from hexkv.adapters.local.files.files import (
     Direct,
     FileIO,
     chunk_error,
@@ -19,11 +19,11 @@ from hexkv.adapters.local._files import (
     open_frame,
     store_error,
 )
-from hexkv.adapters.local._layout import FOLDERS, MARKER, QUARANTINE, chunks_in, file_path
-from hexkv.adapters.local._marker import Presence
-from hexkv.adapters.local._nofollow import move, regular_size, remove
-from hexkv.adapters.local._quarantine import Quarantine
-from hexkv.adapters.local._ranges import RangeFiles
+from hexkv.adapters.local.files.layout import FOLDERS, MARKER, QUARANTINE, chunks_in, file_path
+from hexkv.adapters.local.files.marker import Presence
+from hexkv.adapters.local.files.nofollow import move, regular_size, remove
+from hexkv.adapters.local.files.quarantine import Quarantine
+from hexkv.adapters.local.files.ranges import RangeFiles
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,

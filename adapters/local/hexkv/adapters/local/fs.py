@@ -18,11 +18,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from hexkv.adapters.local._files import FileIO, chunk_error, make_file, open_frame, store_error
-from hexkv.adapters.local._layout import FOLDERS, MARKER, chunks_in, file_path
-from hexkv.adapters.local._marker import Presence, check_format
-from hexkv.adapters.local._nofollow import move, regular_size, remove, resolved
-from hexkv.adapters.local._sweep import PART, Sweeper
+from hexkv.adapters.local.files.files import FileIO, chunk_error, make_file, open_frame, store_error
+from hexkv.adapters.local.files.layout import FOLDERS, MARKER, chunks_in, file_path
+from hexkv.adapters.local.files.marker import Presence, check_format
+from hexkv.adapters.local.files.nofollow import move, regular_size, remove, resolved
+from hexkv.adapters.local.files.sweep import PART, Sweeper
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,

@@ -15,10 +15,9 @@ from rich.progress import track
 
 from hexkv.adapters.local._check import Findings, check
 from hexkv.adapters.local._check import repair as repair_directory
-from hexkv.adapters.local._files import store_error
-from hexkv.adapters.local._layout import MARKER
-from hexkv.adapters.local._nofollow import resolved
-from hexkv.plugins.algorithms import frame_codec
+from hexkv.adapters.local.files.files import store_error
+from hexkv.adapters.local.files.layout import MARKER
+from hexkv.adapters.local.files.nofollow import resolved
 from hexkv.plugins.cli.output import (
     Json,
     human_size,
@@ -28,6 +27,7 @@ from hexkv.plugins.cli.output import (
     print_table,
     run_app,
 )
+from hexkv.plugins.discovery.algorithms import frame_codec
 
 
 def fsck(

@@ -13,8 +13,8 @@ from threading import Lock
 from typing import NamedTuple
 
 from hexkv.adapters.local._frame_file import Extent, FrameMemory
-from hexkv.plugins.available import available_bytes
-from hexkv.plugins.mapped import advise_huge, populate
+from hexkv.plugins.support.available import available_bytes
+from hexkv.plugins.support.mapped import advise_huge, populate
 from hexkv.ports import (
     PAGE,
     ChunkKey,

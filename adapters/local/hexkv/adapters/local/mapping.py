@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from threading import Lock, Thread
 
-from hexkv.plugins.available import available_bytes
-from hexkv.plugins.mapped import advise_huge, populate, touch, whole_pages
+from hexkv.plugins.support.available import available_bytes
+from hexkv.plugins.support.mapped import advise_huge, populate, touch, whole_pages
 from hexkv.ports import MemoryProvider, MemoryRegion, PoolExhausted, SupportsPrefault
 
 AHEAD = 64 << 20

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import (
     AdapterSpec,
     BackDoor,
@@ -16,7 +17,6 @@ from hexkv.plugins.spec import (
     about,
     hookimpl,
 )
-from hexkv.plugins.values import FilePath
 
 
 @dataclass(frozen=True, slots=True)

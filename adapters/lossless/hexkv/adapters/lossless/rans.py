@@ -19,7 +19,7 @@ highest of all others::
     groups x 4        words of each 64 lanes
     ..                the words, 2 bytes each, group by group
 
-:mod:`hexkv.plugins.payload` describes the format around a block.
+:mod:`hexkv.plugins.support.payload` describes the format around a block.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hexkv.kernels.coding.pieces import Cursor, Piece, raw
 from hexkv.kernels.coding.plain import GROUP
 from hexkv.kernels.coding.tables import TOTAL, Tables
 from hexkv.kernels.payloads import BitsPlane, DevicePart, PlaneOfPayload, RawPlane
-from hexkv.plugins.payload import Place, PlaneSerde
+from hexkv.plugins.support.payload import Place, PlaneSerde
 from hexkv.ports import CorruptFrame, KVLayout
 
 Number = TypeVar("Number", bound=np.generic)

@@ -1,6 +1,6 @@
 """The serde ``zstd``: each layer's byte planes, each a zstd frame (RFC 8878) or as it was.
 
-A payload of format 1 is one of :mod:`hexkv.plugins.payload`. A layer's blocks are its byte
+A payload of format 1 is one of :mod:`hexkv.plugins.support.payload`. A layer's blocks are its byte
 planes, the least significant first: a zstd frame that has the length of its content, or the
 plane itself, which is recognised by its length: as many bytes as there are elements.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import zstandard
 
 from hexkv.adapters.lossless._planes import Room, join, split
-from hexkv.plugins.payload import LayerSerde
+from hexkv.plugins.support.payload import LayerSerde
 from hexkv.ports import CorruptFrame, KVLayout
 
 _WORTH = 64

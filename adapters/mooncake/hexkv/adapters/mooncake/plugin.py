@@ -110,9 +110,9 @@ class EngineSettings(ChannelSettings):
 
 def _open_channel(settings: EngineSettings, context: OpenContext) -> object:
     from hexkv.adapters.mooncake.channel import EngineMemory, MooncakeChannel
-    from hexkv.adapters.net.connection import Limits
     from hexkv.adapters.net.peers.channel import Security
     from hexkv.adapters.net.security import read_secret
+    from hexkv.adapters.net.server.connection import Limits
 
     listen = Address.listening(settings.listen)
     host = settings.advertise or listen.host

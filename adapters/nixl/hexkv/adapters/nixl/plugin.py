@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from hexkv.adapters.net.address import Address
 from hexkv.plugins.channels import ChannelSettings
-from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
-from hexkv.plugins.values import FilePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _open_storage(settings: StorageSettings, context: OpenContext) -> object:
     from hexkv.adapters.nixl.storage.objects import NixlObjectStore
     from hexkv.adapters.nixl.storage.private import NixlPrivateObjects
     from hexkv.adapters.nixl.storage.staging import Staging
-    from hexkv.plugins.filed import open_files
+    from hexkv.plugins.support.filed import open_files
 
     with about("plugin"):
         mover = Mover(settings.plugin, settings.given, Staging(settings.staging_bytes))
@@ -148,9 +148,9 @@ def _open_storage(settings: StorageSettings, context: OpenContext) -> object:
 
 
 def _open_nixl(settings: NixlSettings, context: OpenContext) -> object:
-    from hexkv.adapters.net.connection import Limits
     from hexkv.adapters.net.peers.channel import Security
     from hexkv.adapters.net.security import read_secret
+    from hexkv.adapters.net.server.connection import Limits
     from hexkv.adapters.nixl.channel import NixlChannel
 
     return NixlChannel(

@@ -13,19 +13,19 @@ from typing import Annotated
 import typer
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.client_check import announce, processes_of
-from hexkv.adapters.net.listening import Listener
-from hexkv.adapters.node.limits import Limits
+from hexkv.adapters.net.server.client_check import announce, processes_of
+from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.node.memory import region_bytes
-from hexkv.adapters.node.server import Allowed, NodeServer
+from hexkv.adapters.node.server.limits import Limits
+from hexkv.adapters.node.server.server import Allowed, NodeServer
+from hexkv.adapters.node.server.taking import Inherited, NotHandedOver, Predecessor
 from hexkv.adapters.node.settings import SharedSettings
-from hexkv.adapters.node.taking import Inherited, NotHandedOver, Predecessor
-from hexkv.plugins.checking import check
 from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app
 from hexkv.plugins.cli.serving import EndedBySignals, shown_listeners, size_in
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.config import Loaded, load
-from hexkv.plugins.served import ServedChunks
+from hexkv.plugins.composition.checking import check
+from hexkv.plugins.composition.served import ServedChunks
+from hexkv.plugins.configuration.config import Loaded, load
 from hexkv.ports import Clock, ConfigError, Deadline
 
 log = logging.getLogger("hexkv")

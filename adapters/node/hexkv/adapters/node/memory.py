@@ -14,8 +14,8 @@ from fcntl import F_ADD_SEALS, fcntl
 from pathlib import Path
 
 from hexkv.adapters.net.unix import SEALS, is_sealed
-from hexkv.plugins.available import available_bytes
-from hexkv.plugins.mapped import advise_huge, touch, whole_pages
+from hexkv.plugins.support.available import available_bytes
+from hexkv.plugins.support.mapped import advise_huge, touch, whole_pages
 from hexkv.ports import (
     ConfigError,
     MemoryProvider,

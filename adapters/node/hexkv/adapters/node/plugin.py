@@ -22,7 +22,7 @@ def _open_shared(settings: SharedSettings, context: OpenContext) -> object:
 
 
 def _open_client(settings: ClientSettings, context: OpenContext) -> object:
-    from hexkv.adapters.node.client import NodeClient
+    from hexkv.adapters.node.client.client import NodeClient
 
     return NodeClient(Path(settings.socket), context.clock)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import SettingError
-from hexkv.plugins.values import FilePath
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hexkv.adapters.net.admission import TurnedAway
+from hexkv.adapters.net.server.admission import TurnedAway
 from hexkv.adapters.observe.feed import Feed
-from hexkv.plugins.families import Family, Sample, text_format
+from hexkv.plugins.observing.families import Family, Sample, text_format
 
 if TYPE_CHECKING:
     from hexkv.adapters.observe.exporter import Exporter

@@ -12,10 +12,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, cast
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.admission import TurnedAway
-from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.server import StreamServer, listen
+from hexkv.adapters.net.server.admission import TurnedAway
+from hexkv.adapters.net.server.connection import Connection, Limits
+from hexkv.adapters.net.server.server import StreamServer, listen
 from hexkv.adapters.observe.openmetrics import (
     OPENMETRICS,
     TEXT,

@@ -8,8 +8,8 @@ from socket import getaddrinfo
 from typing import TYPE_CHECKING
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.client_check import announce
 from hexkv.adapters.net.security import is_local, read_secret
+from hexkv.adapters.net.server.client_check import announce
 from hexkv.adapters.net.tls import Trust, server_context
 from hexkv.adapters.observe.counting import counted, counted_spans, recorded, turned_away
 from hexkv.adapters.observe.feed import Feed

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.observe.place import Collector
-from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import SettingError, about
-from hexkv.plugins.values import FilePath
 
 _LONGEST_TOPIC = 255
 _BOUNDS = (

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from hexkv.adapters.obstore.places import Place
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
-from hexkv.plugins.values import FilePath
 
 if TYPE_CHECKING:
     from hexkv.adapters.obstore.back_door import BackDoor

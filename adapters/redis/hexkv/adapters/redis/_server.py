@@ -12,7 +12,7 @@ from hexkv.adapters.net.pool import Pool
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.redis._replies import error_of
 from hexkv.adapters.redis._wire import ErrorReply, Wire, request
-from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.secret import NO_SECRET, Secret
 from hexkv.ports import Deadline
 
 _IDLE = 16

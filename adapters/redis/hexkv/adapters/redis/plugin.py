@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.redis.address import PORT, Location
-from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import AdapterSpec, BackDoor, OpenContext, SettingError, about, hookimpl
-from hexkv.plugins.values import FilePath
 
 if TYPE_CHECKING:
     from hexkv.adapters.redis._routes import Route

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from hexkv.adapters.s3.address import Endpoint, Location
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.secret import NO_SECRET, Secret
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
-from hexkv.plugins.values import FilePath
 from hexkv.ports import Clock
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from hexkv.adapters.sglang.settings import SGLangSettings
-from hexkv.plugins.config import DEFAULT, Loaded, load
-from hexkv.plugins.places import render
-from hexkv.plugins.registry import Registry
+from hexkv.plugins.configuration.config import DEFAULT, Loaded, load
+from hexkv.plugins.configuration.places import render
+from hexkv.plugins.discovery.registry import Registry
 from hexkv.ports import ConfigError
 
 FILE = "config"

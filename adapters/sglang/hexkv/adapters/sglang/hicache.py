@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
-from hexkv.adapters.sglang.aside import Aside
 from hexkv.adapters.sglang.configuration import RawConfig
-from hexkv.adapters.sglang.identity import Rank
+from hexkv.adapters.sglang.identity.identity import Rank
 from hexkv.adapters.sglang.opening import open_engine
-from hexkv.adapters.sglang.page_store import PageStore
-from hexkv.adapters.sglang.pools import FlatPool, HostPages, Pages, packing_of, pages_of
-from hexkv.adapters.sglang.sides import KV, Sides
-from hexkv.plugins.discovery import discover
+from hexkv.adapters.sglang.pages.aside import Aside
+from hexkv.adapters.sglang.pages.page_store import PageStore
+from hexkv.adapters.sglang.pages.pools import FlatPool, HostPages, Pages, packing_of, pages_of
+from hexkv.adapters.sglang.pages.sides import KV, Sides
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.guard import Guard
 from hexkv.ports import ConfigError, InvalidRequest, Namespace, PrefixCache
 

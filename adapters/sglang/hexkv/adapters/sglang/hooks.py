@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
-from hexkv.adapters.sglang import lora, weights
+from hexkv.adapters.sglang.identity import lora, weights
 from hexkv.adapters.sglang.wrapping import Plain, wrap
 
 _CONTROLLER = ("sglang.srt.managers.cache_controller", "HiCacheController")

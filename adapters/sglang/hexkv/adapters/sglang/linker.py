@@ -25,12 +25,12 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
 )
 
 from hexkv.adapters.sglang.configuration import RawConfig
-from hexkv.adapters.sglang.devices import Revocable, copy_layers, device_pages
-from hexkv.adapters.sglang.identity import Rank
+from hexkv.adapters.sglang.identity.identity import Rank
 from hexkv.adapters.sglang.opening import open_engine
-from hexkv.adapters.sglang.page_store import PageStore
+from hexkv.adapters.sglang.pages.devices import Revocable, copy_layers, device_pages
+from hexkv.adapters.sglang.pages.page_store import PageStore
 from hexkv.kernels.paged import PagedKV
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.guard import Guard
 from hexkv.ports import ConfigError, Hold, InvalidRequest
 

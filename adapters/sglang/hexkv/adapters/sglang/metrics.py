@@ -12,9 +12,9 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from hexkv.adapters.sglang.weights import REPLACED
-from hexkv.plugins.families import HELP, TIERED, bounds, known_series, reason_label
-from hexkv.plugins.telemetry import BREAKER, Totals
+from hexkv.adapters.sglang.identity.weights import REPLACED
+from hexkv.plugins.observing.families import HELP, TIERED, bounds, known_series, reason_label
+from hexkv.plugins.observing.telemetry import BREAKER, Totals
 from hexkv.ports import CounterName, Health, HexKVError, HistogramName, Telemetry
 
 if TYPE_CHECKING:

@@ -9,13 +9,14 @@ from importlib import metadata
 from typing import NamedTuple
 from weakref import ref
 
-from hexkv.adapters.sglang import hooks, lora
+from hexkv.adapters.sglang import hooks
 from hexkv.adapters.sglang.configuration import RawConfig
-from hexkv.adapters.sglang.identity import Rank, namespace_of, server_arguments
+from hexkv.adapters.sglang.identity import lora
+from hexkv.adapters.sglang.identity.identity import Rank, namespace_of, server_arguments
+from hexkv.adapters.sglang.identity.weights import Weights
 from hexkv.adapters.sglang.metrics import publish, show_off, telemetry
-from hexkv.adapters.sglang.weights import Weights
-from hexkv.plugins.compose import build
-from hexkv.plugins.schema import Calls
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.schema import Calls
 from hexkv.ports import HexKVError, KVLayout, PrefixCache
 
 log = logging.getLogger("hexkv.sglang")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hexkv.adapters.shm.places import path_of
 from hexkv.plugins.channels import ChannelSettings
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import AdapterSpec, OpenContext, about, hookimpl
-from hexkv.plugins.values import FilePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class ShmSettings(ChannelSettings):
 
 
 def _open_shm(settings: ShmSettings, context: OpenContext) -> object:
-    from hexkv.adapters.net.connection import Limits
     from hexkv.adapters.net.security import read_secret
+    from hexkv.adapters.net.server.connection import Limits
     from hexkv.adapters.shm.channel import ShmChannel
 
     return ShmChannel(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from hexkv.adapters.net.address import Address
 from hexkv.plugins.channels import ChannelSettings
+from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
-from hexkv.plugins.values import FilePath
 
 if TYPE_CHECKING:
     from hexkv.adapters.tcp.channel import Security
@@ -60,7 +60,7 @@ def _security_of(settings: TcpSettings) -> Security:
 
 
 def _open_tcp(settings: TcpSettings, context: OpenContext) -> object:
-    from hexkv.adapters.net.connection import Limits
+    from hexkv.adapters.net.server.connection import Limits
     from hexkv.adapters.tcp.channel import TcpChannel
 
     return TcpChannel(

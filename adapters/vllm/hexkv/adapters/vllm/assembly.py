@@ -12,30 +12,35 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from hexkv.adapters.vllm.channel import ChannelClient, ChannelServer, meeting_place, socket_path
-from hexkv.adapters.vllm.collective import ADDRESS_BYTES, GlooCollective, MeetingPlace
-from hexkv.adapters.vllm.configuration import Configuration, configure
-from hexkv.adapters.vllm.events import Ledger
-from hexkv.adapters.vllm.identity import Rank, namespace_of
-from hexkv.adapters.vllm.inspection import Memory
-from hexkv.adapters.vllm.lora import Adapters, watch
-from hexkv.adapters.vllm.metrics import Tally
-from hexkv.adapters.vllm.rank_cache import LayerParts, RankCache, Together, Windows
-from hexkv.adapters.vllm.requests import Shape
-from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
-from hexkv.adapters.vllm.serving import Handing, LookupServer, Scopes
-from hexkv.adapters.vllm.sharded import ShardedCache, ShardedPages, Slice, slices_of
-from hexkv.adapters.vllm.streams import beside, settle
-from hexkv.adapters.vllm.together import LoadsTogether
-from hexkv.adapters.vllm.under_way import UnderWay
-from hexkv.adapters.vllm.weights import Weights
-from hexkv.adapters.vllm.weights import watch as watch_weights
-from hexkv.adapters.vllm.windows import BlockPages
-from hexkv.adapters.vllm.worker_connector import Window, WorkerConnector
+from hexkv.adapters.vllm.configuration.configuration import Configuration, configure
+from hexkv.adapters.vllm.configuration.identity import Rank, namespace_of
+from hexkv.adapters.vllm.configuration.inspection import Memory
+from hexkv.adapters.vllm.configuration.lora import Adapters, watch
+from hexkv.adapters.vllm.configuration.weights import Weights
+from hexkv.adapters.vllm.configuration.weights import watch as watch_weights
+from hexkv.adapters.vllm.configuration.windows import BlockPages
+from hexkv.adapters.vllm.lookup.channel import (
+    ChannelClient,
+    ChannelServer,
+    meeting_place,
+    socket_path,
+)
+from hexkv.adapters.vllm.lookup.under_way import UnderWay
+from hexkv.adapters.vllm.metrics.events import Ledger
+from hexkv.adapters.vllm.metrics.metrics import Tally
+from hexkv.adapters.vllm.scheduler.requests import Shape
+from hexkv.adapters.vllm.scheduler.scheduler_connector import SchedulerConnector
+from hexkv.adapters.vllm.worker.collective import ADDRESS_BYTES, GlooCollective, MeetingPlace
+from hexkv.adapters.vllm.worker.rank_cache import LayerParts, RankCache, Together, Windows
+from hexkv.adapters.vllm.worker.serving import Handing, LookupServer, Scopes
+from hexkv.adapters.vllm.worker.sharded import ShardedCache, ShardedPages, Slice, slices_of
+from hexkv.adapters.vllm.worker.streams import beside, settle
+from hexkv.adapters.vllm.worker.together import LoadsTogether
+from hexkv.adapters.vllm.worker.worker_connector import Window, WorkerConnector
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import build
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.schema import IN_MEMORY, TierSettings
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.schema import IN_MEMORY, TierSettings
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import ConfigError, DeviceKV, KVLayout
 

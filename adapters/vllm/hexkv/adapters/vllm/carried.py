@@ -10,8 +10,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from hexkv.adapters.vllm.events import BlockEvent
 from hexkv.adapters.vllm.messages import Step
+from hexkv.adapters.vllm.metrics.events import BlockEvent
 
 
 class PlannedStep(KVConnectorMetadata):  # type: ignore[misc]  # untyped here

@@ -24,13 +24,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from hexkv.adapters.vllm import assembly
 from hexkv.adapters.vllm.assembly import WorkerContext, adapters_of
 from hexkv.adapters.vllm.carried import PlannedStep, WorkerReport
-from hexkv.adapters.vllm.configuration import verify
-from hexkv.adapters.vllm.events import BlockEvent
+from hexkv.adapters.vllm.configuration.configuration import verify
+from hexkv.adapters.vllm.configuration.identity import counts_inputs, scope_of
+from hexkv.adapters.vllm.configuration.inspection import describe, refuse
 from hexkv.adapters.vllm.guard import guarded
-from hexkv.adapters.vllm.identity import counts_inputs, scope_of
-from hexkv.adapters.vllm.inspection import describe, refuse
 from hexkv.adapters.vllm.messages import Load, Scope, Step
-from hexkv.adapters.vllm.reading import (
+from hexkv.adapters.vllm.metrics.events import BlockEvent
+from hexkv.adapters.vllm.metrics.stats import HexKVProm, HexKVStats
+from hexkv.adapters.vllm.scheduler.reading import (
     RequestParams,
     blocks_of,
     by_source,
@@ -38,10 +39,9 @@ from hexkv.adapters.vllm.reading import (
     published,
     scheduled,
 )
-from hexkv.adapters.vllm.requests import Allowed
-from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
-from hexkv.adapters.vllm.stats import HexKVProm, HexKVStats
-from hexkv.plugins.discovery import discover
+from hexkv.adapters.vllm.scheduler.requests import Allowed
+from hexkv.adapters.vllm.scheduler.scheduler_connector import SchedulerConnector
+from hexkv.plugins.discovery.discovery import discover
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig, VllmConfig

@@ -10,7 +10,7 @@ from hexkv.ports import Reason
 
 
 class Asked(Protocol):
-    """A way to one rank's engine: :class:`~hexkv.adapters.vllm.channel.ChannelClient`."""
+    """A way to one rank's engine: :class:`~hexkv.adapters.vllm.lookup.channel.ChannelClient`."""
 
     def ask(self, op: str, tokens: bytes = b"", *, wanted: bool = True, **said: object) -> int: ...
     def take(self, number: int, seconds: float = 0.0) -> Mapping[str, object] | None: ...

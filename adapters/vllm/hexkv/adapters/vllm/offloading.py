@@ -38,20 +38,25 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.config import OffloadingConfig
 
 from hexkv.adapters.vllm.assembly import tiers_of, watched_weights
-from hexkv.adapters.vllm.channel import ChannelClient, ChannelServer, meeting_place, socket_path
-from hexkv.adapters.vllm.configuration import BLOCK_TOKENS, configure_offloading
+from hexkv.adapters.vllm.configuration.configuration import BLOCK_TOKENS, configure_offloading
+from hexkv.adapters.vllm.configuration.identity import Rank, counts_inputs, namespace_of
+from hexkv.adapters.vllm.configuration.inspection import instructions, refuse
+from hexkv.adapters.vllm.configuration.shards import own_partition
+from hexkv.adapters.vllm.configuration.weights import Weights
 from hexkv.adapters.vllm.guard import guarded
-from hexkv.adapters.vllm.held import Copying, HeldBlocks
-from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of
-from hexkv.adapters.vllm.inspection import instructions, refuse
-from hexkv.adapters.vllm.promises import Promises
-from hexkv.adapters.vllm.resetting import reset
-from hexkv.adapters.vllm.shards import own_partition
-from hexkv.adapters.vllm.weights import Weights
+from hexkv.adapters.vllm.lookup.channel import (
+    ChannelClient,
+    ChannelServer,
+    meeting_place,
+    socket_path,
+)
+from hexkv.adapters.vllm.scheduler.promises import Promises
+from hexkv.adapters.vllm.scheduler.resetting import reset
+from hexkv.adapters.vllm.worker.held import Copying, HeldBlocks
 from hexkv.kernels.blocks import opaque_layout
-from hexkv.plugins.compose import build
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.identity import identify
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.composition.identity import identify
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import ConfigError, InvalidRequest, Namespace
 
 if TYPE_CHECKING:

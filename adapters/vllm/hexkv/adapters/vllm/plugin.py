@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hexkv.adapters.vllm.early import CONNECTOR as NAME
-from hexkv.adapters.vllm.early import watch
-from hexkv.adapters.vllm.settings import ConnectorSettings
+from hexkv.adapters.vllm.configuration.early import CONNECTOR as NAME
+from hexkv.adapters.vllm.configuration.early import watch
+from hexkv.adapters.vllm.configuration.settings import ConnectorSettings
 from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
 from hexkv.ports import ConfigError
 

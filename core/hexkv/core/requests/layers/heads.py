@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from hexkv.core.frames.codec import layer_parts, layers_per_part
 from hexkv.core.frames.opening import part_span
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.tiers.answers import words
-from hexkv.core.tiers.encoding import by_layers
+from hexkv.core.tiers.read.encoding import by_layers
 from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.stores.answers import words
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import PAGE, ChunkKey, ChunkSpec, CorruptFrame, KVLayout
 from hexkv.ports.serde import LayerSerde

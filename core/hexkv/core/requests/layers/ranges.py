@@ -26,7 +26,7 @@ from hexkv.core.io.ticket import Ticket
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.layers.heads import Head, head_bytes
-from hexkv.core.tiers.encoding import scratch
+from hexkv.core.tiers.read.encoding import scratch
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.unreadable import announce_returned

@@ -21,7 +21,7 @@ from hexkv.core.requests.retrieve import Arrived, worth_waiting
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import runs, why_absent
-from hexkv.core.tiers.pending_reads import PendingRead
+from hexkv.core.tiers.read.pending_reads import PendingRead
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     ChunkKey,

@@ -24,8 +24,8 @@ from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.warm.documents import Reader
 from hexkv.adapters.hf.warm.opening import bar, called_well, open_model
 from hexkv.plugins.cli.output import Json, named, new_app, print_json, print_table, run_app
-from hexkv.plugins.config import load
-from hexkv.plugins.identity import identify
+from hexkv.plugins.composition.identity import identify
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import InvalidRequest, LayoutMismatch
 
 _STAND_IN = ("argparse.py", "inspect.py", "tarfile.py", "typing.py")

@@ -10,7 +10,7 @@ from threading import Lock
 
 from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord
-from hexkv.plugins.config import Loaded
+from hexkv.plugins.configuration.config import Loaded
 from hexkv.ports import BlendOutcome, InvalidRequest, Namespace
 
 log = logging.getLogger("hexkv.hf")
@@ -98,7 +98,7 @@ class BlendGate:
         """The gate as the section ``segments`` has it: its record, and how often it compares.
 
         Args:
-            loaded: of :func:`hexkv.plugins.config.load`.
+            loaded: of :func:`hexkv.plugins.configuration.config.load`.
             namespace: of the engine.
 
         Raises:

@@ -15,8 +15,8 @@ from hexkv.adapters.hf.demo.plan import CHUNK, TRAINED, Plan, report
 from hexkv.adapters.hf.demo.subject import subject
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
-from hexkv.plugins.compose import build
-from hexkv.plugins.schema import EngineSettings
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.schema import EngineSettings
 from hexkv.ports import HexKVError, Namespace, frame_bytes
 
 

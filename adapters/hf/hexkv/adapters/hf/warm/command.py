@@ -14,8 +14,8 @@ from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.warm.computing import Warmed, Warmer
 from hexkv.adapters.hf.warm.opening import bar, called_well, open_model, open_reader
 from hexkv.plugins.cli.output import Json, named, new_app, print_json, print_table, run_app
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
 from hexkv.ports import InvalidRequest, LayoutMismatch
 
 _STOPPED = "the same command goes on from here"

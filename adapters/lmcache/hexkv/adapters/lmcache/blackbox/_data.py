@@ -15,8 +15,8 @@ from hexkv.adapters.lmcache.blackbox._wire import (
     WireCase,
     request,
 )
-from hexkv.contracts.cases import each
-from hexkv.contracts.promise import Level, promise
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.promise import Level, promise
 
 
 def content(size: int, seed: int = 0) -> bytes:

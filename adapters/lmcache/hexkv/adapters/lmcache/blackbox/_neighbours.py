@@ -8,7 +8,7 @@ from threading import Event
 
 from hexkv.adapters.lmcache.blackbox._data import content, same
 from hexkv.adapters.lmcache.blackbox._wire import PATIENCE, Address, Keys, Wire, WireCase
-from hexkv.contracts.promise import Level, promise
+from hexkv.contracts.kit.promise import Level, promise
 
 _CLIENTS = 48
 _TURNS = 60

@@ -15,8 +15,8 @@ from hexkv.adapters.lmcache.blackbox._wire import (
     request,
     still_serving,
 )
-from hexkv.contracts.cases import each
-from hexkv.contracts.promise import Level, promise
+from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.promise import Level, promise
 
 MALFORMED = {
     "an unknown command": request(99, b"key"),

@@ -23,7 +23,7 @@ from typing import NamedTuple, Self
 
 import pytest
 
-from hexkv.contracts.whole import Whole
+from hexkv.contracts.kit.whole import Whole
 
 PATIENCE = 30.0
 """Seconds after which a server that does not answer counts as hanging."""

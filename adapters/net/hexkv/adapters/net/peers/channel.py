@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Self
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.net.outcomes import answering, outcome_of, slices
 from hexkv.adapters.net.peers.line import Line
 from hexkv.adapters.net.peers.session import Session
 from hexkv.adapters.net.pool import Pool
-from hexkv.adapters.net.server import StreamServer
+from hexkv.adapters.net.server.connection import Connection, Limits
+from hexkv.adapters.net.server.server import StreamServer
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import (
     MAX_QUESTION,
@@ -89,7 +89,7 @@ class PeerChannel(ABC):
         clients: connections that are served at a time.
         security: a secret, and TLS.
         users: whose processes may be peers over a Unix socket, as of
-            :class:`~hexkv.adapters.net.client_check.ClientCheck`.
+            :class:`~hexkv.adapters.net.server.client_check.ClientCheck`.
     """
 
     def __init__(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken
 from hexkv.adapters.net.guarded import GuardedSource
 from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
@@ -22,6 +21,7 @@ from hexkv.adapters.net.peers.wire import (
     Kind,
     Status,
 )
+from hexkv.adapters.net.server.connection import Connection
 from hexkv.ports import ChunkKey, Deadline, Lease, PeerSource, Reason, names_key, release_all
 
 _FIRST, _TOGETHER = 4, 16

@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.peers.channel import LIMITS, OPEN, PeerChannel, Security
 from hexkv.adapters.net.peers.direct import OwnMemory
 from hexkv.adapters.net.peers.direct_line import DirectLine
 from hexkv.adapters.net.peers.direct_session import DirectSession
 from hexkv.adapters.net.peers.line import Line, greet
 from hexkv.adapters.net.peers.session import Session
-from hexkv.adapters.net.server import listen
+from hexkv.adapters.net.server.connection import Connection, Limits
+from hexkv.adapters.net.server.server import listen
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Clock, Deadline, PeerSource
 

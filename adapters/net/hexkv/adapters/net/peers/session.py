@@ -8,7 +8,6 @@ from secrets import token_bytes
 from struct import Struct
 from typing import Any
 
-from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.guarded import GuardedSource
 from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit
@@ -31,6 +30,7 @@ from hexkv.adapters.net.peers.wire import (
     Verdict,
     pack_group,
 )
+from hexkv.adapters.net.server.connection import Connection
 from hexkv.ports import (
     MAX_QUESTION,
     ChunkKey,

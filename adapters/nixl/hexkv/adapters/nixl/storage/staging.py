@@ -14,7 +14,7 @@ from threading import Condition, Lock
 from typing import Self
 
 from hexkv.adapters.net.errors import OutOfTime
-from hexkv.plugins.mapped import advise_huge
+from hexkv.plugins.support.mapped import advise_huge
 from hexkv.ports import PAGE, Deadline, StoreError
 
 

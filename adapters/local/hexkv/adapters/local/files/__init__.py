@@ -1,0 +1,1 @@
+"""Files and directories of chunks: paths, I/O, locks, accounts and quarantine."""

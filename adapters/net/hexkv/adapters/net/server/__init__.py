@@ -1,0 +1,1 @@
+"""The server's side: listeners, admission of clients, connections."""

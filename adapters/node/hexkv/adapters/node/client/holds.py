@@ -1,0 +1,273 @@
+"""Holds and publishings of a client, which read the node's answers when they are queried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from struct import pack
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from hexkv.adapters.node.client.answer import Answer
+from hexkv.adapters.node.client.leases import Block, Ledger, NodeLease
+from hexkv.adapters.node.client.link import Link
+from hexkv.adapters.node.wire import Malformed, Reader, State, Status, Verb, read_chunks
+from hexkv.ports import (
+    PAGE,
+    ChunkSpec,
+    Deadline,
+    Lease,
+    Publishing,
+    Reason,
+    ServiceHold,
+    frame_bytes,
+    release_all,
+)
+
+GRACE = 0.025
+"""Seconds after a deadline that the node's answer may take: the node keeps the deadline itself."""
+
+
+def late(deadline: Deadline) -> Deadline:
+    """Return the deadline for the node's answer, also if *deadline* has passed already."""
+    clock = deadline.clock
+    return Deadline(clock, max(deadline.at, clock.now()) + GRACE)
+
+
+def taken(
+    ledger: Ledger,
+    link: Link,
+    answer: Answer,
+    specs: Sequence[ChunkSpec],
+    owner: str,
+) -> tuple[list[NodeLease | None], list[Reason | None], list[str]]:
+    """Return the leases, reasons and tiers of a node's last answer to a request.
+
+    Raises:
+        Malformed: the answer is impossible; none of it is used.
+    """
+    leases: list[NodeLease | None] = [None] * len(specs)
+    reasons: list[Reason | None] = [_why(answer)] * len(specs)
+    origins = [""] * len(specs)
+    if answer.status is Status.DONE:
+        chunks = read_chunks(answer.body, len(specs))
+        most = len(link.memory)
+        blocks: list[Block] = []
+        for place, (state, offset, size, word) in enumerate(zip(*chunks, strict=True)):
+            if state != State.HERE:
+                reasons[place] = reason_of(word)
+                continue
+            frame = frame_bytes(specs[place].raw_bytes)
+            if frame > size or offset + size > most or offset % PAGE:
+                raise Malformed(f"a block of {size} bytes at {offset}")
+            blocks.append(Block(link, answer.request, place, offset, size))
+        here = [specs[block.place] for block in blocks]
+        for lease in ledger.grant(link, blocks, owner, here):
+            place = lease.block.place
+            leases[place], reasons[place], origins[place] = lease, None, chunks.words[place]
+    ledger.answered(owner, link, answer.request)
+    return leases, reasons, origins
+
+
+def reason_of(word: str) -> Reason:
+    """Return the reason that a node names; ``FAILED`` for one that is unknown here."""
+    try:
+        return Reason(word)
+    except ValueError:
+        return Reason.FAILED
+
+
+def _why(answer: Answer) -> Reason:
+    refused = {Status.BUSY: Reason.QUEUE_FULL, Status.DONE: Reason.REFUSED}
+    return refused.get(answer.status, Reason.FAILED)
+
+
+class NodeHold:
+    """See :class:`hexkv.ports.Hold`. Without a link, no chunk comes."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        link: Link | None,
+        answer: Answer | None,
+        specs: Sequence[ChunkSpec],
+        owner: str,
+        deadline: Deadline,
+        *,
+        limited: bool = False,
+    ) -> None:
+        """Hold *specs*, by the *answer* of the node. If *limited*, the node may take it back."""
+        self._ledger = ledger
+        self._link = link
+        self._answer = answer
+        self._specs = specs
+        self._owner = owner
+        self._own = deadline
+        self._deadline = late(deadline)
+        self._leases: list[NodeLease | None] = [None] * len(specs)
+        self._reasons: list[Reason | None] = [None] * len(specs)
+        self._origins = [""] * len(specs)
+        self._limited = limited
+        self._released = False
+        self._ended = False
+        self._owes = True
+        """True until the leases of the request are taken or given back, also after an exception."""
+
+        if link is None or answer is None:
+            self._lose(Reason.TIER_OFF)
+
+    @property
+    def done(self) -> bool:
+        return self.wait(Deadline(self._deadline.clock, 0.0))
+
+    def wait(self, deadline: Deadline) -> bool:
+        link, answer = self._link, self._answer
+        if self._ended or link is None or answer is None:
+            return True
+        final = deadline.at >= self._own.at
+        if link.wait(answer, self._deadline if final else deadline):
+            self._take(link, answer)
+        elif not link.alive:
+            self._lose(Reason.TIER_OFF)
+        elif self._deadline.expired:
+            self._lose(Reason.TIMED_OUT)
+        return self._ended
+
+    def known(self, deadline: Deadline) -> bool:
+        link, answer = self._link, self._answer
+        if self._ended or link is None or answer is None:
+            return True
+        if not link.wait(answer, deadline, begun=True):
+            return self.wait(Deadline(deadline.clock, 0.0))
+        if answer.final:
+            return self.wait(deadline)
+        try:
+            chunks = read_chunks(answer.body, len(self._specs))
+        except Malformed:
+            link.abandon()
+            return self.wait(deadline)
+        for place, (state, word) in enumerate(zip(chunks.states, chunks.words, strict=True)):
+            if state == State.MISSING:
+                self._reasons[place] = reason_of(word)
+        return True
+
+    def keep(self, deadline: Deadline) -> bool:
+        link, answer = self._link, self._answer
+        if not self._limited or link is None or answer is None:
+            return True
+        kept = link.ask(Verb.KEEP, pack("<Q", answer.request), deadline)
+        if kept is not None and link.wait(kept, late(deadline)):
+            self._limited = kept.status is not Status.DONE or not any(kept.body)
+        if self._limited:
+            self.release()
+        return not self._limited
+
+    @property
+    def leases(self) -> Sequence[Lease | None]:
+        return [] if self._released else list(self._leases)
+
+    @property
+    def reasons(self) -> Sequence[Reason | None]:
+        return list(self._reasons)
+
+    @property
+    def origins(self) -> Sequence[str]:
+        return list(self._origins)
+
+    def release(self) -> None:
+        self._released = True
+        if not self._ended:
+            self._give_back()
+        if leases := [lease for lease in self._leases if lease is not None]:
+            release_all(leases)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if getattr(self, "_owes", False):
+            self._give_back()
+
+    def _take(self, link: Link, answer: Answer) -> None:
+        try:
+            got = taken(self._ledger, link, answer, self._specs, self._owner)
+        except Malformed:
+            link.abandon()
+            self._lose(Reason.FAILED)
+            return
+        if self._ended:  # another thread was sooner
+            return
+        self._owes = False  # from now on each lease reports its own loss
+        self._leases, self._reasons, self._origins = got
+        self._ended = True
+        if self._released:
+            self.release()
+
+    def _lose(self, why: Reason) -> None:
+        """End the hold without chunks, for reason *why*."""
+        self._reasons = [why] * len(self._specs)
+        self._ended = True
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._link is not None and self._answer is not None:
+            self._link.give_back(self._answer.request)
+            self._ledger.answered(self._owner, self._link, self._answer.request)
+        self._owes = False
+
+
+class NodePublishing:
+    """See :class:`hexkv.ports.Publishing`. Without a link, nothing was published."""
+
+    def __init__(
+        self, link: Link | None, answer: Answer | None, count: int, deadline: Deadline
+    ) -> None:
+        self._link = link
+        self._answer = answer
+        self._count = count
+        self._deadline = late(deadline)
+
+    @property
+    def done(self) -> bool:
+        link, answer = self._link, self._answer
+        if link is None or answer is None:
+            return True
+        return link.wait(answer, Deadline(link.clock, 0.0)) or not link.alive
+
+    def wait(self, deadline: Deadline) -> bool:
+        link, answer = self._link, self._answer
+        if link is None or answer is None:
+            return True
+        return link.wait(answer, late(deadline)) or not link.alive
+
+    @property
+    def tiers(self) -> Mapping[str, Sequence[bool]]:
+        link, answer = self._link, self._answer
+        if link is not None and answer is not None:
+            link.wait(answer, self._deadline, begun=True)
+            _ = self.done  # reads what has come since
+        if answer is None or answer.status not in (Status.DONE, Status.BEGUN) or not answer.told:
+            return {}
+        try:
+            reader = Reader(answer.body)
+            return {
+                reader.text(): [bool(here) for here in reader.data(self._count)]
+                for _ in range(reader.number("B"))
+            }
+        except Malformed:
+            return {}
+
+
+if TYPE_CHECKING:
+
+    def _are_as_ports_say(
+        hold: NodeHold, publishing: NodePublishing
+    ) -> tuple[ServiceHold, Publishing]:
+        return hold, publishing

@@ -1,0 +1,1 @@
+"""What KV depends on: arguments, files, LoRA adapters and weights."""

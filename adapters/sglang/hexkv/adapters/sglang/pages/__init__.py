@@ -1,0 +1,1 @@
+"""SGLang's pools as pages of the cache by key."""

@@ -1,0 +1,1 @@
+"""Settings, and what KV depends on in a vLLM configuration."""

@@ -1,0 +1,1 @@
+"""Lookups from the scheduler's process, answered by the workers' engines."""

@@ -1,0 +1,1 @@
+"""Metrics, statistics and KV events in vLLM's terms."""

@@ -1,0 +1,1 @@
+"""The worker side of the connector: moves of KV."""

@@ -1,0 +1,1 @@
+"""The parts of the kit that contracts share: promises, limits, cases."""

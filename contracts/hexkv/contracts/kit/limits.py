@@ -1,0 +1,243 @@
+"""A time limit for each promise: the kit continues past an adapter that hangs, and reports where.
+
+A separate process measures the time, because an adapter may hold the interpreter's lock. At the
+limit it interrupts the main thread with a signal, and repeats that while the promise goes on. At
+last it names the promise and kills the process, so that every run of the kit ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from hexkv.contracts.kit.waiting import still_running
+
+DEFAULT = 120.0
+"""The default limit of a promise in seconds."""
+
+MOST_HITS = 3
+"""The number of promises of one adapter that reach their limits before the others are skipped."""
+
+_AGAIN = 5.0
+"""Seconds at most until the next interrupt, if one did not end the promise."""
+
+_INTERRUPTS = 12
+"""The number of interrupts before the process is killed."""
+
+_FAREWELL = 10.0
+"""Seconds that threads have to end with the program, after a promise has reached its limit."""
+
+_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGALRM - 7) + 7
+"""A signal that other code is unlikely to use."""
+
+_active: list[Limits] = []
+"""The limits of the pytest runs under way in this process, the innermost last."""
+
+_WATCH = """
+import os, select, signal, sys
+parent, number, most, sentence = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), ""
+step, left, again, sent, read = 0.1, None, 0.0, 0, b""
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal's, the kit makes an end
+
+def say(what):
+    print(f"{what}, during promise {sentence}", file=sys.stderr, flush=True)
+
+while True:
+    # However long the machine lets this process stand still, it is one step.
+    if select.select([0], [], [], None if left is None else step)[0]:
+        if not (data := os.read(0, 65536)):
+            if left is not None:
+                say("the process that checked the adapter has ended")
+            break
+        *lines, read = (read + data).split(b"\\n")
+        for line in lines:
+            seconds, pause, sentence = line.decode().split(" ", 2)
+            left = float(seconds) or None
+            again, sent = float(pause), 0
+        continue
+    left -= step
+    if left > 0:
+        continue
+    if sent == most:
+        say("the adapter does not end, and cannot be interrupted: the kit is killed")
+        os.kill(parent, signal.SIGKILL)
+        left = None
+    else:
+        os.kill(parent, number)
+        sent, left = sent + 1, again
+"""
+
+
+class Overdue(BaseException):
+    """A promise has reached its limit. No ``Exception``, which an adapter might catch."""
+
+
+class OverdueFixture(pytest.fail.Exception):  # type: ignore[name-defined, misc]
+    """The same during fixture set-up or teardown, where pytest handles no other errors."""
+
+
+@dataclass(slots=True)
+class _Current:
+    """The promise that is under way."""
+
+    sentence: str
+    seconds: float
+    error: type[BaseException]
+    began: float
+    hit: str = ""
+
+
+class Limits:
+    """Interrupts promises at their time limit; close it after the last one.
+
+    Args:
+        seconds: the limit of each promise.
+        errors: a file descriptor for messages that cannot wait for the report; closed here.
+    """
+
+    THOROUGH = 5
+    """The factor on the limit for a promise with the marker ``thorough``."""
+
+    def __init__(self, seconds: float, errors: int) -> None:
+        self.seconds = seconds
+        self._errors = errors
+        self._current: _Current | None = None
+        self._hits: dict[str, list[str]] = defaultdict(list)
+        try:
+            self._before = signal.signal(_SIGNAL, self._interrupted)
+            number = _SIGNAL
+        except ValueError:  # outside the main thread nothing can be interrupted
+            self._before, number = None, 0
+        self._watch = subprocess.Popen(  # noqa: S603 - our own interpreter and our own script
+            [sys.executable, "-ISc", _WATCH, *map(str, (os.getpid(), number, _INTERRUPTS))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+        _active.append(self)
+
+    def given_up(self, adapter: str) -> str:
+        """The reason why promises of *adapter* are skipped from now on; empty if they are tried."""
+        if len(hits := self._hits[adapter]) < MOST_HITS:
+            return ""
+        return f"not tried, for it did not end others within their limits: {', '.join(hits)}"
+
+    @contextlib.contextmanager
+    def within(
+        self, adapter: str, number: str, text: str, times: int = 1, *, fixture: bool = False
+    ) -> Iterator[None]:
+        """Interrupt the block when its time is up.
+
+        Args:
+            adapter: the adapter under test.
+            number: of the promise.
+            text: of the promise.
+            times: factor on the limit.
+            fixture: True during fixture set-up or teardown.
+
+        Raises:
+            Overdue: its time was up, and nothing else was raised.
+            OverdueFixture: the same, if *fixture*.
+        """
+        seconds = self.seconds * times
+        error = OverdueFixture if fixture else Overdue
+        current = _Current(f"{number}: {text}", seconds, error, time.monotonic())
+        self._current = current
+        self._order(f"{seconds} {min(_AGAIN, seconds)} {current.sentence}")
+        try:
+            yield
+        except error:
+            raise
+        except BaseException as other:
+            if current.hit:
+                other.add_note(current.hit)
+            raise
+        finally:
+            self._current = None
+            self._order("0 0 ")
+            if current.hit:
+                self._hits[adapter].append(number)
+        if current.hit:
+            raise error(current.hit)
+
+    def tell(self, text: str) -> None:
+        """Write *text* at once, past pytest's capturing."""
+        with contextlib.suppress(OSError):
+            os.write(self._errors, f"{text}\n".encode())
+
+    def close(self) -> None:
+        """End the process that measures the time."""
+        _active.remove(self)
+        assert self._watch.stdin is not None
+        with contextlib.suppress(OSError):
+            self._watch.stdin.close()
+        self._watch.wait()
+        if self._before is not None:
+            signal.signal(_SIGNAL, self._before)
+        if self._hits:
+            _leave_anyway()
+        os.close(self._errors)
+
+    def _order(self, line: str) -> None:
+        assert self._watch.stdin is not None
+        with contextlib.suppress(OSError):  # it was killed: there are no limits from now on
+            self._watch.stdin.write(" ".join(line.split("\n")).encode() + b"\n")
+            self._watch.stdin.flush()
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        del number
+        current = self._current
+        if current is None or time.monotonic() - current.began < current.seconds / 2:
+            return  # a late signal for a promise that has just ended
+        if not current.hit:
+            current.hit = f"did not end within {current.seconds:g} seconds{_place(frame)}"
+            self.tell(f"promise {current.sentence}: {current.hit}")
+        raise current.error(current.hit)
+
+
+def tell(text: str) -> None:
+    """Write *text* at once, past pytest's capturing; without limits, to standard error."""
+    if _active:
+        _active[-1].tell(text)
+    else:
+        print(text, file=sys.stderr)  # noqa: T201
+
+
+def _place(frame: FrameType | None) -> str:
+    """The innermost position of the main thread outside the standard library."""
+    library = sysconfig.get_path("stdlib")
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith((library, "<")) or "-packages" in code.co_filename:
+            return f": in {code.co_qualname}, {Path(code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _leave_anyway() -> None:
+    """Make the program end even if an adapter's threads do not."""
+
+    def leave() -> None:
+        main = threading.main_thread()
+        own = [thread for thread in threading.enumerate() if not thread.daemon]
+        if still_running([thread for thread in own if thread is not main], _FAREWELL):
+            os._exit(1)  # a promise was broken
+
+    def end() -> None:
+        threading.Thread(target=leave, daemon=True).start()
+
+    # `atexit` functions run too late: after the interpreter has joined every thread.
+    threading._register_atexit(end)  # type: ignore[attr-defined]

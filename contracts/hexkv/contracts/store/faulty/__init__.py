@@ -1,0 +1,1 @@
+"""The store contract under faults, damage and late calls."""

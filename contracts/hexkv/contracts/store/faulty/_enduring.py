@@ -1,0 +1,250 @@
+"""The checks of every call of a store during a fault: in time, and without wrong answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import count
+from threading import Event
+
+import pytest
+
+from hexkv.contracts.doubles import ListSink, chunk_key
+from hexkv.contracts.kit.promise import not_offered
+from hexkv.contracts.kit.waiting import UnderWay
+from hexkv.contracts.store._base import StoreCase, arrived, content
+from hexkv.contracts.store._service import Ability, Service
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import (
+    ChunkKey,
+    ChunkStore,
+    Corrupt,
+    Deadline,
+    Failed,
+    Hit,
+    Item,
+    Miss,
+    Stored,
+    StoreError,
+    SupportsClear,
+    SupportsQuarantine,
+    SupportsRangeRead,
+    SupportsScan,
+    SupportsZeroCopy,
+    TimedOut,
+    namespace_of,
+)
+
+SHORT = 0.4
+"""Seconds until the deadline of a call during a fault."""
+
+GRACE = 2.0
+"""Seconds of this process's time after its deadline in which an answer still counts as in time."""
+
+RETURN = 30.0
+"""Seconds after a service's return within which the same store object must work again."""
+
+TRICKLE = 0.9
+"""The share of a call's time that each answer takes, so that several take too long."""
+
+TRIES = 5
+"""The least number of attempts, even if they take longer than the time for them."""
+
+ENOUGH = 30.0
+"""Seconds for a call to a healthy service, on a machine however busy."""
+
+OLD = {chunk_key(f"old {i}"): content(20_000 * i + 5000, seed=i) for i in range(3)}
+NEW = {chunk_key(f"new {i}"): content(30_000 * i + 7000, seed=9 + i) for i in range(2)}
+LARGE = {chunk_key(f"large {i}"): content(1 << 20, seed=20 + i) for i in range(4)}
+SMALL = {chunk_key(f"small {i}"): content(300 + i, seed=40 + i) for i in range(12)}
+DOOMED = {chunk_key("doomed"): content(600, seed=30)}
+ABSENT = [chunk_key(f"absent {i}") for i in range(12)]
+"""Never stored: deleting or setting them aside cannot disturb other calls."""
+
+FRAMES = OLD | NEW | LARGE | SMALL | DOOMED
+"""Each key only ever has one value: a late write of it does no harm."""
+
+
+def soon(seconds: float = SHORT) -> Deadline:
+    """A deadline of real time."""
+    return Deadline.after(SystemClock(), seconds)
+
+
+Break = Callable[[Ability], tuple[ChunkStore, Service]]
+"""Puts the chunks in place: see the fixture ``broken``."""
+
+
+class Breakable(StoreCase):
+    """Base of the promises about a faulty service."""
+
+    @pytest.fixture
+    def broken(self, service: Service | None, exposed: ChunkStore) -> Iterator[Break]:
+        """A function: the store, with its chunks, and the service if it can fail that way."""
+
+        def broken(way: Ability) -> tuple[ChunkStore, Service]:
+            if service is None or way not in service.can:
+                not_offered(f"service.{way}")
+            until_written(exposed, OLD | DOOMED)
+            return exposed, service
+
+        yield broken
+        if service is not None and service.can & {"slow", "cut", "garbage", "full"}:
+            service.mend()
+
+
+class Watch(SystemClock):
+    """A clock that sets an event when it is read, which precedes every wait."""
+
+    __slots__ = ("looked_at",)
+
+    def __init__(self) -> None:
+        self.looked_at = Event()
+
+    def now(self) -> float:
+        self.looked_at.set()
+        return super().now()
+
+
+def endures(store: ChunkStore, seconds: float = SHORT) -> None:
+    """Make every call at the same time; each must answer in time, by the port, and correctly."""
+    __tracebackhide__ = True  # the test that calls tells more
+    calls = {
+        "contains": lambda: _flags(store.contains, list(FRAMES), soon(seconds)),
+        "read": lambda: read_some(store, FRAMES, soon(seconds)),
+        "write": lambda: write_some(store, SMALL | NEW, soon(seconds)),
+        "delete": lambda: _flags(store.delete, [*DOOMED, *ABSENT], soon(seconds)),
+    }
+    if isinstance(store, SupportsClear):
+        clearer = store
+        calls["clear_prefix"] = lambda: _clear(clearer, soon(seconds))
+    if isinstance(store, SupportsRangeRead):
+        ranged = store
+        calls["read_range"] = lambda: _ranges(ranged, soon(seconds))
+    if isinstance(store, SupportsQuarantine):
+        warden = store
+        calls["quarantine"] = lambda: _set_aside(warden, soon(seconds))
+    if isinstance(store, SupportsZeroCopy):
+        sharing = store
+        calls["get_lease"] = lambda: _borrow(sharing)
+    with UnderWay(calls, patience=GRACE) as crowd:
+        late = crowd.late(seconds + GRACE)
+        assert not late, f"no answer {GRACE} s after the deadline of {' and '.join(late)}"
+
+
+def _flags(
+    call: Callable[[Sequence[ChunkKey], Deadline], Sequence[bool]],
+    keys: list[ChunkKey],
+    deadline: Deadline,
+) -> None:
+    try:
+        answers = call(keys, deadline)
+    except StoreError:
+        return
+    assert len(answers) == len(keys), "one answer per key"
+
+
+def _clear(store: SupportsClear, deadline: Deadline) -> None:
+    """Clear a namespace without chunks, which cannot disturb the other calls."""
+    with suppress(StoreError):
+        count = store.clear_prefix(namespace_of(chunk_key("", "cleared")), deadline)
+        assert count == 0, f"{count} chunks of a namespace without any"
+
+
+def _ranges(store: SupportsRangeRead, deadline: Deadline) -> None:
+    """Read a part of each chunk; the bytes of each hit must be right."""
+    __tracebackhide__ = True
+    for key, frame in OLD.items():
+        into = bytearray(1000)
+        with suppress(StoreError):
+            outcome = store.read_range(key, 4000, memoryview(into), deadline)
+            right = not isinstance(outcome, Hit) or into == frame[4000:5000]
+            assert right, "a range with bytes that nobody put there"
+
+
+def _set_aside(store: SupportsQuarantine, deadline: Deadline) -> None:
+    with suppress(StoreError):
+        store.quarantine(ABSENT, deadline)
+
+
+def _borrow(store: SupportsZeroCopy) -> None:
+    """Borrow without a deadline: leases on memory need no service."""
+    with suppress(StoreError):
+        for lease in store.get_lease(list(FRAMES), "borrower"):
+            if lease is not None:
+                lease.release()
+
+
+def lists(store: ChunkStore) -> None:
+    """List the store, if it can; the entries must be right."""
+    __tracebackhide__ = True
+    if isinstance(store, SupportsScan):
+        sizes = {key: len(frame) for key, frame in FRAMES.items()}
+        with suppress(StoreError):
+            for entry in store.scan():
+                assert sizes.get(entry.key) == entry.size, "it lists what nobody stored"
+
+
+def read_some(
+    store: ChunkStore, frames: dict[ChunkKey, bytes], deadline: Deadline
+) -> set[ChunkKey]:
+    """Return those of *frames* that could be read; the bytes of each hit must be right."""
+    __tracebackhide__ = True
+    sink = ListSink()
+    try:
+        outcomes = store.read(list(frames), sink, deadline)
+    except StoreError:
+        return set()
+    assert len(outcomes) == len(frames), "one outcome per key"
+    found = set()
+    for index, ((key, frame), outcome) in enumerate(zip(frames.items(), outcomes, strict=True)):
+        assert isinstance(outcome, Hit | Miss | Corrupt | Failed | TimedOut), outcome
+        if isinstance(outcome, Failed):
+            assert isinstance(outcome.error, StoreError), f"a foreign error: {outcome.error!r}"
+        data = arrived(sink, index, outcome)
+        if data is not None:
+            right = data == frame
+            assert right, f"chunk {index}: a hit, with bytes that nobody put there"
+            found.add(key)
+    return found
+
+
+def write_some(
+    store: ChunkStore, frames: dict[ChunkKey, bytes], deadline: Deadline
+) -> set[ChunkKey]:
+    """Return those of *frames* that the store reports as stored, or as timed out."""
+    __tracebackhide__ = True
+    items = [Item(key, memoryview(frame)) for key, frame in frames.items()]
+    try:
+        outcomes = store.write(items, deadline)
+    except StoreError:
+        return set()
+    assert len(outcomes) == len(frames), "one outcome per item"
+    for outcome in outcomes:
+        assert isinstance(outcome, Stored | Failed | TimedOut), outcome
+        if isinstance(outcome, Failed):
+            assert isinstance(outcome.error, StoreError), f"a foreign error: {outcome.error!r}"
+    return {k for k, o in zip(frames, outcomes, strict=True) if isinstance(o, Stored | TimedOut)}
+
+
+def until_written(store: ChunkStore, frames: dict[ChunkKey, bytes]) -> None:
+    """Write *frames* and read them back, repeatedly until the service works."""
+    __tracebackhide__ = True
+    limit, pause = soon(RETURN), Event()
+    for tries in count(1):
+        if (
+            write_some(store, frames, soon(5.0))
+            == set(frames)
+            == read_some(store, frames, soon(5.0))
+        ):
+            return
+        assert tries < TRIES or not limit.expired, f"the store did not work within {RETURN:.0f} s"
+        pause.wait(0.02)
+
+
+def comes_back(store: ChunkStore) -> None:
+    """Check that the same object works again without help, and that its chunks are right."""
+    __tracebackhide__ = True
+    until_written(store, NEW)
+    read_some(store, FRAMES, soon(10.0))
+    found = store.contains(list(NEW), soon(ENOUGH))
+    assert list(found) == [True] * len(NEW)

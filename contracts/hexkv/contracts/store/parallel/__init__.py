@@ -1,0 +1,1 @@
+"""The store contract under parallel calls."""

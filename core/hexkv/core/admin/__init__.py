@@ -1,0 +1,1 @@
+"""Operators' selections, moves and explanations of chunks."""

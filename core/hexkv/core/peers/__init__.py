@@ -1,0 +1,1 @@
+"""Chunks lent to peers, fetched from them and pushed to them."""

@@ -1,0 +1,1 @@
+"""The index of a tier: its chunks, bytes, pins, tenants, deletions and history."""

@@ -1,0 +1,1 @@
+"""Reads of chunks from tiers into memory."""

@@ -1,0 +1,1 @@
+"""The calls of stores, serdes and policies: checked answers, faults and speeds."""

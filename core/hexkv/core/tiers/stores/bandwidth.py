@@ -1,0 +1,159 @@
+"""The speed of tiers and serdes, measured on the regular requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from threading import Lock
+
+from hexkv.core.tiers.stores.encoding_choice import Encoding, Rate
+
+PROBE_EVERY = 16
+"""Of this many requests that a slow tier would not serve, one is let through, to measure again."""
+
+STALE = 60.0
+"""Seconds after which an unused form is measured again."""
+
+
+class Flow:
+    """The combined rate of several threads: a second counts once, however many work in it."""
+
+    __slots__ = ("_active", "_lock", "_rate", "_since")
+
+    def __init__(self) -> None:
+        self._rate = Rate()
+        self._active = 0
+        self._since = 0.0
+        self._lock = Lock()
+
+    @property
+    def value(self) -> float | None:
+        """The amount per second; ``None`` before the first measurement."""
+        return self._rate.value
+
+    def began(self, now: float) -> None:
+        """Count one more worker."""
+        with self._lock:
+            if not self._active:
+                self._since = now
+            self._active += 1
+
+    def ended(self, now: float, amount: float, *, anew: bool = False) -> None:
+        """Count one worker fewer, which brought *amount*; with *anew*, discard earlier rates.
+
+        A worker that brought nothing reveals nothing about the rate of the others: the rate stays.
+        """
+        with self._lock:
+            self._active -= 1
+            if anew and amount:
+                self._rate = Rate()
+            if amount:
+                self._rate.observe(amount, max(0.0, now - self._since))
+            self._since = now
+
+
+class TierBandwidth:
+    """The read rate of a tier, and the decision to serve requests from it. Safe from any thread.
+
+    A tier that brings KV more slowly than the model computes it is skipped, except for an
+    occasional request: from then on it serves all requests until a read has measured its current
+    speed.
+    """
+
+    __slots__ = ("_bytes", "_lock", "_probing", "_skipped", "_tokens")
+
+    def __init__(self) -> None:
+        self._bytes = Flow()
+        self._tokens = Flow()
+        self._skipped = 0
+        self._probing = False
+        self._lock = Lock()
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes of frames per second, before decoding."""
+        return self._bytes.value
+
+    @property
+    def tokens_rate(self) -> float | None:
+        """Tokens per second, after verification and decoding."""
+        return self._tokens.value
+
+    def began(self, now: float) -> None:
+        """Note that the read of a batch begins."""
+        self._bytes.began(now)
+        self._tokens.began(now)
+
+    def arrived(self, now: float, size: int) -> None:
+        """Note that the store has delivered *size* bytes of a batch."""
+        self._bytes.ended(now, size, anew=self._probing)
+
+    def ended(self, now: float, tokens: float) -> None:
+        """Note that the KV of *tokens* of a batch is ready to use."""
+        self._tokens.ended(now, tokens, anew=self._probing)
+        if tokens:
+            self._probing = False
+
+    def slower_than(self, compute_rate: float | None) -> bool:
+        """True if the tier is known to bring fewer tokens per second than the model computes."""
+        if compute_rate is None or self._probing:
+            return False
+        rate = self.tokens_rate
+        return rate is not None and rate < compute_rate
+
+    def serves(self, compute_rate: float | None) -> bool:
+        """True if the tier is to serve a request; counts the requests that it does not serve."""
+        if not self.slower_than(compute_rate):
+            return True
+        with self._lock:
+            self._skipped += 1
+            if self._skipped == PROBE_EVERY:
+                self._skipped = 0
+                self._probing = True
+            return self._probing
+
+
+@dataclass(slots=True)
+class _Speed:
+    ratio: Rate = field(default_factory=Rate)
+    decode: Rate = field(default_factory=Rate)
+    when: float = -inf
+
+
+class SerdeStats:
+    """The compression ratios and decoding rates of serdes. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._speeds: dict[str, _Speed] = {}
+        self._lock = Lock()
+
+    def encoded(self, serde: str, raw_bytes: int, size: int) -> None:
+        """Note that a chunk was encoded into *size* bytes."""
+        with self._lock:
+            self._of(serde).ratio.observe(raw_bytes, size)
+
+    def decoded(self, serde: str, raw_bytes: int, began: float, now: float) -> None:
+        """Note that one thread finished decoding the KV of a chunk, or of a layer, at *now*."""
+        with self._lock:
+            speed = self._of(serde)
+            speed.decode.observe(raw_bytes, max(0.0, now - began))
+            speed.when = now
+
+    def due(self, serde: str, now: float) -> bool:
+        """True, for one caller only, if the serde was not used recently and should be measured."""
+        with self._lock:
+            speed = self._of(serde)
+            due = now - speed.when > STALE
+            if due:
+                speed.when = now
+            return due
+
+    def form(self, name: str, serde: str, threads: int) -> Encoding | None:
+        """Return the measured form if *threads* decode in parallel; ``None`` without a ratio."""
+        with self._lock:
+            speed = self._of(serde)
+            ratio, decode = speed.ratio.value, speed.decode.value
+        return Encoding(name, ratio, inf if decode is None else threads * decode) if ratio else None
+
+    def _of(self, serde: str) -> _Speed:
+        return self._speeds.setdefault(serde, _Speed())

@@ -1,0 +1,1 @@
+"""Writes of chunks to tiers, their admission and removal."""

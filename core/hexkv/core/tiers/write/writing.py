@@ -1,0 +1,400 @@
+"""Writing: reserve space, write the frame, update the index; lookups see whole chunks only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from itertools import compress, repeat
+from threading import Lock
+
+from hexkv.core.frames.codec import layer_parts
+from hexkv.core.io.rules import Priority, Refused
+from hexkv.core.io.ticket import Ticket
+from hexkv.core.tiers.batches import Batch, Pending
+from hexkv.core.tiers.evicting import background_deadline, evict_soon
+from hexkv.core.tiers.index.bookkeeping import Reservation
+from hexkv.core.tiers.read.encoding import encode, form_on
+from hexkv.core.tiers.read.intake import may_retry
+from hexkv.core.tiers.remembering import described, remember_evicted
+from hexkv.core.tiers.rules import Writes
+from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.unreadable import IN_VAIN, make_way, read_back
+from hexkv.core.tiers.write.admission import Admissions
+from hexkv.core.tiers.write.counting import expected, recount
+from hexkv.ports import (
+    Change,
+    ChunkKey,
+    CounterName,
+    Deadline,
+    Failed,
+    FrameHeader,
+    HistogramName,
+    Item,
+    Lease,
+    Reason,
+    Stored,
+    StoreError,
+    StoreFull,
+    WriteOutcome,
+)
+
+log = logging.getLogger("hexkv")
+
+_FINAL = (Reason.NOT_COPIED, Reason.NO_ROOM, Reason.UNLIKELY)
+"""Reasons to drop a chunk after which it is not offered to the tier again."""
+
+_STRIPES = 16
+_SPILLING = "spill"
+
+OnStored = Callable[[Tier, Sequence[ChunkKey]], None]
+"""Called with the chunks that are on a tier now, by the thread that has put them there."""
+
+
+class Writer:
+    """Puts chunks on tiers and evicts them."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._sealing = tuple(Lock() for _ in range(_STRIPES))
+        self.below: dict[str, Tier] = {}
+        """The tier that receives the evicted chunks of a tier, by its name."""
+
+        self.admissions = Admissions()
+
+    def put(
+        self, tier: Tier, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
+    ) -> Pending:
+        """Write a batch: at once to a tier in memory, else in pieces for several workers."""
+        if tier.rules.shortest > 1 and (short := batch.shorter(tier.rules.shortest)):
+            each = [batch.part(i, i + 1) for i in range(len(batch.keys))]
+            written = [
+                (1, None) if i in short else self.put(tier, part, deadline, on_stored).parts[0]
+                for i, part in enumerate(each)
+            ]
+            return Pending(written)
+        if tier.lends:
+            here, _ = self._put(tier, batch, deadline, on_stored)
+            return Pending([(len(here), Ticket.of(here))])
+        count, step = len(batch.keys), tier.step or len(batch.keys)
+        parts = (
+            [batch.part(i, i + step) for i in range(0, count, step)] if count > step else [batch]
+        )
+        return Pending(
+            [(len(part.keys), self._submit(tier, part, deadline, on_stored)) for part in parts]
+        )
+
+    def _submit(
+        self, tier: Tier, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
+    ) -> Ticket[list[bool]] | None:
+        """Queue a write; the ticket gives True for each chunk that is on the tier then.
+
+        ``None``: the tier does not take it; the chunks are counted as dropped. A batch that is not
+        given away stays with the caller: the write has shares of its own.
+        """
+        try:
+            mine = batch.share(f"write {tier.name}")
+        except StoreError as error:
+            self.dropped(tier, batch.keys, Reason.FAILED, str(error))
+            return None
+
+        def work(go: bool) -> tuple[list[bool], bool | None]:
+            try:
+                if not go:
+                    self.dropped(tier, mine.keys, Reason.TIMED_OUT)
+                    return [False] * len(mine.keys), None
+                return self._put(tier, mine, deadline, on_stored)
+            finally:
+                mine.release()
+
+        try:
+            return tier.submit(Priority.PUT, mine.size, work, deadline)
+        except Refused as refusal:
+            mine.release()
+            self.dropped(tier, batch.keys, refusal.reason)
+            return None
+
+    def learn(self, tier: Tier) -> bool:
+        """Fill a tier's index from its store. Return True if it is complete now.
+
+        Until it is, writes are refused: a budget holds only if every chunk is counted.
+        """
+        with tier.deleting.followed() as deleted:
+            entries = tier.calls.scan()
+            if entries is None:
+                return False
+            with tier.deleting.taking_in(background_deadline(self._runtime)) as free:
+                if not free:
+                    return False
+                victims = tier.index.restore(entry for entry in entries if entry.key not in deleted)
+                # And chunks deleted between that check and their adoption.
+                late = tier.index.discard([entry.key for entry in entries if entry.key in deleted])
+                tier.index.deleted(late)
+        self.evict(tier, victims, background_deadline(self._runtime))
+        tier.indexing = False
+        self._runtime.tell(Change.STORED, tier.name, tier.index.keys())
+        return True
+
+    def evict_soon(self, tier: Tier, victims: Sequence[ChunkKey]) -> None:
+        """Delete evicted chunks in the background, or at once from memory. Never blocks."""
+        if tier.lends:
+            self.evict(tier, victims, background_deadline(self._runtime))
+        else:
+            evict_soon(self._runtime, tier, victims)
+
+    def evict(self, tier: Tier, victims: Sequence[ChunkKey], deadline: Deadline) -> bool:
+        """Delete evicted chunks, after spilling them to the tier below.
+
+        For workers of the tier's lane, and for tiers in memory. Return True if all are deleted.
+        """
+        if not victims:
+            return True
+        below = self.below.get(tier.name)
+        if below is not None:
+            self._spill(tier, below, victims, deadline)
+        gone = tier.delete(victims, deadline)
+        remember_evicted(self._runtime, tier, victims)
+        return gone
+
+    def _put(
+        self, tier: Tier, batch: Batch, deadline: Deadline, on_stored: OnStored | None
+    ) -> tuple[list[bool], bool | None]:
+        """Reserve space, write and update the index. Return which chunks are there, and success."""
+        runtime = self._runtime
+        if tier.indexing and not self.learn(tier):
+            self.dropped(tier, batch.keys, Reason.NOT_INDEXED)
+            return [False] * len(batch.keys), False
+        bad = make_way(tier, batch.keys, deadline)
+        turn = tier.deleting.turn
+        here = list(tier.contains(batch.keys, deadline))
+        todo = [i for i, there in enumerate(here) if not there]
+        if bad:
+            self.dropped(tier, bad, Reason.FAILED, IN_VAIN)
+            todo = [i for i in todo if batch.keys[i] not in bad]
+        keys, leases = batch.keys, batch.leases
+        if len(todo) < len(here):
+            there = list(compress(batch.keys, here))
+            if on_stored is not None:
+                on_stored(tier, there)
+            lengths = [len(lease.frame) for lease in compress(batch.leases, here)]
+            found = list(zip(there, lengths, strict=True))
+            self.evict(tier, tier.adopt_foreign(found, runtime.clock.wall(), turn), deadline)
+            if not todo:
+                return here, None
+            keys, leases = [keys[i] for i in todo], [leases[i] for i in todo]
+        items = self._items(tier, keys, leases)
+        # As long as this call has the reservation, other calls do not write these chunks.
+        granted, reserved = self._reserve(tier, items, leases, batch.after, deadline)
+        if len(granted) < len(items):
+            position = {key: i for i, key in reversed([*enumerate(keys)])}
+            some = [position[key] for key in granted]
+            todo, keys = [todo[i] for i in some], granted
+            leases, items = [leases[i] for i in some], [items[i] for i in some]
+        if not todo:
+            return here, None
+        specs = [lease.spec for lease in leases]
+        if keys is not batch.keys:
+            batch = Batch(keys, leases, batch.after, batch.give)
+        outcomes, written = self.write(tier, items, batch, deadline), keys
+        failed: list[tuple[ChunkKey, WriteOutcome]] = []
+        gone: set[ChunkKey] = set()
+        done = keys
+        if not {Stored}.issuperset(map(type, outcomes)):
+            failed = [
+                (key, outcome)
+                for key, outcome in zip(keys, outcomes, strict=True)
+                if not isinstance(outcome, Stored)
+            ]
+            gone.update(key for key, _ in failed)
+            done = [key for key in keys if key not in gone]
+        over = tier.index.commit(done)
+        if failed:
+            tier.index.abort([key for key, _ in failed])
+        del reserved
+        lost = recount(tier, done, self.evict, deadline) if tier.own_memory else []
+        if tier.calls.faults.noted:
+            bad = read_back(runtime, tier, [i for i in items if i.key not in gone], deadline)
+            failed += [(key, Failed(StoreError(IN_VAIN))) for key in bad]
+            gone.update(bad)
+            done = [key for key in done if key not in gone]
+        if over:
+            self.evict(tier, over, deadline)
+            lost += [key for key in over if key in done and key not in lost]
+        if lost:
+            self.dropped(tier, lost, Reason.NO_ROOM)
+            done = [key for key in done if key not in lost]
+        if on_stored is not None:
+            on_stored(tier, done)
+        gone.update(lost)
+        if gone or len(todo) < len(here):
+            for i, key in zip(todo, keys, strict=True):
+                here[i] = key not in gone
+        else:
+            here = [True] * len(here)
+        runtime.telemetry.count(CounterName.STORED, len(done), tier=tier.name)
+        if gone:
+            specs = [spec for key, spec in zip(keys, specs, strict=True) if key not in gone]
+        tokens = sum([spec.tokens for spec in specs if spec is not None])
+        runtime.telemetry.count(CounterName.STORED_TOKENS, tokens, tier=tier.name)
+        for key, outcome in failed:
+            self.dropped(tier, [key], Reason.FAILED, described(outcome))
+        runtime.ages.stored(tier.name, done)
+        tier.calls.faults.take_returned(done)
+        runtime.tell(Change.STORED, tier.name, done)
+        runtime.history.forget(done, tier.name)
+        return here, tier.calls.faults.writes_well(written, outcomes, failed)
+
+    def _reserve(
+        self,
+        tier: Tier,
+        items: Sequence[Item],
+        leases: Sequence[Lease],
+        after: ChunkKey | None,
+        deadline: Deadline,
+    ) -> tuple[Sequence[ChunkKey], Reservation]:
+        """Return those of *items* to write now that there is space, and their reservation."""
+        index = tier.index
+        # Deferred chunks still take space.
+        while tier.deleting.undeleted and tier.sweep(deadline):
+            pass
+        sizes = expected(tier, leases, [item.frame for item in items])
+        reservation = index.reserve([item.key for item in items], sizes, after)
+        if reservation.refused:
+            self.dropped(tier, reservation.refused, Reason.NO_ROOM)
+        if reservation.victims and not self.evict(tier, reservation.victims, deadline):
+            # The victims that should have made space are still there.
+            index.abort(reservation.keys)
+            self.dropped(tier, reservation.keys, Reason.NO_ROOM)
+            return [], reservation
+        return reservation.keys, reservation
+
+    def write(
+        self, tier: Tier, items: Sequence[Item], batch: Batch, deadline: Deadline
+    ) -> list[WriteOutcome]:
+        """Write chunks that have space reserved, with a retry where that may help.
+
+        The only way to a store: for workers of the tier's lane, or any thread if it is in memory.
+        """
+        runtime = self._runtime
+        start = runtime.clock.now()
+        outcomes = tier.write(items, batch, deadline)
+        sizes = [len(item.frame) for item in items]
+        if not {Stored}.issuperset(map(type, outcomes)):
+            self._once_more(tier, items, batch, outcomes, deadline)
+            sizes = list(compress(sizes, [isinstance(outcome, Stored) for outcome in outcomes]))
+        runtime.telemetry.count(CounterName.WRITTEN_BYTES, sum(sizes), tier=tier.name)
+        runtime.telemetry.observe(HistogramName.WRITE, runtime.clock.now() - start, tier=tier.name)
+        return outcomes
+
+    def _once_more(
+        self,
+        tier: Tier,
+        items: Sequence[Item],
+        batch: Batch,
+        outcomes: list[WriteOutcome],
+        deadline: Deadline,
+    ) -> None:
+        """Retry failed writes, where there is space for them now or a retry may help."""
+
+        def again(which: Sequence[int]) -> None:
+            self._runtime.telemetry.count(CounterName.RETRIES, len(which), tier=tier.name)
+            some = tier.write([items[i] for i in which], batch.some(which), deadline)
+            for i, outcome in zip(which, some, strict=True):
+                outcomes[i] = outcome
+
+        if full := [i for i, outcome in enumerate(outcomes) if _is_full(outcome)]:
+            # The medium, or another engine on it, leaves less space than the budget.
+            room = tier.index.evict(sum(len(items[i].frame) for i in full))
+            if room and self.evict(tier, room, deadline):
+                again(full)
+        for _ in range(tier.rules.retries):
+            failed = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
+            if not failed or deadline.expired:
+                break
+            again(failed)
+
+    def _items(self, tier: Tier, keys: Sequence[ChunkKey], leases: Sequence[Lease]) -> list[Item]:
+        """Return the frames of blocks in the form to write to *tier*."""
+        if not tier.lends:
+            return [self._item(tier, key, lease) for key, lease in zip(keys, leases, strict=True)]
+        rows = zip(keys, [lease.frame for lease in leases], strict=True)
+        # By column: calling the class for each row takes three times as long.
+        return list(map(tuple.__new__, repeat(Item), rows))
+
+    def _item(self, tier: Tier, key: ChunkKey, lease: Lease) -> Item:
+        """Return the frame of a block in the form to write to a *tier* that does I/O."""
+        spec = lease.spec
+        name = RAW
+        if spec is not None and spec.serde == RAW:
+            name = form_on(self._runtime, tier, lease, spec)
+        if name != RAW:
+            try:
+                encoded = encode(self._runtime, key, lease, name)
+            except StoreError as error:
+                log.warning("tier %s: chunks are kept as they are: %s", tier.name, error)
+                encoded = None
+            if encoded is not None:
+                return Item(key, encoded)
+        return Item(key, self.sealed(key, lease))
+
+    def sealed(self, key: ChunkKey, lease: Lease) -> memoryview:
+        """Return the whole frame of a block; its header is written once, even for several tiers.
+
+        It is the block's own memory, except for read-only blocks without a header: of those it is a
+        copy.
+        """
+        spec, frame = lease.spec, lease.frame
+        if spec is None:
+            raise ValueError("a block that holds nothing cannot be sealed")
+        with self._sealing[hash(key) % _STRIPES]:
+            if not self._runtime.codec.is_sealed(frame):
+                if frame.readonly:
+                    frame = memoryview(bytearray(frame))
+                header = FrameHeader(
+                    key=key,
+                    identity=spec.identity,
+                    tokens=spec.tokens,
+                    serde=spec.serde,
+                    raw_bytes=spec.raw_bytes,
+                    payload_bytes=len(lease.payload),
+                    created=self._runtime.clock.wall(),
+                    position=spec.position,
+                    parts=layer_parts(spec.layout, spec.tokens) if spec.serde == RAW else (),
+                )
+                self._runtime.codec.seal(frame, header)
+        return frame
+
+    def _spill(
+        self, tier: Tier, below: Tier, victims: Sequence[ChunkKey], deadline: Deadline
+    ) -> None:
+        """Spill victims to the tier below. Chunks that it refuses go to its backlog."""
+        now, late = Deadline(self._runtime.clock, 0.0), background_deadline(self._runtime)
+        for key in victims:
+            # An incomplete index needs a query, by a worker: this may be a caller's thread.
+            if not below.remote and all(below.contains([key], deadline)):
+                continue
+            if not self.admissions.worth(below, key):
+                self.dropped(below, [key], Reason.UNLIKELY)
+                continue
+            (lent,) = tier.calls.get_lease([key], _SPILLING)
+            if lent is None:
+                continue
+            with lent:
+                self.put(below, Batch([key], [lent], None), now if below.lends else late)
+
+    def dropped(
+        self, tier: Tier, keys: Sequence[ChunkKey], reason: Reason, error: str | None = None
+    ) -> None:
+        """Count chunks that *tier* did not take, and record why; *error* if the store failed."""
+        if keys:
+            if reason not in _FINAL and tier.rules.writes is not Writes.NONE:
+                tier.backlog.add(keys)
+            cause = Reason.DROPPED if error is None else Reason.WRITE_FAILED
+            self._runtime.telemetry.count(
+                CounterName.DROPPED, len(keys), tier=tier.name, reason=reason
+            )
+            self._runtime.note(keys, tier.name, cause, error or reason)
+
+
+def _is_full(outcome: WriteOutcome) -> bool:
+    return isinstance(outcome, Failed) and isinstance(outcome.error, StoreFull)

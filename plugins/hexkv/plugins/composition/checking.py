@@ -1,0 +1,73 @@
+"""A configuration compared with the installed plugins, before anything is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hexkv.plugins.composition.tiers import check_tier, find_adapter, parse_adapter
+from hexkv.plugins.configuration.config import Loaded
+from hexkv.plugins.configuration.places import Path
+from hexkv.plugins.discovery.registry import Registry
+from hexkv.plugins.spec import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The adapters' settings, as instances of their dataclasses."""
+
+    pool: object
+    tiers: tuple[object, ...]
+    directory: object = None
+    peers: object = None
+    admin: object = None
+    """``None`` if administration is not served."""
+
+    observe: object = None
+    """``None`` if the process is not observed."""
+
+
+def check(loaded: Loaded, registry: Registry) -> Checked:
+    """Compare a configuration with the installed plugins; opens nothing.
+
+    Raises:
+        ConfigError: it names an adapter that is not installed, or gives one bad settings.
+    """
+
+    def find(kind: Kind, name: str, path: Path) -> None:
+        find_adapter(loaded, registry, kind, name, path)
+
+    def parse(kind: Kind, name: str, values: Mapping[str, object], path: Path) -> object:
+        return parse_adapter(loaded, registry, kind, name, values, path)
+
+    settings = loaded.settings
+    observe = None
+    if settings.observe:
+        find("observe", "server", ("observe",))
+        observe = parse("observe", "server", settings.observe, ("observe",))
+    if settings.node:
+        find("node", "unix", ("node",))
+        return Checked(None, (), observe=observe)
+    find("checksum", settings.checksum, ("checksum",))
+    directory = None
+    if settings.directory.adapter:
+        find("directory", settings.directory.adapter, ("directory", "adapter"))
+        own = settings.directory.settings
+        place: Path = ("directory", "settings")
+        directory = parse("directory", settings.directory.adapter, own, place)
+    peers = None
+    if settings.peers.channel:
+        find("channel", settings.peers.channel, ("peers", "channel"))
+        own, place = settings.peers.settings, ("peers", "settings")
+        peers = parse("channel", settings.peers.channel, own, place)
+    find("memory", settings.pool.provider, ("pool", "provider"))
+    pool = parse("memory", settings.pool.provider, settings.pool.settings, ("pool", "settings"))
+    tiers = [check_tier(loaded, registry, index) for index in range(len(settings.tiers))]
+    for name, values in settings.serdes.items():
+        find("serde", name, ("serdes", name))
+        parse("serde", name, values, ("serdes", name))
+    admin = None
+    if settings.admin:
+        find("admin", "socket", ("admin",))
+        admin = parse("admin", "socket", settings.admin, ("admin",))
+    return Checked(pool, tuple(tiers), directory, peers, admin, observe)

@@ -1,0 +1,397 @@
+"""The composition root: from a configuration to an engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from hexkv.core.engine.engine import CacheEngine, Deadlines
+from hexkv.core.engine.half import ChunkHalf
+from hexkv.core.engine.leased.half import LeasedHalf
+from hexkv.core.engine.segments import SegmentRules
+from hexkv.core.engine.tiered import TieredHalf
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.memory.pool import BlockPool
+from hexkv.core.peers.lending import LendingRules
+from hexkv.core.requests.prefetch import PrefetchRules
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.index.tenants import Tenant
+from hexkv.core.tiers.matching import find_tiers_soon
+from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.stores.checked import CheckedSerde
+from hexkv.core.tiers.tier import TierPlan
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.composition.addresses import Addresses
+from hexkv.plugins.composition.administering import (
+    admin_address,
+    let_attach,
+    reachable,
+    serve_admin,
+)
+from hexkv.plugins.composition.checking import check
+from hexkv.plugins.composition.identity import identify
+from hexkv.plugins.composition.joining import join, open_directory
+from hexkv.plugins.composition.observing import Observation, open_observation
+from hexkv.plugins.composition.peering import OF_PEERS, PeerService, open_peers, takes_offers
+from hexkv.plugins.composition.tiers import TierOpener, in_memory, naming
+from hexkv.plugins.configuration.config import Loaded
+from hexkv.plugins.configuration.places import Path, suggestion
+from hexkv.plugins.configuration.schema import EngineSettings
+from hexkv.plugins.discovery.algorithms import frame_codec, hash_algorithm
+from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.registry import Registry, words
+from hexkv.plugins.observing.telemetry import EngineInfo, Totals
+from hexkv.plugins.spec import OpenContext
+from hexkv.plugins.threads import Threads, step_aside
+from hexkv.ports import (
+    KEY_BYTES,
+    PAGE,
+    ChunkKey,
+    Clock,
+    ConfigError,
+    Deadline,
+    EventSink,
+    FrameFile,
+    MemoryRegion,
+    Namespace,
+    PrefixCache,
+    Serde,
+    SharedMedium,
+    SupportsScan,
+    SupportsZeroCopy,
+    Telemetry,
+    frame_bytes,
+)
+
+log = logging.getLogger("hexkv")
+
+_ANY_CHUNK = ChunkKey(bytes(KEY_BYTES))
+
+
+def build(
+    settings: EngineSettings | Loaded,
+    namespace: Namespace,
+    *,
+    registry: Registry | None = None,
+    clock: Clock | None = None,
+    telemetry: Telemetry | None = None,
+    events: Sequence[EventSink] = (),
+    rank: int | None = None,
+) -> PrefixCache:
+    """Return the engine that *settings* describe. If that fails, everything is closed again.
+
+    Args:
+        settings: preferably from :func:`~hexkv.plugins.configuration.config.load`: then messages
+            name the origin of a value.
+        namespace: of the model whose KV is cached; see
+            :func:`~hexkv.plugins.composition.identity.identify`.
+        registry: the installed plugins, if they are known already.
+        clock: the machine's, unless time is simulated.
+        telemetry: receives every operation; by default it adds up (:class:`Totals`), and is the
+            engine's ``telemetry``.
+        events: receive the content of each tier.
+        rank: of this process among those of one host's, each of which may be observed; by default
+            the namespace's, which several have where their KV is the same.
+
+    Raises:
+        ConfigError: the settings describe nothing that can be built.
+        AdapterUnavailable: an adapter's requirement is missing.
+        PoolExhausted: the machine does not have the pool's memory.
+        StoreError: a store cannot be opened.
+    """
+    loaded = _loaded(settings)
+    settings = loaded.settings
+    registry = discover() if registry is None else registry
+    for origin, error in registry.broken.items():
+        log.warning("plugin %s is broken: %s", origin, words(error))
+    clock = SystemClock() if clock is None else clock
+    check(loaded, registry)
+    namespace = identify(namespace, loaded)
+    if settings.node and events:
+        log.warning("what a node's tiers hold is not told: there are no events over a node")
+    telemetry = Totals() if telemetry is None else telemetry
+    if isinstance(telemetry, Totals):
+        telemetry.info = EngineInfo.of(namespace, settings.compute_rate)
+    open_half = _over_node if settings.node else _over_tiers
+    with ExitStack() as opened:
+        part = namespace.parallel.rank
+        shown = part if rank is None else rank
+        observation = open_observation(loaded, registry, clock, rank=shown)
+        opened.callback(observation.close)
+        observation.record(namespace, settings.chunk.size)
+        observation.trace(namespace.model)
+        half, tail, peers = open_half(
+            opened, loaded, namespace, registry, clock, telemetry, events, observation
+        )
+        engine = CacheEngine(
+            namespace,
+            half,
+            PrefixChunker(settings.chunk.size, tail),
+            algorithm=hash_algorithm(settings.hash),
+            seeded=settings.chunk.seeded,
+            longest=settings.chunk.longest_prompt,
+            deadlines=Deadlines(**settings.deadlines.model_dump()),
+            tenants=[
+                Tenant(tenant.name, tenant.salt.get_secret_value(), tenant.quotas)
+                for tenant in settings.tenants
+            ],
+            told=observation.prompts,
+            segments=SegmentRules(
+                settings.segments.separator, settings.segments.minimum, settings.segments.index
+            ),
+        )
+        opened.pop_all()
+        opened.callback(engine.close)
+        if isinstance(half, TieredHalf):
+            admin, block = engine.admin.chunks, _block(loaded, namespace)
+            let_attach(admin, half.stack, loaded, registry, clock, block)
+            if peers is not None:
+                admin.at_close(peers.close)
+            serve_admin(admin, loaded, registry, clock, rank=part)
+        engine.at_close(observation.close)
+        observation.serve(engine)
+        opened.pop_all()
+    return engine
+
+
+def _block(loaded: Loaded, namespace: Namespace) -> int:
+    """Return the bytes of the largest frame."""
+    return frame_bytes(namespace.layout.chunk_bytes(loaded.settings.chunk.size))
+
+
+def _over_tiers(
+    opened: ExitStack,
+    loaded: Loaded,
+    namespace: Namespace,
+    registry: Registry,
+    clock: Clock,
+    telemetry: Telemetry,
+    events: Sequence[EventSink],
+    observation: Observation,
+) -> tuple[ChunkHalf, int, PeerService | None]:
+    """Return the pool and tiers of this process, where tails of chunks end, and its peers."""
+    settings = loaded.settings
+    block = _block(loaded, namespace)
+    _check_sizes(loaded, block)
+    serdes = open_serdes(loaded, registry, OpenContext(clock))
+    stack, peers = open_stack(
+        opened,
+        loaded,
+        registry,
+        clock,
+        telemetry,
+        events,
+        serdes,
+        block,
+        rank=namespace.parallel.rank,
+        observation=observation,
+    )
+    # Tails that no tier keeps are not named either.
+    kept = any(tier.rules.shortest < settings.chunk.size for tier in stack.tiers)
+    prefetch = PrefetchRules(**settings.prefetch.model_dump())
+    half = TieredHalf(stack, prefetch, patience=settings.deadlines.lookup)
+    return half, settings.chunk.tail if kept else 0, peers
+
+
+def _over_node(
+    opened: ExitStack,
+    loaded: Loaded,
+    namespace: Namespace,
+    registry: Registry,
+    clock: Clock,
+    telemetry: Telemetry,
+    events: Sequence[EventSink],
+    observation: Observation,
+) -> tuple[ChunkHalf, int, None]:
+    """Return the pool and the tiers of a node, which decides which of them keep tails."""
+    del namespace, events
+    settings = loaded.settings
+    with naming(loaded, ("node",)):
+        service = registry.open("node", "unix", {"socket": settings.node}, OpenContext(clock))
+    opened.callback(service.close)
+    observation.tell(service)
+    prefetch = PrefetchRules(**settings.prefetch.model_dump())
+    calls, spans = observation.calls, observation.spans
+    half = LeasedHalf(service, clock, Threads(), telemetry, prefetch, calls, spans)
+    return half, settings.chunk.tail, None
+
+
+def open_stack(  # noqa: PLR0913
+    opened: ExitStack,
+    loaded: Loaded,
+    registry: Registry,
+    clock: Clock,
+    telemetry: Telemetry,
+    events: Sequence[EventSink],
+    serdes: Mapping[str, Serde],
+    block: int | None,
+    region: MemoryRegion | None = None,
+    rank: int = 0,
+    observation: Observation | None = None,
+    meet: Callable[[str, bytes], None] | None = None,
+    stores: Mapping[str, FrameFile] | None = None,
+    addresses: Addresses | None = None,
+) -> tuple[TierStack, PeerService | None]:
+    """Return the pool and the tiers of a checked configuration, and the peers it names.
+
+    Args:
+        opened: closes everything that was opened.
+        loaded: the configuration.
+        registry: the installed plugins.
+        clock: of every tier.
+        telemetry: receives every operation.
+        events: receive the content of each tier.
+        serdes: those that frames may have been written with, beside plain ones.
+        block: bytes of the largest frame; ``None`` where frames are of any size: then they lie in
+            the pool wherever there is room, and a tier in memory keeps as many as its budget
+            allows.
+        region: the pool's memory, which another process still has: peers are served once that gave
+            it up. ``None``: the provider gives it.
+        rank: the value of ``{rank}`` in the address of administration.
+        observation: follows the content of the tiers.
+        meet: takes the identity and the prefix of a namespace of which a peer brings a chunk;
+            ``None``: chunks of namespaces that the tiers do not know are not kept.
+        stores: by tier, the memory that its store has passed on in the process that has *region*.
+        addresses: has those that another process may take.
+
+    Raises:
+        ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as :func:`build`.
+    """
+    settings = loaded.settings
+    codec = frame_codec(registry, settings.checksum)
+    pool = settings.pool
+    executor = Threads()
+    inherited = region is not None
+    if region is None:
+        with naming(loaded, ("pool", "settings")):
+            provider = registry.open("memory", pool.provider, pool.settings, OpenContext(clock))
+        region = provider.allocate(pool.bytes)
+    size = len(region.buffer) // PAGE * PAGE
+    blocks = BlockPool(region, block or size, poison=pool.poison, executor=executor)
+    opened.callback(blocks.close)
+    admin = reachable(admin_address(loaded, rank))
+    peers = open_peers(loaded, registry, clock, admin, region)
+    if peers is not None:
+        opened.callback(peers.close)
+    directory = None
+    if settings.directory.adapter:
+        with naming(loaded, ("directory", "settings")):
+            directory = open_directory(settings.directory, registry, clock, peers)
+        opened.callback(directory.close)
+    access = None if peers is None else peers.access(directory)
+    if addresses is not None:
+        addresses.add(None if access is None else access.channel)
+        addresses.add(directory)
+    opener = TierOpener(loaded, registry, clock, blocks, block, access, stores or {})
+    tiers = []
+    for index in range(len(settings.tiers)):
+        tier = opener.open(index)
+        opened.callback(tier.store.close)
+        tiers.append(tier)
+    runtime = Runtime(
+        blocks,
+        codec,
+        clock,
+        executor,
+        telemetry,
+        events,
+        serdes,
+        settings.compute_rate,
+        peers=peers,
+        occupied=step_aside,
+    )
+    own = _own(loaded, tiers)
+    if directory is not None:
+        joined = join(directory, settings.directory, clock, own, peers, admin)
+        opened.callback(joined.close)
+        runtime = replace(
+            runtime,
+            events=(*events, joined.reporting),
+            closing=joined.close,
+            life=joined.life,
+        )
+        joined.reporting.start()
+    if observation is not None:
+        runtime = replace(runtime, calls=observation.calls, spans=observation.spans)
+        kinds = {tier.name: in_memory(tier.store) for tier in tiers}
+        if (feed := observation.follow(kinds)) is not None:
+            runtime = replace(runtime, events=(*runtime.events, feed))
+    stack = TierStack(tiers, runtime)
+    until = Deadline.after(clock, settings.deadlines.retrieve)
+    for wanted, opened_tier in zip(settings.tiers, stack.tiers, strict=True):
+        # Peers come and go, which the directory reports.
+        if opened_tier.remote and not opened_tier.indexing and wanted.store != OF_PEERS:
+            # Log an unreachable store now, not once a request is slower.
+            find_tiers_soon([opened_tier], [_ANY_CHUNK], until, lambda _: None)
+    if peers is not None:
+        rules = _lending(loaded, registry, blocks, block)
+        peers.begin(stack, own, rules, directory, meet, paused=inherited)
+    return stack, peers
+
+
+def _lending(
+    loaded: Loaded, registry: Registry, pool: BlockPool, block: int | None
+) -> LendingRules:
+    """Return the rules of lending *pool* to peers; its largest frame has *block* bytes."""
+    serve = loaded.settings.peers.serve
+    most = serve.bytes or max(pool.capacity // 4, block or 0)
+    if block is not None and most < block:
+        where = loaded.locate(("peers", "serve", "bytes"))
+        raise ConfigError(f"{where}: {most} bytes do not hold one chunk, which takes {block}")
+    accepts = takes_offers(loaded.settings.peers, registry)
+    return LendingRules(most, serve.rate, serve.copies, serve.settle, accepts)
+
+
+def _own(loaded: Loaded, tiers: Sequence[TierPlan]) -> list[str]:
+    """Return the tiers that peers read and a directory lists: not those that all nodes read."""
+    chosen = loaded.settings.directory.tiers
+    if chosen is None:
+        return [
+            tier.name
+            for tier in tiers
+            if isinstance(tier.store, SupportsZeroCopy | SupportsScan)
+            and not (isinstance(tier.store, SharedMedium) and tier.store.shared)
+        ]
+    names = [tier.name for tier in tiers]
+    for name in chosen:
+        if name not in names:
+            where = loaded.locate(("directory", "tiers"))
+            raise ConfigError(f"{where}: there is no tier {name!r}{suggestion(name, names)}")
+    return list(chosen)
+
+
+def _loaded(settings: EngineSettings | Loaded) -> Loaded:
+    return settings if isinstance(settings, Loaded) else Loaded(settings)
+
+
+def _check_sizes(loaded: Loaded, frame: int) -> None:
+    sizes: list[tuple[Path, int | None]] = [(("pool", "bytes"), loaded.settings.pool.bytes)]
+    for index, tier in enumerate(loaded.settings.tiers):
+        sizes.append((("tiers", index, "budget"), tier.budget))
+    for path, size in sizes:
+        if size is not None and size < frame:
+            raise ConfigError(
+                f"{loaded.locate(path)}: {size} bytes do not hold one chunk of"
+                f" {loaded.settings.chunk.size} tokens, which takes {frame}"
+            )
+
+
+def open_serdes(loaded: Loaded, registry: Registry, context: OpenContext) -> dict[str, Serde]:
+    """Open every serde that can be opened here: frames may have been written with any of them.
+
+    Each under the name that frames give it, and under the one that configurations use.
+    """
+    settings = loaded.settings
+    wanted: dict[str, Path] = {}
+    for index, tier in enumerate(settings.tiers):
+        wanted |= dict.fromkeys(tier.serdes, ("tiers", index, "serde"))
+    wanted |= {name: ("serdes", name) for name in settings.serdes}
+    opened = dict(registry.open_all("serde", context, wanted, CheckedSerde.of))
+    for name, path in wanted.items():
+        if name != RAW:
+            values = settings.serdes.get(name, {})
+            with naming(loaded, path):
+                opened[name] = CheckedSerde.of(registry.open("serde", name, values, context))
+    return {serde.name: serde for serde in opened.values()} | opened

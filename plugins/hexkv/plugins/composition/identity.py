@@ -1,0 +1,57 @@
+"""The namespace of a cache's chunks: the host's, and the configuration's additions to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hexkv.plugins.configuration.config import Loaded
+from hexkv.plugins.configuration.places import Path
+from hexkv.ports import ConfigError, Namespace
+
+VOUCHED = "vouched for: "
+"""Before a configured ``model.weights``: no digest begins like this."""
+
+
+def identify(namespace: Namespace, loaded: Loaded) -> Namespace:
+    """Return *namespace* with the additions of the section ``model``.
+
+    A configured revision is added to the host's knowledge of the weights, never in its place;
+    ``model.weights`` replaces it, and is marked in the identity. A configured name replaces the
+    host's if a digest identifies the weights.
+
+    Raises:
+        ConfigError: both give a value, and they differ: one of them is wrong, and a cache that
+            believed it would mix KV that must not be mixed.
+    """
+    model = loaded.settings.model
+    if model.name and (namespace.revision or model.weights):
+        # The digest tells models apart; hosts that share a cache agree on the name.
+        namespace = replace(namespace, model=model.name)
+    host = {"name": namespace.model, "lora": namespace.lora, "salt": namespace.salt}
+    configured = {
+        "name": model.name,
+        "lora": model.lora,
+        "salt": model.salt.get_secret_value(),
+    }
+    extra = dict(namespace.extra)
+    for name, value in configured.items():
+        if value and host[name] not in ("", value):
+            raise _disagree(loaded, ("model", name), "" if name == "salt" else host[name])
+    for name, value in model.extra.items():
+        if extra.setdefault(name, value) != value:
+            raise _disagree(loaded, ("model", "extra", name), extra[name])
+    if model.revision and extra.setdefault("revision", model.revision) != model.revision:
+        raise _disagree(loaded, ("model", "revision"), extra["revision"])
+    return replace(
+        namespace,
+        model=host["name"] or configured["name"],
+        revision=f"{VOUCHED}{model.weights}" if model.weights else namespace.revision,
+        lora=host["lora"] or configured["lora"],
+        salt=host["salt"] or configured["salt"],
+        extra=tuple(sorted(extra.items())),
+    )
+
+
+def _disagree(loaded: Loaded, path: Path, host: str) -> ConfigError:
+    said = f" {host!r}" if host else " something else"
+    return ConfigError(f"{loaded.locate(path)}: the engine's host says{said}")

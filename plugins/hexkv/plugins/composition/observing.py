@@ -1,0 +1,230 @@
+"""The parts of a process that its configuration exposes: numbers, its state, its content."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from weakref import ref
+
+from hexkv.core.keys.hashing import NamespaceHasher
+from hexkv.plugins.composition.tiers import naming
+from hexkv.plugins.configuration.config import Loaded
+from hexkv.plugins.discovery.registry import Registry
+from hexkv.plugins.observing.described import hasher_of
+from hexkv.plugins.observing.telemetry import Counted, render
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import (
+    Bounds,
+    CallSink,
+    Clock,
+    ConfigError,
+    ContentFeed,
+    HexKVError,
+    NamedPrompt,
+    Namespace,
+    Observed,
+    Observer,
+    PromptSink,
+    RecordedCache,
+    SpanSink,
+    SupportsRecording,
+    TierHealth,
+    frame_bytes,
+)
+
+_NAMESPACES = 256
+"""Namespaces of other processes' prompts whose hashers are kept."""
+
+
+class ObservedCache:
+    """See :class:`hexkv.ports.Observed`. Holds a weak reference: the cache may end at any time."""
+
+    def __init__(self, cache: Counted) -> None:
+        self._cache = ref(cache)
+
+    def metrics(self) -> str:
+        cache = self._cache()
+        try:
+            return "" if cache is None else render(cache)
+        except HexKVError:  # it has ended, or is a parent process's
+            return ""
+
+    def unready(self) -> str:
+        cache = self._cache()
+        try:
+            health = None if cache is None else cache.health()
+        except HexKVError as error:
+            return str(error)
+        if health is None or health.state != "open":
+            return "it is closed" if health is None else f"it is {health.state or 'without a node'}"
+        if health.why:
+            return f"it is off: {health.why}"
+        learning = [tier.name for tier in health.tiers if tier.indexing]
+        return f"it learns what tier {', '.join(learning)} holds" if learning else ""
+
+
+def check_observed(address: str, registry: Registry) -> None:
+    """Check that numbers could be served at *address*, if it is not empty.
+
+    Raises:
+        ConfigError: it cannot be served there, or no adapter that serves numbers is installed.
+    """
+    if address:
+        registry.parse("observe", "server", {"address": address})
+
+
+def serve_at(address: str, observed: Observed, registry: Registry, clock: Clock) -> Observer:
+    """Serve *observed* at ``host:port``, for commands that have no configuration.
+
+    Raises:
+        ConfigError, AdapterUnavailable: it cannot be served there.
+    """
+    observer: Observer = registry.open(
+        "observe", "server", {"address": address}, OpenContext(clock)
+    )
+    observer.serve(observed)
+    return observer
+
+
+class Observation:
+    """The observation of one process; if it is off, nothing here does anything."""
+
+    def __init__(self, loaded: Loaded, observer: Observer | None = None, rank: int = 0) -> None:
+        self._loaded = loaded
+        self._observer = observer
+        self._rank = rank
+        self.prompts: PromptSink | None = None
+        """The sink for the tokens of prompts; ``None``: there is none."""
+
+        self.calls: CallSink | None = None
+        """The sink for the calls of the engine; ``None``: there is none."""
+
+        self.spans: SpanSink | None = None
+        """The sink for calls that have ended; ``None``: there is none."""
+
+        self._served: Callable[[], Counted | None] = _nobody
+
+    def follow(self, tiers: Mapping[str, bool]) -> ContentFeed | None:
+        """Publish the content of *tiers*, if that is configured; see :meth:`Observer.follow`."""
+        if self._observer is None:
+            return None
+        self.prompts = feed = self._observer.follow(tiers, rank=self._rank)
+        return feed
+
+    def record(self, namespace: Namespace, chunk_tokens: int) -> None:
+        """Begin to record the calls of an engine for *namespace*, if that is configured.
+
+        Raises:
+            ConfigError: they cannot be written to the configured place.
+        """
+        observer: object = self._observer
+        if not isinstance(observer, SupportsRecording):
+            return
+        cache = RecordedCache(
+            namespace.model,
+            chunk_tokens,
+            frame_bytes(namespace.layout.chunk_bytes(chunk_tokens)),
+            self._loaded.settings.compute_rate,
+            self._tiers,
+        )
+        with naming(self._loaded, ("observe",)):
+            self.calls = observer.recording(cache, rank=self._rank)
+
+    def trace(self, model: str) -> None:
+        """Trace calls for *model*, if that is configured; see :meth:`Observer.trace`."""
+        if self._observer is not None:
+            with naming(self._loaded, ("observe",)):
+                self.spans = self._observer.trace(model, rank=self._rank)
+
+    def tell(self, service: object) -> None:
+        """Pass the tokens of prompts to *service*, a node that publishes its content."""
+        if isinstance(service, PromptSink):
+            self.prompts = service
+
+    def serve(self, cache: Counted) -> None:
+        """Serve the numbers and the state of *cache*; see :meth:`Observer.serve`."""
+        self._served = ref(cache)
+        if self._observer is not None:
+            with naming(self._loaded, ("observe",)):
+                self._observer.serve(ObservedCache(cache), rank=self._rank)
+
+    def close(self) -> None:
+        """End it. Never raises; twice is allowed."""
+        if self._observer is not None:
+            self._observer.close()
+
+    def _tiers(self) -> Sequence[TierHealth]:
+        cache = self._served()
+        try:
+            return () if cache is None else cache.health().tiers
+        except HexKVError:  # it has ended, or is a parent process's
+            return ()
+
+
+def _nobody() -> None:
+    """Stands for the cache until one is served."""
+
+
+class CheckedPrompts:
+    """Passes on another process's prompts, if these tokens name their keys."""
+
+    def __init__(self, sink: PromptSink) -> None:
+        self._sink = sink
+        self._lock = Lock()
+        self._hashers: OrderedDict[str, NamespaceHasher | None] = OrderedDict()
+
+    def named(self, prompt: NamedPrompt) -> bool:
+        """Pass on *prompt*. False if its keys are those of other tokens, or cannot be checked."""
+        hasher = self._hasher(prompt.identity)
+        if hasher is None:
+            return False
+        # An empty chunk represents the one before.
+        known = () if prompt.after is None else (prompt.after,)
+        ends = (*(0 for _ in known), *prompt.ends)
+        starts = (*(0 for _ in known), 0, *prompt.ends[:-1])
+        keys = hasher.name(prompt.tokens, None, known, Bounds(starts, ends))
+        if keys[len(known) :] != list(prompt.keys):
+            return False
+        self._sink.named(prompt)
+        return True
+
+    def _hasher(self, identity: str) -> NamespaceHasher | None:
+        with self._lock:
+            if identity in self._hashers:
+                return self._hashers[identity]
+        try:
+            hasher, _ = hasher_of(identity)
+        except HexKVError:
+            hasher = None
+        with self._lock:
+            self._hashers[identity] = hasher
+            if len(self._hashers) > _NAMESPACES:
+                self._hashers.popitem(last=False)
+        return hasher
+
+
+def open_observation(
+    loaded: Loaded, registry: Registry, clock: Clock, *, rank: int = 0
+) -> Observation:
+    """Return the observation that a checked configuration describes. Nothing is served yet.
+
+    Args:
+        loaded: the configuration.
+        registry: the installed plugins.
+        clock: of the process.
+        rank: of the process among those that share a model.
+
+    Raises:
+        ConfigError, AdapterUnavailable: it cannot be observed so.
+    """
+    if not loaded.settings.observe:
+        return Observation(loaded)
+    if loaded.settings.node and loaded.settings.observe.get("events"):
+        where = loaded.locate(("observe", "events"))
+        raise ConfigError(f"{where}: is the node's to publish, where `node` names one")
+    with naming(loaded, ("observe",)):
+        observer: Observer = registry.open(
+            "observe", "server", loaded.settings.observe, OpenContext(clock)
+        )
+    return Observation(loaded, observer, rank)

@@ -1,0 +1,1 @@
+"""The configuration: schema, sources, values and their problems."""

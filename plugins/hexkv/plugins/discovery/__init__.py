@@ -1,0 +1,1 @@
+"""Installed plugins: how they are found, and what they offer."""

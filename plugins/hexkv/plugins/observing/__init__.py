@@ -1,0 +1,1 @@
+"""Metrics and reports of a running cache."""

@@ -1,0 +1,114 @@
+"""Reading identities and files: how an identity names its chunks, and token ids."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.keys.hashing import UNSEEDED, NamespaceHasher
+from hexkv.core.keys.tokens import pack
+from hexkv.plugins.discovery.algorithms import hash_algorithm
+from hexkv.ports import ChunkKey, ConfigError, HashFunction, InvalidRequest
+
+_HASHES = ("sha256", "blake2b", "blake3")
+
+
+def fields_of(identity: str) -> Mapping[str, object]:
+    """Return the fields of an identity; none if it is of another version."""
+    try:
+        described = json.loads(identity)
+    except (ValueError, RecursionError):
+        return {}
+    return described if isinstance(described, dict) else {}
+
+
+def hasher_of(identity: str) -> tuple[NamespaceHasher, PrefixChunker]:
+    """Return the hasher and the chunker of prompts in a namespace.
+
+    Raises:
+        ConfigError: they need more than the prompt, or it is of another version.
+        AdapterUnavailable: its hash is not installed.
+    """
+    described = fields_of(identity)
+    try:
+        algorithm, scheme = str(described["algorithm"]), str(described["scheme"])
+    except KeyError as error:
+        raise ConfigError("its frames are of another version") from error
+    chunker = _chunker(scheme)
+    return NamespaceHasher.of_identity(identity, algorithm_called(algorithm), chunker), chunker
+
+
+class PromptKeys(NamedTuple):
+    """The chunks of a prompt, in order; the last may be shorter than the others."""
+
+    keys: Sequence[ChunkKey]
+    ends: Sequence[int]
+    """Token position at which each ends."""
+
+    size: int
+    """Tokens of a whole chunk."""
+
+
+def prompt_keys(identity: str, tokens: Sequence[int]) -> PromptKeys:
+    """Name the chunks of a prompt as the engines of *identity* do.
+
+    Raises:
+        InvalidTokens: they are none.
+        ConfigError, AdapterUnavailable: as :func:`hasher_of`.
+    """
+    keyer, chunker = hasher_of(identity)
+    packed = pack(tokens)
+    return PromptKeys(keyer.name(packed), keyer.cut(packed).ends, chunker.size)
+
+
+def algorithm_called(name: str) -> HashFunction:
+    """Return the hash that identities call *name*.
+
+    Raises:
+        ConfigError: there is none.
+        AdapterUnavailable: it is not installed.
+    """
+    for known in _HASHES:
+        if name.startswith(known):
+            return hash_algorithm(known)
+    raise ConfigError(f"its keys are made with the hash {name!r}, which is not known")
+
+
+def tokens_in(source: str) -> list[int]:
+    """Return the token ids in a file.
+
+    Raises:
+        InvalidRequest: it cannot be read, or holds something else.
+    """
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
+        if text.lstrip().startswith("["):
+            tokens = json.loads(text)
+        else:
+            tokens = [int(word) for word in text.split()]
+    except (OSError, ValueError, RecursionError) as error:
+        what = error.strerror if isinstance(error, OSError) else "no list of token ids"
+        raise InvalidRequest(f"{source}: {what}") from error
+    if not tokens:
+        raise InvalidRequest(f"{source}: holds no tokens")
+    found: list[int] = tokens
+    return found
+
+
+def _chunker(scheme: str) -> PrefixChunker:
+    """Return the chunker of an identity's prompts.
+
+    Raises:
+        ConfigError: more than the prompt is needed to cut it in the same way.
+    """
+    kind, _, size = scheme.removesuffix(UNSEEDED).partition("/")
+    if kind != "prefix":
+        raise ConfigError(f"chunks of scheme {scheme} cannot be found by a prompt alone")
+    if not size.isascii() or not size.isdigit():
+        raise ConfigError("its frames are of another version")
+    # A tail has the same name if engines keep theirs and if they do not.
+    return PrefixChunker(int(size), tail=1)

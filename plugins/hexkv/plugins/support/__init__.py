@@ -1,0 +1,1 @@
+"""Common parts for authors of adapters."""
