@@ -69,7 +69,7 @@ class AnnouncingContract(Whole):
         "expects what others compute, key by key, and nothing of the asker's own group",
         level="L1",
         clause="Announcing.expect",
-        why="one would wait for what nobody computes, or for itself",
+        why="one would wait for what no other client computes, or for itself",
     )
     def test_what_others_compute_is_expected(self, seen: Seen) -> None:
         """Answers come in the order of the keys asked for, not of the announcements."""
@@ -85,7 +85,7 @@ class AnnouncingContract(Whole):
         "ends an announcement once its chunk is published, by whomever",
         level="L1",
         clause="Announcing",
-        why="one would wait for what is there",
+        why="one would wait for a chunk that is there",
     )
     def test_what_is_published_is_not_expected(
         self, seen: Seen, publish: Callable[[str, Sequence[ChunkKey]], None]
@@ -100,7 +100,7 @@ class AnnouncingContract(Whole):
 
     @promise(
         "announcing.3",
-        "ends what is withdrawn, of that client and owner alone",
+        "ends the withdrawn announcements of that client and owner alone",
         level="L1",
         clause="Announcing.withdraw",
         why="one would wait for a request that was aborted",
@@ -138,7 +138,7 @@ class AnnouncingContract(Whole):
         "ends an announcement when its time is over",
         level="L2",
         clause="Announcing.announce",
-        why="one would wait for somebody who hangs",
+        why="one would wait for a client that hangs",
     )
     def test_an_announcement_has_its_time(
         self, seen: Seen, elapse: Callable[[float], None]

@@ -145,7 +145,7 @@ class ChunkerContract(Whole):
         "changes no chunk of a prompt when tokens are appended to it, but the last ones",
         clause="Chunker.cut",
         why="no turn of a conversation would find what the turn before it stored",
-        hint="cut from the left; `lookahead` of your test class says how much may change",
+        hint="cut from the left; `lookahead` of your test class is how much may change",
     )
     def test_chunks_of_a_prefix_are_chunks_of_the_prompt(
         self, chunker: Chunker, prompts: list[list[int]]

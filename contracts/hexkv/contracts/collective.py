@@ -128,7 +128,7 @@ class CollectiveContract(Whole):
 
     @promise(
         "collective.2",
-        "leaves what was received as it is until the member's next call",
+        "leaves a received message as it is until the member's next call",
         level="L2",
         clause="Collective.receive",
         why="KV would change while it is copied to the device",
@@ -152,7 +152,7 @@ class CollectiveContract(Whole):
 
     @promise(
         "collective.3",
-        "ends every call by its deadline, whoever takes no part",
+        "ends every call by its deadline, whichever members take no part",
         level="L4",
         clause="Collective",
         why="one rank that hangs would hold up all requests",
@@ -165,14 +165,14 @@ class CollectiveContract(Whole):
             found = without(three, lost, b"h", data)
             for rank, answer in enumerate(found):
                 if rank and rank != lost and not isinstance(answer, CollectiveBroken):
-                    assert lost, "the message was sent by nobody"
+                    assert lost, "the message has no sender"
                     assert answer == (b"h", data)
             if not lost:
                 assert not any(one.whole for one in three[1:])
 
     @promise(
         "collective.4",
-        "raises at once while a member is lost, and waits for nobody",
+        "raises at once while a member is lost, and waits for no member",
         level="L4",
         clause="Collective",
         why="each load would wait for its deadline again",
@@ -193,7 +193,7 @@ class CollectiveContract(Whole):
 
     @promise(
         "collective.5",
-        "takes no message that is longer than its receiver says",
+        "takes no message that is longer than its receiver allows",
         level="L2",
         clause="Collective.receive",
         why="a sender gone wrong would take all memory of the others",

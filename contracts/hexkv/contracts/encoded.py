@@ -84,7 +84,7 @@ class EncodedContract(Whole):
 
     @promise(
         "encoded.1",
-        "says of a serde whether it decodes it, and of one that it never heard of that it does not",
+        "returns for each serde if it decodes it, False for an unknown one",
         level="L1",
         clause="SupportsEncoded.decodes",
         why="it would be given payloads that it takes for something else",
@@ -98,7 +98,7 @@ class EncodedContract(Whole):
 
     @promise(
         "encoded.2",
-        "puts what the serde decodes where the span says, bit for bit, and nothing beside it",
+        "puts the decoded KV at the span's place, bit for bit, and nothing beside it",
         level="L1",
         clause="SupportsEncoded.scatter_encoded",
         why="a model would go on with other KV than the host would have given it",
@@ -142,7 +142,7 @@ class EncodedContract(Whole):
         "refuses a span that leaves the window before anything moves",
         level="L1",
         clause="SupportsEncoded.scatter_encoded",
-        why="somebody else's KV would be overwritten",
+        why="another request's KV would be overwritten",
     )
     def test_a_span_outside_of_the_window_moves_nothing(
         self, device: DecodingKV, raw: RawKV, serde: Serde
@@ -195,7 +195,7 @@ class EncodedContract(Whole):
         "passes over positions that have no place",
         level="L1",
         clause="SupportsEncoded.scatter_encoded",
-        why="KV that a host does not keep would land in somebody else's block",
+        why="KV that a host does not keep would land in another request's block",
     )
     def test_positions_without_a_place_are_passed_over(self, holed: Holed, serde: Serde) -> None:
         """The other positions of the span are written."""

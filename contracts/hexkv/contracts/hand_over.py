@@ -96,7 +96,7 @@ class HandOverContract(Whole):
         level="L1",
         clause="SupportsHandOver.hand_over, OpenContext.inherited",
         why="a node that is taken over would answer with other chunks' KV, or evict the best first",
-        hint="a frame is where its offset says; stored times say the order to whoever scans",
+        hint="a frame is at its offset; stored times give a scan its order",
     )
     def test_the_next_store_has_what_was_handed_over(
         self, first: HandedStore, opened: Make
@@ -142,11 +142,11 @@ class HandOverContract(Whole):
 
     @promise(
         "handover.4",
-        "changes no frame of the list, whichever side deletes it meanwhile",
+        "changes no frame of the list, even if one side deletes it during a hand-over",
         level="L2",
         clause="SupportsHandOver.hand_over",
         why="the side that goes on would give zeros, or the next frame, for a hit",
-        hint="note what is to be freed, and free it when it is thawed",
+        hint="note the blocks to free, and free them when it is thawed",
     )
     def test_neither_deletes_under_the_other(self, first: HandedStore, opened: Make) -> None:
         heir = opened(handed(first, ORDER))
@@ -171,7 +171,7 @@ class HandOverContract(Whole):
 
     @promise(
         "handover.6",
-        "goes on with all that it has if it is thawed itself, because nobody took it over",
+        "goes on with all that it has if it is thawed itself, because no process took it over",
         level="L3",
         clause="SupportsHandOver.thaw",
         why="an upgrade that failed would cost the node its memory",
@@ -209,10 +209,10 @@ class HandOverContract(Whole):
 
     @promise(
         "handover.8",
-        "frees what nobody listed, and what was deleted meanwhile",
+        "frees frames that are on no list, and those deleted during the hand-over",
         level="L3",
         clause="SupportsHandOver.thaw",
-        why="each upgrade would leave more memory that nobody can use",
+        why="each upgrade would leave more memory that no process can use",
     )
     def test_what_is_nobodys_is_freed(self, first: HandedStore, opened: Make) -> None:
         file = handed(first, ORDER)
@@ -233,7 +233,7 @@ class HandOverContract(Whole):
         "keeps a descriptor of its own, and none that it was given",
         level="L1",
         clause="FrameFile.descriptor",
-        why="a number that somebody else closes is soon another file's",
+        why="a number that another owner closes is soon another file's",
     )
     def test_the_descriptor_is_the_callers(self, first: HandedStore, make: Make) -> None:
         file = handed(first, ORDER)
@@ -250,7 +250,7 @@ class HandOverContract(Whole):
 
     @promise(
         "handover.10",
-        "says when its memory cannot be passed on, and goes on",
+        "reports that its memory cannot be passed on, and goes on",
         level="L1",
         clause="SupportsHandOver.hand_over",
         why="a configuration without shared memory would stop storing at its first upgrade",

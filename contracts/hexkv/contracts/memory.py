@@ -87,7 +87,7 @@ class MemoryContract(Whole):
         assert not buffer.readonly
         data = _noise(size, seed=0)
         buffer[:size] = data
-        _same(buffer[:size], data, "the memory does not hold what was written to it")
+        _same(buffer[:size], data, "the memory does not hold the bytes written to it")
 
     @promise(
         "memory.3",
@@ -134,7 +134,7 @@ class MemoryContract(Whole):
 
     @promise(
         "memory.6",
-        "says PoolExhausted when more is asked for than the machine has",
+        "raises PoolExhausted when more is asked for than the machine has",
         level="L4",
         clause="MemoryProvider.allocate",
         why="systems grant any mapping, and kill the process that uses it",
@@ -161,10 +161,10 @@ class MemoryContract(Whole):
 
     @promise(
         "memory.8",
-        "keeps memory that somebody still looks at, after it is closed",
+        "keeps memory with a view on it, after it is closed",
         level="L2",
         clause="MemoryRegion.close",
-        why="a late I/O would write into memory that is somebody else's by then, or crash",
+        why="a late I/O would write into memory that has another owner by then, or crash",
         hint="unmapping fails while a view exists: then let the garbage collector do it",
     )
     def test_keeps_what_is_looked_at(self, provider: MemoryProvider, allocate: Allocate) -> None:
@@ -179,11 +179,11 @@ class MemoryContract(Whole):
                 del region
                 gc.collect()
                 how = f"{name} of a region that is {'closed' if closed else 'forgotten'}"
-                assert _mapped(address), f"{how} looks at memory that is no more"
+                assert _mapped(address), f"{how} looks at memory that is unmapped"
                 others = [allocate(MIB) for _ in range(4)]
                 for other in others:
                     other.buffer[:PAGE] = bytes(PAGE)
-                _same(late, data, f"{how} looks at somebody else's memory")
+                _same(late, data, f"{how} looks at another owner's memory")
                 del late, others
 
     @promise(
@@ -232,7 +232,7 @@ class MemoryContract(Whole):
         "backs pages ahead of their use without changing a byte, and is done when closed",
         level="L2",
         clause="SupportsPrefault.prefault",
-        why="chunks would be overwritten, or pages backed that are somebody else's by then",
+        why="chunks would be overwritten, or pages backed that have another owner by then",
         hint="MADV_POPULATE_WRITE changes nothing; a page that zeros were written to may be in use",
     )
     def test_prefaults_without_a_trace(self, allocate: Allocate) -> None:

@@ -46,7 +46,7 @@ class Shown:
     def metrics(self) -> str:
         """One metric family."""
         name = "hexkv_contract_total"
-        return f"# HELP {name} Told.\n# TYPE {name} counter\n{name} {self.numbers}\n"
+        return f"# HELP {name} Observed.\n# TYPE {name} counter\n{name} {self.numbers}\n"
 
     def unready(self) -> str:
         """The value of ``why``."""
@@ -155,7 +155,7 @@ class ObserverContract(Whole):
         "follows for the first rank alone",
         level="L1",
         clause="Observer.follow",
-        why="a router would be told of a chunk by each rank, and forget it with the first",
+        why="a router would get a chunk's event from each rank, and forget it with the first",
     )
     def test_other_ranks_publish_nothing(self, observer: Observer) -> None:
         """With any settings."""
@@ -166,7 +166,7 @@ class ObserverContract(Whole):
 
     @promise(
         "observer.5",
-        "takes what it is told before it serves, while nobody listens, and after its end",
+        "takes events before it serves, while nothing listens, and after its end",
         level="L4",
         clause="ContentFeed",
         why="a store would wait for a router, or fail with it",
@@ -221,7 +221,7 @@ class ObserverContract(Whole):
 
     @promise(
         "observer.7",
-        "sends the calls that it was told of, those that ended just before its own end included",
+        "sends the calls reported to it, those that ended just before its own end included",
         level="L1",
         clause="Observer.trace",
         why="a trace would lack what a process did last",

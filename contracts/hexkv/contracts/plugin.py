@@ -83,7 +83,7 @@ class PluginContract(Whole):
         "plugin.1",
         "is installed once",
         clause="entry point",
-        why="the second of two is left out, and what is nowhere is not found",
+        why="the second of two is left out, and a plugin without one is not found",
         hint="[project.entry-points.hexkv], pip install -e .",
     )
     def test_is_installed_once(self) -> None:
@@ -94,7 +94,7 @@ class PluginContract(Whole):
         "plugin.2",
         "is found by discovery, and is not broken",
         clause="Hooks",
-        why="whoever configures the adapter is told that it does not exist",
+        why="a configuration of the adapter would fail: it does not exist",
     )
     def test_is_found_by_discovery(self, registry: Registry) -> None:
         broken = {origin.plugin: error for origin, error in registry.broken.items()}
@@ -127,7 +127,7 @@ class PluginContract(Whole):
         "plugin.4",
         "describes everything that it offers in one line",
         clause="AdapterSpec.summary",
-        why="`hexkv adapters` says nothing that helps to choose",
+        why="`hexkv adapters` has nothing that helps to choose",
     )
     def test_offers_have_summaries(self, registry: Registry) -> None:
         for spec in self._offered(registry):
@@ -138,7 +138,7 @@ class PluginContract(Whole):
         "plugin.5",
         "has defaults that a configuration file can hold, too",
         clause="AdapterSpec.settings",
-        why="nobody could write the default down, or see it in `hexkv config`",
+        why="the default could not be written down, or shown by `hexkv config`",
         hint="str, int, float, bool, None, and lists, tuples, dictionaries and dataclasses of them",
     )
     def test_defaults_are_plain(self, registry: Registry) -> None:
@@ -149,9 +149,9 @@ class PluginContract(Whole):
 
     @promise(
         "plugin.6",
-        "says how to get what it requires",
+        "explains how to get what it requires",
         clause="AdapterSpec.hint",
-        why="who lacks a module is told which, and left alone with it",
+        why="the error names the missing module, and not how to get it",
         hint="AdapterSpec(hint=...)",
     )
     def test_says_how_to_get_what_it_requires(self, registry: Registry) -> None:
@@ -162,7 +162,7 @@ class PluginContract(Whole):
         "plugin.7",
         "was written for contracts that this hexkv keeps",
         clause="AdapterSpec.contract",
-        why="it is not built: nobody looked at what has changed between",
+        why="it is not built: its code may not fit the changes between",
         hint="install the hexkv of that version, or read what changed and set AdapterSpec.contract",
     )
     def test_was_written_for_a_contract_that_is_kept(self, registry: Registry) -> None:

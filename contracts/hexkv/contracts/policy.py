@@ -83,7 +83,7 @@ class PolicyContract(Whole):
 
     @promise(
         "policy.4",
-        "stays as it is when somebody looks at its victims",
+        "stays as it is when its victims are read",
         clause="Policy.victims",
         why="a write that is refused in the end would have changed who goes next",
         hint="victims() reads; only admit, touch and drop write",
@@ -138,7 +138,7 @@ class PolicyContract(Whole):
         "policy.7",
         "takes again what it has let go of",
         clause="Policy.admit",
-        why="a prompt that comes back after its eviction would not be cached any more",
+        why="a prompt that comes back after its eviction would never be cached again",
     )
     @each("evicted", [True, False])
     def test_a_dropped_chunk_may_come_back(self, policy: Policy, evicted: bool) -> None:
@@ -202,7 +202,7 @@ class PolicyContract(Whole):
         "policy.11",
         "has the same victims after the same calls",
         clause="Policy.victims",
-        why="nobody could replay a trace, or find out why a chunk was evicted",
+        why="no trace could be replayed, and no eviction explained",
         hint="no clock, no random numbers, no id()",
     )
     @each("seed", range(5))

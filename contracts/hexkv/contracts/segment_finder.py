@@ -74,7 +74,7 @@ class SegmentFinderContract(Whole):
 
     @promise(
         "finder.2",
-        "finds what was added, at every offset of a prompt",
+        "finds added segments at every offset of a prompt",
         level="L1",
         clause="SegmentFinder.find",
         why="the tokens are computed again wherever they stand",
@@ -145,7 +145,7 @@ class SegmentFinderContract(Whole):
 
     @promise(
         "finder.5",
-        "gives what continues a segment where all of it stands, and says where in it",
+        "returns the continuation of a segment where all of it stands, and its place there",
         level="L1",
         clause="SegmentFinder.add",
         why="KV that leans on other tokens would be used, or keys be rotated from elsewhere",
@@ -178,7 +178,7 @@ class SegmentFinderContract(Whole):
         "forgets a chunk and what continues it, and nothing else",
         level="L1",
         clause="SegmentFinder.forget",
-        why="tiers would be asked for what was deleted, for ever; or what is there is not found",
+        why="tiers would be asked for deleted segments for ever; or stored ones are not found",
     )
     def test_forgets_what_it_is_told_to(self, finder: SegmentFinder, name: Name) -> None:
         first, second, other = (self.segments(seed)[2] for seed in (1, 2, 3))
@@ -198,7 +198,7 @@ class SegmentFinderContract(Whole):
 
     @promise(
         "finder.7",
-        "takes no more memory than it may, and finds what was added last",
+        "keeps its memory within its limit, and finds the segments added last",
         level="L6",
         clause="SegmentFinder.used_bytes",
         why="a server that runs for months would run out of memory",

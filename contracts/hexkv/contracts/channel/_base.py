@@ -130,7 +130,7 @@ class End:
 
     def settle(self) -> None:
         """Wait until only the source's own frames are leased."""
-        until(lambda: not self.held(), "leases are held that nobody needs any more")
+        until(lambda: not self.held(), "leases are held after their last use")
 
 
 Successor = Callable[[Peer], TransferChannel]

@@ -50,7 +50,7 @@ class Faults(ChannelCase):
         level="L4",
         clause="TransferChannel.read",
         why="a block that was leased anew would change under its owner: wrong KV without an error",
-        hint="keep a share of the lease until the transfer cannot write any more",
+        hint="keep a share of the lease until the transfer can no longer write",
     )
     def test_no_byte_is_written_late(self, open_end: Open, apart: Apart) -> None:
         """Give up, poison the block, wake the peer: no byte changes in a block leased anew."""
@@ -80,7 +80,7 @@ class Faults(ChannelCase):
     @pytest.mark.thorough
     @promise(
         "channel.17",
-        "keeps a share of what a transfer touches, whatever its caller releases meanwhile",
+        "keeps a share of the memory of a transfer, even if its caller releases during it",
         level="L4",
         clause="Destination.lease",
         why="a caller that is interrupted would have its block written to by the transfer",
@@ -217,7 +217,7 @@ class Faults(ChannelCase):
 
     @promise(
         "channel.23",
-        "takes nonsense for an answer of nobody, and breaks with who talks it",
+        "takes no nonsense for an answer, and breaks with the peer that sends it",
         level="L4",
         clause="TransferChannel.read",
         why="garbage would be KV, or a length that takes all memory",

@@ -144,7 +144,7 @@ class Reads(ChannelCase):
         assert list(outcomes) == [refused, Hit(SIZE), refused, Hit(SIZE)]
         assert [sink.data(i) for i in (1, 3)] == [frame_of(f"c{i}", SIZE) for i in (1, 3)]
         told = [upto for index, upto in sink.told if index == 1]
-        assert told == sorted(set(told)), "what was told of one part does not grow"
+        assert told == sorted(set(told)), "the reported progress of one part does not grow"
         sink.release()
 
     @promise(
@@ -171,7 +171,7 @@ class Reads(ChannelCase):
 
     @promise(
         "channel.6",
-        "answers questions with what the peer's source says",
+        "answers questions with the answers of the peer's source",
         level="L1",
         clause="TransferChannel.ask",
         why="controllers would act on another node's state",
@@ -265,10 +265,10 @@ class Reads(ChannelCase):
 
     @promise(
         "channel.10",
-        "answers at once when the deadline has passed, or nobody is there",
+        "answers at once when the deadline has passed, or no peer is there",
         level="L1",
         clause="TransferChannel.read",
-        why="the engine would wait for a peer that it does not need any more",
+        why="the engine would wait for a peer that it no longer needs",
     )
     def test_nothing_is_waited_for_in_vain(self, near: End, far: End, open_end: Open) -> None:
         """An expired deadline times out; a peer that is gone, or never was, fails."""
@@ -280,17 +280,17 @@ class Reads(ChannelCase):
         gone = open_end()
         gone.serve()
         gone.channel.close()
-        for peer in (gone.peer, far.peer._replace(address="nobody/is.there at all")):
+        for peer in (gone.peer, far.peer._replace(address="nothing/is.there at all")):
             (outcome,), _ = promptly(partial(near.read, peer, [key]), 30)
             assert not isinstance(outcome, Hit | Miss)
         near.settle()
 
     @promise(
         "channel.11",
-        "lets nobody in who does not know the secret, and asks nobody who does not",
+        "serves no peer that does not know the secret, and asks no peer that does not",
         level="L5",
         clause="TransferChannel.serve",
-        why="whoever reaches the port would read all prompts, or plant KV",
+        why="a stranger that reaches the port would read all prompts, or plant KV",
     )
     def test_strangers_get_nothing(self, near: End, far: End, stranger: TransferChannel) -> None:
         """Their calls never reach the source; frames that a stranger serves are refused."""

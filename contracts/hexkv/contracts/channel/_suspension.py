@@ -50,10 +50,10 @@ class Suspension(ChannelCase):
 
     @promise(
         "channel.24",
-        "serves nobody while it is suspended",
+        "serves no peer while it is suspended",
         level="L4",
         clause="SupportsSuspension.suspend",
-        why="two processes would lend the same memory, of which one knows nothing any more",
+        why="two processes would lend the same memory, and one of them would not know it",
     )
     def test_who_is_suspended_serves_nobody(
         self, near: End, leaving: tuple[End, SupportsSuspension]
@@ -75,7 +75,7 @@ class Suspension(ChannelCase):
     @pytest.mark.thorough
     @promise(
         "channel.25",
-        "has nothing lent any more when it is suspended, though a reader is stopped",
+        "lends nothing once it is suspended, though a reader is stopped",
         level="L4",
         clause="SupportsSuspension.suspend",
         why="the process that goes on would write to what a peer is reading: wrong KV",
@@ -146,7 +146,7 @@ class Suspension(ChannelCase):
     @pytest.mark.thorough
     @promise(
         "channel.28",
-        "leaves its address to who comes, and says so while somebody else is there",
+        "leaves its address to another process, and reports an error while that one is there",
         level="L4",
         clause="SupportsSuspension.resume",
         why="an upgrade would fail, or peers would ask two lives of a node at one address",

@@ -57,7 +57,7 @@ class Exchange:
                 self._count += 1
                 address = f"local:{self._count}"
             if address in self._served:
-                raise ConfigError(f"somebody is at {address}")
+                raise ConfigError(f"the address {address} is in use")
             self._served[address] = generation, source
         return Peer(address, generation)
 

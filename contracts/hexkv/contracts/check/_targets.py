@@ -184,7 +184,7 @@ def _of_spec(
         raise ConfigError(
             f"{name}: a check writes and deletes chunks, and this adapter does not say how to give"
             " it a place of its own (AdapterSpec.isolate); --destructive checks it in the very"
-            " place that its settings name: what is there is lost"
+            " place that its settings name, whose chunks are lost"
         )
     subject = Subject(name, f"{spec.name} of {origin}", spec.contract)
     plugin = "" if origin.plugin == "builtin" else origin.plugin

@@ -64,9 +64,7 @@ def check(  # noqa: PLR0913
     ] = False,
     destructive: Annotated[
         bool,
-        typer.Option(
-            "--destructive", help="Check a store in its very place: what is there is lost."
-        ),
+        typer.Option("--destructive", help="Check a store in its very place: its chunks are lost."),
     ] = False,
     listing: Annotated[bool, typer.Option("--list", help="List every promise.")] = False,
 ) -> None:
@@ -132,7 +130,7 @@ def _is_there(target: Target) -> None:
     with target.open(()) as candidate:
         if isinstance(candidate.subject, ChunkStore):
             soon = deadline(_PATIENCE, SystemClock())
-            candidate.subject.contains([chunk_key("is somebody there?")], soon)
+            candidate.subject.contains([chunk_key("is the store there?")], soon)
 
 
 def _save(flag: str, path: Path, text: str) -> None:

@@ -25,7 +25,7 @@ class Holds(ChunkCacheCase):
 
     @promise(
         "holds.1",
-        "brings what was put under each key, in the order in which it was asked for",
+        "brings the chunk of each key, in the order of the keys asked for",
         level="L1",
         clause="ChunkCache.hold",
         why="a host would load KV of other tokens",
@@ -68,7 +68,7 @@ class Holds(ChunkCacheCase):
 
     @promise(
         "holds.3",
-        "cannot miss: what is held stays readable although it is forgotten on every tier",
+        "cannot miss: a held chunk stays readable although it is forgotten on every tier",
         level="L2",
         clause="Hold.leases",
         why="a host that promised a load to its scheduler could not keep it",

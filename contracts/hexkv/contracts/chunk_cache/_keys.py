@@ -28,7 +28,7 @@ class Keys(ChunkCacheCase):
         "finds each published chunk on a tier, and no other",
         level="L1",
         clause="ChunkCache.match",
-        why="hosts would compute again what is there, or wait for what is not",
+        why="hosts would compute chunks again that are there, or wait for chunks that are not",
     )
     def test_what_was_published_is_matched_and_nothing_else(self, cache: ChunkCache) -> None:
         """Answers come in the order of the keys, one for each."""
@@ -57,7 +57,7 @@ class Keys(ChunkCacheCase):
 
     @promise(
         "chunks.3",
-        "says where published chunks are, as soon as they are there",
+        "locates published chunks as soon as they are there",
         level="L1",
         clause="Publishing.tiers",
         why="a host would report KV as stored that no tier has",
@@ -81,10 +81,10 @@ class Keys(ChunkCacheCase):
 
     @promise(
         "chunks.4",
-        "publishes what a lease says that it holds, and refuses one that does not say",
+        "publishes a lease under the key of its spec, and refuses a lease without one",
         level="L2",
         clause="ChunkCache.publish",
-        why="KV would be stored under a key that nobody checked",
+        why="KV would be stored under a key that nothing checked",
     )
     def test_a_lease_carries_what_it_was_allocated_for(self, cache: ChunkCache) -> None:
         """Its spec is the wanted one, its payload has the chunk's bytes."""
@@ -100,7 +100,7 @@ class Keys(ChunkCacheCase):
 
     @promise(
         "chunks.5",
-        "forgets chunks on every tier, and says how many there were",
+        "forgets chunks on every tier, and returns how many there were",
         level="L1",
         clause="ChunkCache.forget",
         why="KV of replaced weights would be served after it was cleared",
@@ -175,7 +175,7 @@ class Keys(ChunkCacheCase):
         "agrees with a dictionary after any sequence of puts and forgets",
         level="L1",
         clause="ChunkCache",
-        why="what was stored over something else would be lost, or come back",
+        why="a chunk stored over another would be lost, or come back",
     )
     def test_it_behaves_like_a_set_of_keys(self, cache: ChunkCache) -> None:
         """A key is present if and only if it was put after it was last forgotten."""

@@ -45,7 +45,7 @@ class Windows(ChunkCacheCase):
 
     @promise(
         "windows.1",
-        "loads what was saved, chunk by chunk in the window's order",
+        "loads the saved KV, chunk by chunk in the window's order",
         level="L1",
         clause="ChunkCache.load",
         why="the model would attend to KV of other positions",

@@ -69,7 +69,7 @@ class Moves(DeviceCase):
         "gathers each span's KV in layer-major order, spans in any order",
         clause="DeviceKV.gather",
         why="one token's KV would be stored under another token's name",
-        hint="[layer][plane][token][head * width]; where a token lies, its slot says",
+        hint="[layer][plane][token][head * width]; a token's slot is its place",
     )
     def test_gathers_layer_major(
         self, device: DeviceKV, raw: RawKV, unit: int, cuts: Callable[[int], Cuts]
@@ -105,7 +105,7 @@ class Moves(DeviceCase):
         "device.4",
         "scatters each span's KV to its place, spans in any order",
         clause="DeviceKV.scatter",
-        why="the model would attend to the KV of other tokens, and nobody would see it",
+        why="the model would attend to the KV of other tokens, without an error",
         hint="the same order as in gather, the other way",
     )
     def test_scatters_each_row_to_its_place(
@@ -145,7 +145,7 @@ class Moves(DeviceCase):
         "gathers some layers to their place in the chunk, and leaves the rest of it",
         clause="DeviceKV.gather",
         why="while a request is stored layer by layer, each layer would damage the others",
-        hint="layout.layer_span(layer, tokens) says where a layer's bytes begin",
+        hint="layout.layer_span(layer, tokens) is the place of a layer's bytes",
     )
     def test_gathers_some_layers(self, device: DeviceKV, raw: RawKV, unit: int) -> None:
         fill(device, raw)

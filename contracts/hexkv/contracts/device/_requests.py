@@ -129,7 +129,7 @@ class Requests(DeviceCase):
         (span,) = full(device, ListSink(), scaled([(3, 9)], unit), seed=5)
         start, end, data = span
         done(device.scatter([Span(start, end, data.toreadonly())]))
-        same(chunk(device, raw, start, end), bytes(span.data), "what was scattered")
+        same(chunk(device, raw, start, end), bytes(span.data), "the scattered KV")
 
     @promise(
         "device.13",
@@ -157,7 +157,7 @@ class Requests(DeviceCase):
         "passes over a position without a place when it scatters, and places all others",
         level="L5",
         clause="DeviceKV",
-        why="-1 taken as an index is the last slot there is: somebody else's token",
+        why="-1 taken as an index is the last slot there is: another token's",
     )
     def test_scatters_around_holes(self, holed: Holed | None) -> None:
         device, raw, holes = _offered(holed)
@@ -214,9 +214,9 @@ class Requests(DeviceCase):
         answer = promptly(lambda: transfer.wait(deadline(-1.0)), PATIENCE)
         assert answer in (True, False)
         if answer:
-            same(sink.data(0), chunk(device, raw, 0, n), "what was called done")
+            same(sink.data(0), chunk(device, raw, 0, n), "a gather that is reported done")
         done(transfer)
-        same(sink.data(0), chunk(device, raw, 0, n), "what was done")
+        same(sink.data(0), chunk(device, raw, 0, n), "a gather that is done")
         _waited_for_again(device, raw, unit)
 
     @promise(

@@ -65,7 +65,7 @@ class Entries(DirectoryCase):
         "takes a report that is sent again for the one that it was",
         level="L1",
         clause="Directory.report",
-        why="a node that heard no answer would undo what it said since, or join for nothing",
+        why="a node that got no answer would undo its later reports, or join for nothing",
     )
     def test_a_report_that_comes_again_changes_nothing(self, seen: Seen) -> None:
         """A repeated last report, and a repeated older one: both are answered with True."""
@@ -83,7 +83,7 @@ class Entries(DirectoryCase):
         "has a node join again after a report that never came",
         level="L2",
         clause="Directory.report",
-        why="what the lost report said would be wrong for ever",
+        why="the entries of the lost report would be wrong for ever",
     )
     def test_a_gap_is_answered_and_healed_by_joining_again(self, seen: Seen) -> None:
         """Afterwards only the new snapshot counts."""
@@ -147,7 +147,7 @@ class Entries(DirectoryCase):
         "agrees with sets after any sequence of joins, reports and departures",
         level="L1",
         clause="Directory",
-        why="entries would be lost, or come back, where nobody looks",
+        why="entries would be lost, or come back, without an error",
     )
     def test_it_behaves_like_a_set_of_keys_for_each_node(self, seen: Seen) -> None:
         """Each key is held by exactly the nodes that last reported it."""

@@ -43,7 +43,7 @@ class Lives(DirectoryCase):
         "names its members, with their generations and addresses",
         level="L1",
         clause="Directory.members",
-        why="nobody could be asked for what they hold",
+        why="the nodes could not be asked for their chunks",
     )
     def test_members_are_named_as_they_joined(self, seen: Seen) -> None:
         """Also as holders; an address may be empty, or in any script."""
@@ -60,7 +60,7 @@ class Lives(DirectoryCase):
         "voids a node's entries as soon as it leaves",
         level="L1",
         clause="Directory.leave",
-        why="peers would wait for a node that said goodbye",
+        why="peers would wait for a node that has left",
     )
     def test_who_left_holds_nothing(self, seen: Seen) -> None:
         """Other nodes stay; leaving twice, or without having joined, has no effect."""
@@ -76,7 +76,7 @@ class Lives(DirectoryCase):
 
     @promise(
         "directory.11",
-        "voids the entries of an earlier life when the next one joins, and refuses what it says",
+        "voids the entries of an earlier life when the next one joins, and refuses its reports",
         level="L2",
         clause="Directory.join",
         why="a restarted node would be asked for what its last life held",
@@ -96,7 +96,7 @@ class Lives(DirectoryCase):
 
     @promise(
         "directory.12",
-        "locates nothing at a node that was silent for three heartbeats, and forgets nobody sooner",
+        "locates nothing at a node that is silent for three heartbeats, and forgets no node sooner",
         level="L4",
         clause="Directory.heartbeat",
         why="every request would wait for a dead node until its deadline",
@@ -162,7 +162,7 @@ class Lives(DirectoryCase):
 
     @promise(
         "directory.15",
-        "answers by the deadline, or says that it did not",
+        "answers by the deadline, or raises an error",
         level="L4",
         clause="Directory.locate",
         why="a request would wait for a hint longer than the chunk takes to compute",
@@ -179,14 +179,14 @@ class Lives(DirectoryCase):
                 until = Deadline.after(clock, 0.2)
                 with pytest.raises(StoreUnreachable):
                     call(until)
-                assert clock.now() - until.at < 10.0, "nobody waits much longer than asked for"
+                assert clock.now() - until.at < 10.0, "no caller waits much longer than asked for"
         assert holders(ada, keys)[0] in (["ada"], [])
         assert ada.join(life("ada"), batches(keys), soon())
         assert holders(ada, keys) == [["ada"]] * 2
 
     @promise(
         "directory.16",
-        "asks nobody once the deadline has passed",
+        "asks no member once the deadline has passed",
         level="L4",
         clause="Directory.locate",
         why="calls that are too late already would pile up behind each other",
@@ -240,7 +240,7 @@ class Lives(DirectoryCase):
         "answers nothing but a StoreError once it is closed",
         level="L0",
         clause="Directory.close",
-        why="a late call would open connections that nobody closes",
+        why="a late call would open connections that are never closed",
     )
     def test_a_closed_one_says_so(self, seen: Seen) -> None:
         """Every call; closing twice is allowed, and the directories of other nodes stay open."""
@@ -255,7 +255,7 @@ class Lives(DirectoryCase):
 
     @promise(
         "directory.19",
-        "says which life of a node was the last, also of one that is silent",
+        "returns which life of a node was the last, also of one that is silent",
         level="L1",
         clause="SupportsLives.last_life",
         why="a node that starts anew could not begin a later life than its former one",

@@ -173,7 +173,7 @@ class HeapBlock:
     def _take(self, owner: str, *, first: bool) -> None:
         with self._lock:
             if not first and not self.held:
-                raise ValueError(f"{owner!r} shares a block that nobody holds")
+                raise ValueError(f"{owner!r} shares a block that has no holder")
             self._holds[owner] += 1
 
     def _drop(self, owner: str) -> None:

@@ -45,7 +45,7 @@ def make(name: str, kind: Kind, into: Path) -> None:
     if not _NAME.fullmatch(name) or keyword.iskeyword(module):
         raise ValueError(f"{name!r} is no name for a package: small letters, digits and '-'")
     if module in sys.stdlib_module_names or module == "hexkv":
-        raise ValueError(f"{name!r} is somebody else's module")
+        raise ValueError(f"{name!r} is the name of another module")
     from copier import run_copy
 
     asked = {"name": name, "kind": str(kind)}
@@ -57,7 +57,7 @@ def new_adapter(
         list[str],
         typer.Argument(
             metavar="[KIND] NAME",
-            help=f"What it is ({', '.join(Kind)}; a store if nothing is said), and the name of the"
+            help=f"The kind ({', '.join(Kind)}; by default a store), and the name of the"
             " package and of the adapter.",
             show_default=False,
         ),

@@ -95,7 +95,7 @@ def put(cache: PrefixCache, tokens: Sequence[int], namespace: Namespace | None =
     __tracebackhide__ = True  # the test that calls tells more
     report = cache.store(tokens, computed(cache, tokens, namespace), namespace=namespace)
     assert not report.dropped_tokens, report
-    assert cache.flush(), "what was stored is not written in time"
+    assert cache.flush(), "the stored chunks are not written in time"
     return report.stored_tokens + report.queued_tokens
 
 

@@ -31,7 +31,7 @@ class Faults(PrefixCacheCase):
 
     @promise(
         "prefix.20",
-        "brings nothing of what was damaged on its medium",
+        "loads nothing that was damaged on its medium",
         level="L2",
         clause="PrefixCache.retrieve",
         why="the model would continue from noise",

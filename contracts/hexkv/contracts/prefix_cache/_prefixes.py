@@ -110,7 +110,7 @@ class Prefixes(PrefixCacheCase):
 
     @promise(
         "prefix.5",
-        "leaves out what is skipped, given as a number or as a mask",
+        "leaves out skipped tokens, given as a number or as a mask",
         level="L1",
         clause="PrefixCache.retrieve",
         why="KV that the engine shares with another request would be written over",
@@ -126,7 +126,7 @@ class Prefixes(PrefixCacheCase):
             assert got.hit_tokens == CHUNKS * self.chunk
             assert got.loaded_tokens == CHUNKS * self.chunk - half
             holds(cache, tokens, window, got, start=half)
-            assert window.agrees(self._fresh(cache), half), "what is skipped was written"
+            assert window.agrees(self._fresh(cache), half), "skipped tokens were written"
         all_of_it = cache.retrieve(tokens, self._fresh(cache), skip=len(tokens))
         assert (all_of_it.hit_tokens, all_of_it.loaded_tokens) == (len(tokens), 0)
 
@@ -135,7 +135,7 @@ class Prefixes(PrefixCacheCase):
         "names chunks by namespace and prefix, always alike",
         level="L1",
         clause="PrefixCache.chunk_keys",
-        why="whoever follows the events could not tell which chunks they speak of",
+        why="a reader of the events could not tell which chunks they speak of",
     )
     def test_keys_of_a_prefix_are_a_prefix_of_the_keys(self, cache: PrefixCache) -> None:
         """One for each whole chunk; another token or namespace changes all from there on."""

@@ -78,7 +78,7 @@ class Requests(PrefixCacheCase):
         level="L1",
         clause="PrefixCache.lookup",
         why="the scheduler would plan with a hit that never comes",
-        hint="while nobody else uses the cache a hint is exact",
+        hint="while no other caller uses the cache a hint is exact",
     )
     def test_a_lookup_foretells_a_retrieve(self, cache: PrefixCache) -> None:
         """For a prompt, its beginning, a longer one, and an unknown one."""
@@ -96,7 +96,7 @@ class Requests(PrefixCacheCase):
         "reports numbers that add up",
         level="L1",
         clause="Retrieved, StoreReport",
-        why="nobody could say how much the cache saves, or why it misses",
+        why="how much the cache saves, or why it misses, could not be known",
     )
     def test_numbers_add_up(self, cache: PrefixCache) -> None:
         """Each requested chunk is loaded or a miss; each offered one is present or dropped."""
@@ -123,7 +123,7 @@ class Requests(PrefixCacheCase):
 
     @promise(
         "prefix.11",
-        "loads for a retrieve what was prefetched for it, and gives back what is cancelled",
+        "loads prefetched chunks for a retrieve, and frees those of a cancelled prefetch",
         level="L1",
         clause="PrefixCache.prefetch",
         why="memory would be held for requests that are long gone",

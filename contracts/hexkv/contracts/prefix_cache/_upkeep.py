@@ -22,7 +22,7 @@ class Upkeep(PrefixCacheCase):
 
     @promise(
         "prefix.15",
-        "keeps what is pinned until its owner unpins it",
+        "keeps pinned chunks until their owner unpins them",
         level="L1",
         clause="PrefixCache.pin",
         why="a prompt that the scheduler counts on would be evicted before it is loaded",
@@ -64,16 +64,16 @@ class Upkeep(PrefixCacheCase):
         cache.clear(one)
         assert hit(cache, one) == 0
         assert hit(cache, other) == CHUNKS * self.chunk
-        assert put(cache, one) == CHUNKS * self.chunk, "what was cleared cannot be stored again"
+        assert put(cache, one) == CHUNKS * self.chunk, "cleared chunks cannot be stored again"
         cache.clear()
         assert hit(cache, one) == hit(cache, other) == 0
 
     @promise(
         "prefix.17",
-        "stores nothing while it is frozen, and says so",
+        "stores nothing while it is frozen, and reports that",
         level="L1",
         clause="CacheLifecycle.freeze",
-        why="an operator who wants to keep what is cached would lose it",
+        why="an operator would lose cached chunks that are worth keeping",
     )
     def test_a_frozen_cache_stores_nothing(self, cache: PrefixCache) -> None:
         """In bulk and layer by layer; stored chunks are still loaded."""
@@ -93,10 +93,10 @@ class Upkeep(PrefixCacheCase):
 
     @promise(
         "prefix.18",
-        "writes after the call what is not waited for, and knows when that is done",
+        "writes queued chunks after the call, and knows when that is done",
         level="L1",
         clause="CacheLifecycle.flush",
-        why="a server that ends would lose what it has just been told is queued",
+        why="a server that ends would lose chunks that were just reported as queued",
     )
     def test_a_flush_writes_what_is_queued(self, cache: PrefixCache) -> None:
         """Afterwards every accepted chunk is a hit, and nothing is queued."""
@@ -109,10 +109,10 @@ class Upkeep(PrefixCacheCase):
 
     @promise(
         "prefix.19",
-        "refuses every call once it is closed, but says how it is, and may be closed twice",
+        "refuses every call once it is closed, but reports its health, and may be closed twice",
         level="L0",
         clause="CacheLifecycle.close",
-        why="a late request would hang, or use memory that belongs to somebody else",
+        why="a late request would hang, or use memory that has another owner",
     )
     def test_a_closed_cache_refuses_calls(self, cache: PrefixCache) -> None:
         """With ``EngineClosed``, at once."""

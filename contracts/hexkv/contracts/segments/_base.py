@@ -76,7 +76,7 @@ def keep(cache: PrefixCache, segment: Sequence[int], namespace: Namespace | None
     __tracebackhide__ = True
     report = cache.segments.store(segment, computed(cache, segment, namespace), namespace=namespace)
     assert not report.dropped_tokens, report
-    assert cache.flush(), "what was stored is not written in time"
+    assert cache.flush(), "the stored chunks are not written in time"
 
 
 def load(

@@ -35,10 +35,10 @@ class Keeping(SegmentCacheCase):
 
     @promise(
         "segments.6",
-        "leaves a hole where a chunk is missing, and says so",
+        "leaves a hole where a chunk is missing, and reports it",
         level="L2",
         clause="RetrievedParts.parts",
-        why="the model would read what was in the memory before",
+        why="the model would read the former content of the memory",
     )
     def test_damage_is_a_hole(self, damaged: Damaged) -> None:
         """A damaged chunk is not loaded, in bulk or layer by layer; it can be stored again."""
@@ -67,7 +67,7 @@ class Keeping(SegmentCacheCase):
 
     @promise(
         "segments.7",
-        "finds what another process stored: between separators, and elsewhere once it was told",
+        "finds another process's segments: between separators, and elsewhere once registered",
         level="L1",
         clause="SegmentCache.register",
         why="nothing would be found after a restart",
@@ -91,7 +91,7 @@ class Keeping(SegmentCacheCase):
 
     @promise(
         "segments.8",
-        "finds no more what was forgotten, and finds it again once it is stored again",
+        "does not find a forgotten segment, and finds it again once it is stored again",
         level="L1",
         clause="SegmentCache.forget",
         why="a document that was withdrawn would go on answering",

@@ -52,7 +52,7 @@ class Hostile(SerdeCase):
         level="L2",
         clause="Serde.decode",
         why="a torn write would be taken for KV",
-        hint="compare every length with what is there before slicing",
+        hint="compare every length with the bytes there are before slicing",
     )
     def test_a_cut_payload_is_corrupt(self, serde: Serde, chunk: Chunk) -> None:
         for content in ("plausible", "noise", "zeros"):
@@ -114,7 +114,7 @@ class Hostile(SerdeCase):
         "answers noise with CorruptFrame, or with bytes; with nothing else",
         level="L2",
         clause="Serde.decode",
-        why="whoever can write to a tier could stop every engine that reads it",
+        why="a writer to a tier could stop every engine that reads it",
     )
     def test_noise_is_corrupt(self, serde: Serde, chunk: Chunk) -> None:
         raw, layout, tokens = chunk
@@ -128,7 +128,7 @@ class Hostile(SerdeCase):
 
     @promise(
         "serde.17",
-        "allocates a few times the chunk at most, whatever a payload says of itself",
+        "allocates a few times the chunk at most, whatever sizes a payload names",
         level="L2",
         clause="Serde.decode",
         why="a few hostile bytes would take all of a host's memory",

@@ -99,7 +99,7 @@ class Quarantine(StoreCase):
         "quarantine.4",
         "keeps a bounded number of chunks aside",
         clause="SupportsQuarantine.quarantine",
-        why="a medium that goes bad would fill with what nobody can read",
+        why="a medium that goes bad would fill with unreadable frames",
         hint="let the oldest go when another comes",
     )
     def test_a_quarantine_is_bounded(
@@ -143,7 +143,7 @@ class RangeRead(StoreCase):
         "range.2",
         "gives no hit for a range that the frame does not have",
         clause="SupportsRangeRead.read_range",
-        why="what was in the memory before would be taken for a layer",
+        why="the former content of the memory would be taken for a layer",
     )
     @each(
         ("start", "size"),
@@ -160,7 +160,7 @@ class RangeRead(StoreCase):
         "range.3",
         "gives no hit for a range of what it does not have",
         clause="SupportsRangeRead.read_range",
-        why="a chunk that was evicted meanwhile would be a hit",
+        why="a chunk that was evicted since the lookup would be a hit",
     )
     def test_a_range_of_the_absent_is_no_hit(
         self, store: ChunkStore, ranged: SupportsRangeRead

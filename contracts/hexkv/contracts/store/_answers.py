@@ -41,7 +41,7 @@ RANGES = {
     "a part": (A, 17, 100),
     "beyond the end": (A, 4999, 2),
     "of nothing": (B, 0, 1),
-    "of what is not there": (C, 0, 1),
+    "of a missing chunk": (C, 0, 1),
 }
 
 kinds = promise(
@@ -160,7 +160,7 @@ def _read(outcome: object) -> None:
 def _written(outcome: object) -> None:
     assert type(outcome) in (Stored, Failed, TimedOut), f"a write answered {_kind(outcome)}"
     if isinstance(outcome, Stored):
-        assert type(outcome.size) is int, f"the size of what was stored is {_kind(outcome.size)}"
+        assert type(outcome.size) is int, f"the size of a stored frame is {_kind(outcome.size)}"
     _error(outcome)
 
 

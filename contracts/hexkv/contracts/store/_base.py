@@ -180,7 +180,7 @@ def same(actual: Sequence[bytes | None], expected: Sequence[bytes | None]) -> No
         assert got is not None, f"chunk {index}: a miss, instead of {len(want)} bytes"
         assert len(got) == len(want), f"chunk {index}: {len(got)} bytes instead of {len(want)}"
         place = next(i for i, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
-        raise AssertionError(f"chunk {index}: byte {place} of {len(want)} is not what was put")
+        raise AssertionError(f"chunk {index}: byte {place} of {len(want)} is not the one put")
 
 
 def answered(actual: Sequence[bool], expected: Sequence[bool]) -> None:

@@ -75,7 +75,7 @@ class Clearing(StoreCase):
         level="L1",
         clause="SupportsClear.clear_prefix",
         why="a digest has any bytes: one that reads as a pattern would clear other models",
-        hint="escape what is special to the service, and check what it found before deleting",
+        hint="escape the service's special characters, and check its answer before deleting",
     )
     def test_clears_by_bytes_and_not_by_patterns(
         self, store: ChunkStore, clearer: SupportsClear
@@ -94,7 +94,7 @@ class Clearing(StoreCase):
         level="L1",
         clause="SupportsClear.clear_prefix",
         why="of a cache of any size all but the first thousand chunks would stay",
-        hint="ask for the next page until there is none, also after deleting what was listed",
+        hint="ask for the next page until there is none, also after deleting the listed keys",
     )
     def test_clears_more_than_a_page(self, store: ChunkStore, clearer: SupportsClear) -> None:
         keys = [chunk_key(f"chunk {i}", "model") for i in range(MANY)]
@@ -136,7 +136,7 @@ class Clearing(StoreCase):
         "raises if it may have left something, for instance because it had no time",
         level="L4",
         clause="SupportsClear.clear_prefix",
-        why="stale KV would be served after a clear that was said to be complete",
+        why="stale KV would be served after a clear that was reported complete",
     )
     def test_a_clear_without_time_is_none(self, store: ChunkStore, clearer: SupportsClear) -> None:
         keys = [chunk_key(f"chunk {i}", "model") for i in range(20)]
@@ -153,7 +153,7 @@ class Clearing(StoreCase):
 
         with UnderWay({"clear_prefix": clear}, patience=2.0) as crowd:
             assert not crowd.late(5.0), "no answer after the deadline"
-        assert told, "it raised what is no error of a store"
+        assert told, "it raised an error other than a store's"
         if told == ["complete"]:
             same(read(store, *keys), [None] * len(keys))
         assert _counted(clearer, namespace_of(keys[0])) <= len(keys)

@@ -118,7 +118,7 @@ class Data(StoreCase):
         "L1.5",
         "asks the sink for exactly the frame's size, and fills all of it",
         clause="Sink.room",
-        why="what is left of the chunk that was in the memory before would be taken for KV",
+        why="the rest of the memory's former chunk would be taken for KV",
         hint="Hit(size) means that every byte of the buffer was written",
     )
     @each("size", [1, 4096, 10_000])
@@ -134,9 +134,9 @@ class Data(StoreCase):
 
     @promise(
         "L1.6",
-        "says Stored with the frame's size, and then the frame is readable",
+        "returns Stored with the frame's size, and then the frame is readable",
         clause="Stored",
-        why="the core would count a chunk that is not there, and look for it in vain",
+        why="the core would count a chunk that is not there, and look for it each time",
     )
     def test_stored_means_readable(self, store: ChunkStore) -> None:
         frame = content(300)
@@ -186,7 +186,7 @@ class Data(StoreCase):
         "L1.9",
         "contains what can be read, and nothing else",
         clause="ChunkStore.contains",
-        why="an engine would promise its scheduler a hit that never comes, or compute in vain",
+        why="an engine would promise its scheduler a hit that never comes, or compute for nothing",
     )
     def test_contains_agrees_with_read(self, store: ChunkStore) -> None:
         write(store, {A: b"a", C: b""})
@@ -207,9 +207,9 @@ class Data(StoreCase):
 
     @promise(
         "L1.11",
-        "forgets what is deleted, and nothing beside it",
+        "forgets deleted chunks, and nothing beside them",
         clause="ChunkStore.delete",
-        why="what was deleted for good, for a customer perhaps, would come back",
+        why="chunks deleted for good, for a customer perhaps, would come back",
     )
     def test_a_deleted_chunk_is_a_miss(self, store: ChunkStore) -> None:
         write(store, {A: b"a", B: b"b"})
@@ -251,7 +251,7 @@ class Data(StoreCase):
 
     @promise(
         "L1.14",
-        "reads what is on the medium",
+        "reads the bytes of the medium",
         clause="ChunkStore.read",
         why="what another engine has written could not be read",
         hint="at the latest after it was opened again, where it keeps an index of its own",

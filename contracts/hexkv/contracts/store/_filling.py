@@ -28,7 +28,7 @@ class _Curious(ListSink):
         super().filled(index, upto)
         data, before = self.data(index), len(self.seen.get(index, b""))
         if type(upto) is not int or data is None or not before <= upto <= len(data):
-            self.wrong.append(f"told of {upto!r} bytes of chunk {index}, after {before}")
+            self.wrong.append(f"reported {upto!r} bytes of chunk {index}, after {before}")
         else:
             self.seen[index] = data[:upto]
 
@@ -53,4 +53,4 @@ class Filling(StoreCase):
         for index, (frame, outcome) in enumerate(zip(frames.values(), outcomes, strict=True)):
             seen, found = sink.seen.get(index, b""), arrived(sink, index, outcome)
             assert found in (frame, None)
-            assert frame.startswith(seen), f"chunk {index}: told of bytes before they had come"
+            assert frame.startswith(seen), f"chunk {index}: bytes reported before they had come"

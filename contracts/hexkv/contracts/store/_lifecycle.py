@@ -48,7 +48,7 @@ class Lifecycle(StoreCase):
         "L0.2",
         "has all methods of an optional ability, or none",
         clause="SupportsScan, SupportsQuarantine, SupportsClear, SupportsRangeRead and the like",
-        why="an ability that is half there is not used, and nobody is told",
+        why="an ability that is half there is not used, and there is no error",
         hint="a misspelt method makes the core believe that the ability is not offered",
     )
     def test_offers_an_ability_whole_or_not_at_all(self, store: ChunkStore) -> None:
@@ -61,7 +61,7 @@ class Lifecycle(StoreCase):
         "L0.3",
         "holds nothing when it is new",
         clause="ChunkStore",
-        why="an engine that starts would count chunks that nobody stored",
+        why="an engine that starts would count chunks that were never stored",
         hint="the `store` fixture must be empty",
     )
     def test_begins_empty(self, store: ChunkStore, raw: RawAccess) -> None:

@@ -58,7 +58,7 @@ class Listing(StoreCase):
         "scan.2",
         "lists a chunk by its last write, and no deleted one",
         clause="SupportsScan.scan",
-        why="the budget would count what was replaced or is gone",
+        why="the budget would count chunks that were replaced or are gone",
     )
     def test_scan_follows_overwriting_and_deleting(
         self, store: ChunkStore, listing: SupportsScan
@@ -70,7 +70,7 @@ class Listing(StoreCase):
 
     @promise(
         "scan.3",
-        "says of each chunk when it was stored, in wall-clock seconds",
+        "lists each chunk's time of storing, in wall-clock seconds",
         clause="Entry.stored",
         why="the rebuilt index would evict the newest chunks first",
     )
@@ -123,7 +123,7 @@ class Listing(StoreCase):
         "scan.6",
         "lists a chunk that was overwritten as new, and none as newer than it is",
         clause="Entry.stored",
-        why="the rebuilt index would evict what was stored last, or keep what nobody needs",
+        why="the rebuilt index would evict the newest chunks, or keep unused ones",
     )
     def test_scan_follows_the_time_of_overwriting(
         self, store: ChunkStore, listing: SupportsScan
@@ -139,11 +139,11 @@ class Listing(StoreCase):
             if now[C] > max(old.values()) or limit.expired:
                 break
             pause.wait(0.01)
-        assert now[B] <= now[C], "what was stored before is listed as stored after"
+        assert now[B] <= now[C], "an earlier chunk is listed as stored later"
         write(store, {A: content(100, seed=1)})
         after = times()
         assert after[C] <= after[A], "an overwritten chunk is listed as old"
-        assert after[B] <= after[C], "what was stored before is listed as stored after"
+        assert after[B] <= after[C], "an earlier chunk is listed as stored later"
 
 
 def _listed(entries: Sequence[Entry], keys: set[ChunkKey]) -> None:
@@ -152,4 +152,4 @@ def _listed(entries: Sequence[Entry], keys: set[ChunkKey]) -> None:
     found = {entry.key for entry in entries}
     assert len(found) == len(entries), f"{len(entries) - len(found)} chunks are listed twice"
     assert not (keys - found), f"{len(keys - found)} of {len(keys)} chunks are left out"
-    assert not (found - keys), f"{len(found - keys)} chunks are listed that nobody stored"
+    assert not (found - keys), f"{len(found - keys)} chunks are listed that were never stored"

@@ -158,7 +158,7 @@ def _ranges(store: SupportsRangeRead, deadline: Deadline) -> None:
         with suppress(StoreError):
             outcome = store.read_range(key, 4000, memoryview(into), deadline)
             right = not isinstance(outcome, Hit) or into == frame[4000:5000]
-            assert right, "a range with bytes that nobody put there"
+            assert right, "a range with bytes that were never put there"
 
 
 def _set_aside(store: SupportsQuarantine, deadline: Deadline) -> None:
@@ -181,7 +181,7 @@ def lists(store: ChunkStore) -> None:
         sizes = {key: len(frame) for key, frame in FRAMES.items()}
         with suppress(StoreError):
             for entry in store.scan():
-                assert sizes.get(entry.key) == entry.size, "it lists what nobody stored"
+                assert sizes.get(entry.key) == entry.size, "it lists a chunk that was never stored"
 
 
 def read_some(
@@ -203,7 +203,7 @@ def read_some(
         data = arrived(sink, index, outcome)
         if data is not None:
             right = data == frame
-            assert right, f"chunk {index}: a hit, with bytes that nobody put there"
+            assert right, f"chunk {index}: a hit, with bytes that were never put there"
             found.add(key)
     return found
 

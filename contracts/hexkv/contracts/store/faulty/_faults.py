@@ -58,7 +58,7 @@ class Faults(Breakable):
 
     @promise(
         "L4.2",
-        "works again after its service was restarted while nobody called",
+        "works again after its service was restarted between calls",
         clause="ChunkStore, every call",
         why="after each upgrade of the server the first requests would fail, or load wrong KV",
         hint="a connection that waited in a pool may be dead: try a fresh one before you fail",
@@ -75,7 +75,7 @@ class Faults(Breakable):
         "gives nothing wrong when its service is killed in the middle of calls",
         clause="ChunkStore.read, ChunkStore.write",
         why="half a chunk that counts as whole makes a model answer from another's KV",
-        hint="Hit only after the last byte; Stored only after the service said so",
+        hint="Hit only after the last byte; Stored only after the service confirmed it",
     )
     def test_outlives_a_service_that_dies_amid_calls(self, broken: Break) -> None:
         store, service = broken("kill")
@@ -126,7 +126,7 @@ class Faults(Breakable):
 
     @promise(
         "L4.5",
-        "is right with a slow service for who can wait, and in time for who cannot",
+        "is right with a slow service for a long deadline, and in time for a short one",
         clause="ChunkStore, every call's deadline",
         why="a slow server costs each request its deadline at most, or it costs without limit",
         hint="a time-out per receive, or per chunk, is no deadline: what trickles never meets it",
@@ -179,7 +179,7 @@ class Faults(Breakable):
 
     @promise(
         "L4.8",
-        "says that it did not store what its service has no room for, and loses nothing else",
+        "reports a frame that its service has no room for as not stored, and loses nothing else",
         clause="ChunkStore.write",
         why="chunks that are counted as stored and are not there make every budget wrong",
         hint="answer Failed(StoreFull(...)) for the chunk; the others of the batch go on",

@@ -95,9 +95,9 @@ class Isolation(StoreCase):
 
     @promise(
         "L5.4",
-        "neither lists nor touches what is on its medium and not its own",
+        "lists and touches nothing on its medium that is not its own",
         clause="SupportsScan.scan",
-        why="a cache that is given a corner of somebody's server must stay in that corner",
+        why="a cache in a corner of a shared server must stay in that corner",
         hint="check what a scan finds, length and form, before you take it for a chunk",
     )
     def test_strangers_are_left_alone(
@@ -131,7 +131,7 @@ def _behaves_like_a_map(store: ChunkStore, keys: Sequence[ChunkKey]) -> None:
     with case("reading all after that"):
         same(read(store, *keys), [None if i % 2 == 0 else frames[k] for i, k in enumerate(keys)])
     if isinstance(store, SupportsScan):
-        with case("listing what is left"):
+        with case("listing the rest"):
             listed = {entry.key for entry in store.scan()}
             assert listed >= set(keys[1::2]), "a chunk that is there is not listed"
             assert not listed & set(keys[::2]), "a deleted chunk is listed"

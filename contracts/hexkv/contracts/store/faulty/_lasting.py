@@ -138,7 +138,7 @@ class Reopening(StoreCase):
         "keeps no connection, file or thread when it is closed",
         clause="ChunkStore.close",
         why="an engine that is built anew now and then would run out of descriptors",
-        hint="close what waits in a pool, too; a thread that is told to end must be able to",
+        hint="close what waits in a pool, too; a thread must be able to end when it is stopped",
     )
     def test_closing_leaves_nothing_open(self, again: Callable[[], ChunkStore]) -> None:
         key = chunk_key("a")
@@ -153,10 +153,10 @@ class Reopening(StoreCase):
     @pytest.mark.thorough
     @promise(
         "L0.9",
-        "closes in less than a second when nobody calls",
+        "closes in less than a second when no call runs",
         clause="ChunkStore.close",
         why="an engine with a few tiers would be killed before it has stopped",
-        hint="wait for nobody who may not answer; what is not done by then is not done",
+        hint="wait for no answer that may not come; a call not done by then is not done",
     )
     def test_closes_at_once(self, store: ChunkStore, again: Callable[[], ChunkStore]) -> None:
         least = PROMPT
@@ -197,7 +197,7 @@ class Reopening(StoreCase):
         "L3.5",
         "brings back nothing that was deleted or overwritten",
         clause="ChunkStore.delete, ChunkStore.write",
-        why="after a restart, what was deleted would be served again",
+        why="after a restart, deleted chunks would be served again",
     )
     def test_reopening_brings_nothing_back(
         self, store: ChunkStore, raw: RawAccess, again: Callable[[], ChunkStore]

@@ -100,7 +100,7 @@ class Late(StoreCase):
             assert len(outcomes) == MANY, "one outcome per key"
             for index, (frame, outcome) in enumerate(zip(frames.values(), outcomes, strict=True)):
                 data = arrived(sink, index, outcome)
-                assert data in (None, frame), "a hit with bytes that nobody put there"
+                assert data in (None, frame), "a hit with bytes that were never put there"
                 found += data is not None
         assert found < MANY, f"all {MANY} chunks were read, {SOON} of them in time"
 
@@ -208,4 +208,4 @@ def _old_or_new(
         if key in stored:
             same([data], [new[key]])
         else:
-            assert data in (old[key], new[key], None), "a frame that nobody wrote"
+            assert data in (old[key], new[key], None), "a frame that was never written"

@@ -39,8 +39,8 @@ class Ordered(StoreCase):
         "L3.7",
         "answers several threads as if each key's calls had come one after the other",
         clause="ChunkStore, from several threads at once",
-        why="an engine would be told that a chunk is stored, and then that it never was",
-        hint="change what is published in one step; look nothing up in a copy of the past",
+        why="an engine would see that a chunk is stored, and then that it never was",
+        hint="publish a change in one step; look nothing up in a copy of the past",
     )
     @each("seed", range(2))
     def test_histories_are_linearizable(self, store: ChunkStore, seed: int) -> None:
@@ -63,7 +63,7 @@ class Ordered(StoreCase):
         together(work)
         for name, key in enumerate(keys):
             right = could_be(seen[key], loses=self.loses)
-            assert right, f"no order explains what was seen of key {name}:\n{_told(seen[key])}"
+            assert right, f"no order explains the answers for key {name}:\n{_told(seen[key])}"
 
     @promise(
         "L3.8",

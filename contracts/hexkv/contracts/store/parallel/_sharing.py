@@ -141,7 +141,7 @@ class Sharing(StoreCase):
         "sharing.4",
         "lends nothing after a delete, a quarantine or a clear, and lets go of the block",
         clause="ChunkStore.delete",
-        why="the pool would run out of blocks that nobody uses",
+        why="the pool would run out of blocks that are not in use",
     )
     def test_lends_nothing_after_a_delete(
         self, store: ChunkStore, sharing: SupportsZeroCopy
@@ -229,7 +229,7 @@ class Sharing(StoreCase):
 
     @promise(
         "sharing.8",
-        "lends what was written as bytes whole, or not at all",
+        "lends a frame written as bytes whole, or not at all",
         clause="SupportsZeroCopy.get_lease",
         why="what came from a lower tier would be lent without its end",
     )

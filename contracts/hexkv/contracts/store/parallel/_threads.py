@@ -147,9 +147,9 @@ class Threads(StoreCase):
 
     @promise(
         "L3.3",
-        "ends every call when it is closed meanwhile, with an outcome or a StoreError",
+        "ends every call when it is closed during it, with an outcome or a StoreError",
         clause="ChunkStore.close",
-        why="stopping an engine under load would end in errors that nobody knows",
+        why="stopping an engine under load would end in errors that no caller expects",
         hint="a closed file descriptor or socket must not surface as an OSError",
     )
     def test_closing_ends_what_is_under_way(self, store: ChunkStore) -> None:
