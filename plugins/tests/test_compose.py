@@ -278,8 +278,8 @@ def test_the_model_section_fills_in_what_the_host_left_open():
 @each(
     ("model", "message"),
     [
-        ({"salt": "b"}, r"model\.salt \(from code\): the engine's host says something else$"),
-        ({"extra": {"q": "8"}}, r"model\.extra\.q \(from code\): the engine's host says '4'"),
+        ({"salt": "b"}, r"model\.salt \(from code\): the engine's host has something else$"),
+        ({"extra": {"q": "8"}}, r"model\.extra\.q \(from code\): the engine's host has '4'"),
     ],
 )
 def test_a_model_section_that_contradicts_the_host_is_an_error(model, message):
@@ -292,7 +292,7 @@ def test_a_configured_name_replaces_the_hosts_where_a_digest_tells_the_weights()
     loaded = load(None, {}, {"model": {"name": "other"}})
     assert identify(Namespace("toy", LAYOUT, revision="digest"), loaded).model == "other"
     with pytest.raises(
-        ConfigError, match=r"model\.name \(from code\): the engine's host says 'toy'"
+        ConfigError, match=r"model\.name \(from code\): the engine's host has 'toy'"
     ):
         identify(Namespace("toy", LAYOUT), loaded)
 

@@ -50,8 +50,8 @@ def test_frames_are_found_at_any_depth_under_any_name_newest_first(tmp_path):
     ("data", "reason"),
     [
         (flipped(frame(), 20), "header is damaged"),
-        (frame()[:-1], "bytes, but the header says"),
-        (frame() + b"\0", "bytes, but the header says"),
+        (frame()[:-1], "bytes, but the header gives"),
+        (frame() + b"\0", "bytes, but the header gives"),
         (frame()[:100], "too few"),
     ],
 )

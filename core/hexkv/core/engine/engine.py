@@ -92,7 +92,7 @@ class CacheEngine:
             longest: the most tokens of a prompt.
             deadlines: of each kind of call.
             tenants: their chunks are kept apart, in tiers that have a divided index.
-            told: receives the tokens of each prompt.
+            told: sink for the tokens of each prompt.
             segments: how segments are found in prompts.
 
         Raises:

@@ -134,7 +134,7 @@ def size_cache(
 ) -> list[Sized]:
     """Return the resources that a cache takes, step by step; each line uses those above.
 
-    Bytes are of the whole model, each KV head once, unless the name says "rank".
+    Bytes are of the whole model, each KV head once, unless the name has "rank".
 
     Args:
         shape: the shape of the model's KV.
@@ -175,7 +175,7 @@ def size_cache(
             "new tokens", new, "tokens/s", f"requests x tokens - hit = {asked:,.1f} - {hit:,.1f}"
         ),
         Sized("memory tier", memory, "bytes", f"bytes x (new x {memory_seconds:g} s + {held})"),
-        Sized("pool", memory * ROOM, "bytes", f"memory tier x {ROOM}: what is on its way, too"),
+        Sized("pool", memory * ROOM, "bytes", f"memory tier x {ROOM}: transfers included"),
         Sized(
             "pool of one rank",
             memory * ROOM * of_rank / each,

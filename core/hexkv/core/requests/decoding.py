@@ -143,7 +143,7 @@ def fitted(runtime: Runtime, leases: Sequence[Lease], owner: str) -> Iterator[Se
                     mine[-1].spec, lease = lease.spec, mine[-1]
             kept.append(lease)
     except (PoolExhausted, CorruptFrame) as error:
-        log.debug("what was read encoded is not promoted: %s", error)
+        log.debug("chunks read encoded are not promoted: %s", error)
     try:
         yield kept
     finally:
@@ -160,7 +160,7 @@ def _encoded(
     """
     sizes = [runtime.codec.page(lease.frame).header.payload_bytes for lease in leases]
     if any(size > len(span.data) for span, size in zip(spans, sizes, strict=True)):
-        raise CorruptFrame("a frame says that its payload is longer than it is")
+        raise CorruptFrame("the header of a frame gives a longer payload than it has")
     cut = [span._replace(data=span.data[:size]) for span, size in zip(spans, sizes, strict=True)]
     return _Decoding(device, _inner(runtime.serdes[name])), cut
 

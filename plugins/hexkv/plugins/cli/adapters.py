@@ -53,7 +53,7 @@ def rows(registry: Registry) -> list[Row]:
 
 
 def adapters(as_json: Json = False) -> None:
-    """List what is installed. Exit code 1 if a plugin is broken."""
+    """List the installed adapters. Exit code 1 if a plugin is broken."""
     registry = installed()
     found = rows(registry)
     if as_json:
@@ -78,6 +78,6 @@ def adapters(as_json: Json = False) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command, as a plugin does."""
-    app = new_app("List what is installed.")
+    app = new_app("List the installed adapters.")
     app.command()(adapters)
     return run_app(app, "hexkv adapters", arguments)

@@ -79,8 +79,8 @@ def export_(  # noqa: PLR0913
 ) -> None:
     """Write the chunks of a configuration's tiers into an archive, each verified.
 
-    A second run goes on where the first was cut, and adds what is new. Exit code 0: all of it is
-    in the archive; 1: something that was said to be there could not be read.
+    A second run goes on where the first was cut, and adds new chunks. Exit code 0: all chunks are
+    in the archive; 1: a chunk that a tier lists could not be read.
     """
     registry = installed()
     with _called_well(), ExitStack() as opened:
@@ -114,8 +114,8 @@ def import_(  # noqa: PLR0913
 ) -> None:
     """Put the chunks of an archive on a configuration's tiers, each verified before.
 
-    What is there is passed over, so a second run goes on where the first was cut. Exit code 0: the
-    archive was whole, and all of it is there now; 1: the report says what is not.
+    Chunks that are there are passed over, so a second run goes on where the first was cut. Exit
+    code 0: the archive was whole, and all of it is there now; 1: the report lists the rest.
     """
     registry = installed()
     with _called_well(), ExitStack() as opened:

@@ -84,7 +84,7 @@ def plan(  # noqa: PLR0913
     processes: Processes = 1,
     as_json: Json = False,
 ) -> None:
-    """Replay a trace: token hit rate by policy and size, beside what is possible at all."""
+    """Replay a trace: token hit rate by policy and size, beside the best possible one."""
     task, requests = _opened(trace, block_tokens, block_bytes)
     room = task.chunk_bytes if task.chunk_bytes > 1 else None
     chunks = chunks_of(sizes, room)

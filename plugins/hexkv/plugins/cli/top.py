@@ -52,7 +52,7 @@ class Watched:
             return str(error)
         now = time.monotonic()
         if not page.values:
-            return "says nothing of hexkv"
+            return "has no metrics of hexkv"
         when, before = self._before.get(place, (-math.inf, Page()))
         self._before[place] = now, page
         return view(before, page, max(1e-3, now - when))

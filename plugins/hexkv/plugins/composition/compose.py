@@ -110,7 +110,7 @@ def build(
     check(loaded, registry)
     namespace = identify(namespace, loaded)
     if settings.node and events:
-        log.warning("what a node's tiers hold is not told: there are no events over a node")
+        log.warning("no events of a node's tiers: an engine over a node publishes none")
     telemetry = Totals() if telemetry is None else telemetry
     if isinstance(telemetry, Totals):
         telemetry.info = EngineInfo.of(namespace, settings.compute_rate)

@@ -169,7 +169,7 @@ class PeerService:
     ) -> Sequence[Lease | None]:
         lending = self._lending
         # A peer without a name counts as a new one each time.
-        who = who or f"nobody {next(self._strangers)}"
+        who = who or f"stranger {next(self._strangers)}"
         return [None] * len(keys) if lending is None else lending.lend(keys, who, deadline)
 
     def room(
@@ -197,7 +197,7 @@ class PeerService:
         kind, body = question[:KIND_BYTES], question[KIND_BYTES:]
         answer = self._answers.get(kind)
         if answer is None:
-            raise StoreUnreachable(f"a peer asks what nobody here answers: {kind!r}")
+            raise StoreUnreachable(f"no handler here for a peer's question: {kind!r}")
         return answer(body, who, deadline)
 
     def pull(
@@ -267,7 +267,7 @@ class PeerService:
     def _open(self) -> Exchange:
         exchange = self._exchange
         if exchange is None:
-            raise StoreError("peers are not served any more")
+            raise StoreError("peers are no longer served")
         return exchange
 
     def _have(self, body: bytes, who: str, deadline: Deadline) -> bytes:

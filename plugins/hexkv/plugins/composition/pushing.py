@@ -173,7 +173,7 @@ class Pushing:
             for some in _parts(keys):
                 self._peers.ask(found[0], COME, head + b"".join(some), until)
         except Exception as why:  # noqa: BLE001 - a channel may be a third party's
-            log.info("peer %r is not told of chunks for it: %s", name, why)
+            log.info("peer %r cannot be notified of chunks for it: %s", name, why)
 
     def _told(self, body: bytes, who: str, deadline: Deadline) -> bytes:
         """Answer ``come``."""
@@ -187,7 +187,7 @@ class Pushing:
         owner = body[behind : behind + length].decode(errors="replace")
         keys = keys_in(body[behind + length :])
         if not 0 <= seconds <= _HELD or (owner and not owner.startswith(SHARED_OWNER)):
-            raise InvalidRequest("a hold that nobody could end, or for too long")
+            raise InvalidRequest("a hold without an owner that can end it, or for too long")
         if owner:
             self._hold(keys, owner, seconds)
         here = self._peers.have(keys)

@@ -368,7 +368,7 @@ class _Walk:
         except Exception:  # noqa: BLE001 - PyYAML's, for a text unlike its tag: any of Python's
             scalar = NotImplemented
         if scalar is NotImplemented:  # outside of the error, which quotes the value
-            raise self._wrong(node, f"{where}is not what its tag says, or too long a number")
+            raise self._wrong(node, f"{where}does not match its tag, or is too long a number")
         if scalar is None or isinstance(scalar, str | int | float | bool):
             return scalar
         kind = type(scalar).__name__

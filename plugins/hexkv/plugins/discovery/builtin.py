@@ -29,7 +29,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
 
 @hookimpl
 def hexkv_commands() -> Iterable[CommandSpec]:
-    yield CommandSpec("adapters", "List what is installed", _adapters)
+    yield CommandSpec("adapters", "List the installed adapters", _adapters)
     yield CommandSpec("completion", "Print what a shell completes words by", _completion)
     yield CommandSpec("config", "Show the configuration, and where it comes from", _config)
     yield CommandSpec("export", "Write chunks of tiers into an archive", _export)

@@ -120,8 +120,8 @@ def _reach(address: str, member: Member | None, connect: Connect) -> FleetNode:
         return FleetNode(says.name if says else address, address, says, admin)
     # One path is another node on each machine, and an address may be another's by now.
     if says is None or (says.name, says.generation) != (member.name, member.generation):
-        who = "nobody that reports to a directory" if says is None else repr(says.name)
-        problem = f"at {address} another one answers: {who}"
+        who = "a node that reports to no directory" if says is None else repr(says.name)
+        problem = f"at {address} another node answers: {who}"
         return FleetNode(name, address, member, problem=problem)
     return FleetNode(name, address, member, admin)
 

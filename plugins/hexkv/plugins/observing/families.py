@@ -69,7 +69,7 @@ HELP: Mapping[CounterName | HistogramName, str] = {
     HistogramName.LOAD_WAIT: "Time that retrieves waited for chunks to come from their tiers.",
     HistogramName.EVICTED_AGE: "Time since the last use of evicted chunks, of a sample.",
     HistogramName.REUSE_GAP: "Time between two uses of a chunk on a tier, of a sample.",
-    HistogramName.BLEND_SELECT: "Time to choose what is computed again of a blended request.",
+    HistogramName.BLEND_SELECT: "Time to choose the tokens of a blended request to compute again.",
     HistogramName.BLEND_ROTATE: "Time to rotate the keys of a blended request's segments.",
     HistogramName.BLEND_KL: "Divergence of blended expectations from full ones, in nats.",
 }

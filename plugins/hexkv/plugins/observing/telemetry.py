@@ -307,7 +307,7 @@ def _states(rows: Sequence[_Row]) -> list[Family]:
         engines("pool_held_bytes", "Bytes of blocks in use.", lambda h: h.pool_held_bytes),
         engines("leases", "Leases on blocks.", lambda h: sum(h.leases.values())),
         engines("pinned_chunks", "Pins, summed over tiers.", lambda h: sum(h.pins.values())),
-        engines("prefetches", "Prefetches that nobody has picked up.", lambda h: h.prefetches),
+        engines("prefetches", "Prefetches that no retrieve has picked up.", lambda h: h.prefetches),
         engines("open", "Whether the engine takes calls.", lambda h: int(h.state == "open")),
         _saved(rows),
         _infos(rows),

@@ -76,14 +76,14 @@ def _tiers(report: Mapping[str, Any]) -> list[str]:
     ]
     missed = [(why, f"{tokens:,}") for why, tokens in _ordered(report["missed_tokens"])]
     reasons = [
-        words("What was asked for and not loaded, by the reason."),
+        words("Tokens asked for and not loaded, by reason."),
         table(["reason", "tokens"], missed),
     ]
     return [
         heading("Where hits came from"),
         words(
-            "Hits in tokens, as the engine's own counters have them. Stored is what stores had"
-            " written when they returned; what was written later, or promoted, comes on top."
+            "Hits in tokens, as the engine's own counters have them. Stored counts the tokens that"
+            " stores had written when they returned; later writes and promotions come on top."
         ),
         table(["tier", "hit", "stored", "used", "budget"], rows),
         *(reasons if missed else []),
@@ -189,7 +189,7 @@ def _unit(seconds: float) -> tuple[str, float]:
 def _changes(report: Mapping[str, Any]) -> list[str]:
     rate = report["compute_rate"]
     source = {
-        "configured": "as the configuration says (compute_rate)",
+        "configured": "as configured (compute_rate)",
         "recorded": "by the time from the last word of the cache to the store of each prompt",
         None: "",
     }[rate["source"]]
@@ -215,8 +215,8 @@ def _changes(report: Mapping[str, Any]) -> list[str]:
         heading("What a change would bring"),
         words(
             f"The same requests through the policy {report['policy']}, on a tier that is empty at"
-            " first. Every tier keeps every chunk unless told otherwise, so what is found at all is"
-            f" what the largest one holds.{saved}"
+            " first. Every tier keeps every chunk unless configured otherwise, so all hits are"
+            f" those of the largest one.{saved}"
         ),
         table(
             ["", "bytes", "chunks", "hit rate", "tokens an hour", "computing saved an hour"], rows

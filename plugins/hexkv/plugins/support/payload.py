@@ -294,4 +294,4 @@ def _sizes(count: int) -> Struct:
 
 def _expect(buffer: memoryview, size: int) -> None:
     if len(buffer) != size:
-        raise LayoutMismatch(f"{len(buffer)} bytes of KV, where the layout says {size}")
+        raise LayoutMismatch(f"{len(buffer)} bytes of KV, but the layout needs {size}")

@@ -116,7 +116,7 @@ def _look(path: Path, codec: FrameCodec, verify: bool) -> FrameHeader | None:
         size = os.fstat(file.fileno()).st_size
         if size != frame_bytes(header.payload_bytes):
             raise CorruptFrame(
-                f"{size} bytes, but the header says {frame_bytes(header.payload_bytes)}"
+                f"{size} bytes, but the header gives {frame_bytes(header.payload_bytes)}"
             )
         if _stem_key(path) not in (None, header.key):
             raise CorruptFrame("under another chunk's name")

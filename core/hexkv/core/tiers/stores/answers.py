@@ -78,12 +78,12 @@ class Rooms:
         if self._over:
             return
         if type(index) is not int or not 0 <= index < len(self.sizes):
-            self.foreign = _foreign("told a sink of chunk", index)
+            self.foreign = _foreign("reported to a sink chunk", index)
         elif type(upto) is not int:
-            self.foreign = _foreign("told a sink of a size", upto)
+            self.foreign = _foreign("reported to a sink a size", upto)
         elif (size := self.sizes[index]) is None or not self._told[index] <= upto <= size:
             self.foreign = StoreError(
-                f"told a sink of {upto} bytes in {_buffer(size)}, after {self._told[index]}"
+                f"reported to a sink {upto} bytes in {_buffer(size)}, after {self._told[index]}"
             )
         else:
             self._told[index] = upto
@@ -129,7 +129,7 @@ def write_outcomes(
             if type(outcome.size) is int and outcome.size in (0, len(item.frame)):
                 continue
             size = _size(outcome.size)
-            wrong = StoreError(f"says that it stored {size} of a frame of {len(item.frame)}")
+            wrong = StoreError(f"reported {size} bytes stored of a frame of {len(item.frame)}")
         elif _is_failure(outcome):
             continue
         else:
@@ -252,7 +252,7 @@ def leases(
             seen.add(id(one))
         else:
             found.append(None)
-            wrong = StoreError("lent what is no new share of the chunk that it was asked for")
+            wrong = StoreError("did not lend a new share of the chunk asked for")
             if id(one) not in seen:
                 _give_back(one, owner)
     return found, wrong

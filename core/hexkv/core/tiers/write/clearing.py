@@ -38,7 +38,7 @@ def settle_writes(runtime: Runtime, tiers: Sequence[Tier], deadline: Deadline) -
         by tier, why chunks may still be written after this; empty for tiers that are done.
     """
     half = Deadline.after(runtime.clock, deadline.remaining() / 2)
-    return {tier.name: "what is being written may stay" for tier in tiers if not tier.flush(half)}
+    return {tier.name: "chunks being written may stay" for tier in tiers if not tier.flush(half)}
 
 
 def part_with(
