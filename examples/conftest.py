@@ -1,7 +1,7 @@
 import pytest
 
 TAPE = "TestTapeStore"
-"""It says nothing of ``thorough``: it is what the tutorial quotes. ``make test`` has it checked
+"""It has no mark ``thorough``, since the tutorial quotes it. ``make test`` has it checked
 by ``hexkv check`` for its badge, in ``contracts/tests/test_check.py``."""
 
 

@@ -13,7 +13,7 @@ version = release = installed("hexkv")
 copyright = "the authors of hexkv"  # noqa: A001 - what Sphinx calls it
 
 # The source folder is the repository's root, so that each link means on the site what it means in a
-# checkout. Folders that have no pages are named so that nobody walks through environments.
+# checkout. Folders that have no pages are excluded, so that no environment is walked.
 root_doc = "docs/index"
 include_patterns = [
     *("*.md", "*/README.md"),

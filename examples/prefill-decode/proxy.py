@@ -2,8 +2,8 @@
 
     python proxy.py --prefill http://127.0.0.1:8100 --decode http://127.0.0.1:8200 --port 8000
 
-A prefiller is asked for one token, a decoder then for the answer, with what the prefiller said of
-where the KV is. Without a prefiller, or one in time, the decoder is asked alone and computes the
+A prefiller is asked for one token, a decoder then for the answer, with the place of the KV that the
+prefiller named. Without a prefiller, or one in time, the decoder is asked alone and computes the
 prompt itself. Answers are passed on as they come; a client that hangs up ends its request on the
 server, too. Needs aiohttp, which vLLM brings along.
 """
@@ -103,7 +103,7 @@ class Proxy:
             except (ClientError, OSError, ValueError, AttributeError, TimeoutError) as error:
                 self._prefill.failed(url, error)
                 continue
-            # A decoder finds by its key what it is told nothing of.
+            # A decoder finds KV by its key, also without parameters.
             found = found if isinstance(found, dict) else {"do_remote_prefill": True}
             if own:
                 found["hexkv"] = own | (found.get("hexkv") or {})
@@ -125,7 +125,7 @@ class Proxy:
         raise web.HTTPBadGateway(text="no server answers")
 
     async def _passed_on(self, request, answer, url):
-        """The answer of a server, part by part. From the first one on nobody else is asked."""
+        """The answer of a server, part by part. From the first one on no other server is asked."""
         kept = {k: v for k, v in answer.headers.items() if k.lower() not in OWN}
         response = web.StreamResponse(status=answer.status, headers=kept)
         parts = answer.content.iter_any()
@@ -192,7 +192,7 @@ def main():
         at_once=said.at_once,
         decode_node=said.decode_node,
     )
-    # A client that hangs up cancels what is done for it.
+    # A client that hangs up cancels its request.
     web.run_app(proxy.app(), host=said.host, port=said.port, handler_cancellation=True)
 
 

@@ -26,7 +26,7 @@ _HELD = []
 
 
 def held_port():
-    """A port for a server of ours: the kernel gives it to nobody who asks for any."""
+    """A port for a server of ours: the kernel gives it to no other socket that asks for any."""
     held = socket()
     held.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)  # so that it is refused to no server that does so
     held.bind(("127.0.0.1", 0))

@@ -60,7 +60,7 @@ class TapeStore:
         return [self._write(item, deadline) for item in items]
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-        del deadline  # likewise
+        del deadline  # nothing here waits
         self._check_open()
         return [self._erase(key) for key in keys]
 

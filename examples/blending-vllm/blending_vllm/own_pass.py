@@ -53,7 +53,7 @@ class OwnPass:
         """Look the model over.
 
         Raises:
-            ValueError: The model cannot be blended; the text says why.
+            ValueError: The model cannot be blended; the text has the reason.
         """
         decoder = getattr(runner.model, "model", None)
         self._layers = list(getattr(decoder, "layers", ()))

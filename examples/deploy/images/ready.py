@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether what serves numbers at an address is ready: exit code 0, or 1. For probes of containers.
+"""Exit with 0 if the metrics server at an address is ready, else with 1. For containers' probes.
 
 It asks over loopback, from inside the container, so the numbers need no address outside.
 """

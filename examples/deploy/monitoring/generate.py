@@ -1,6 +1,6 @@
 """Writes `dashboard.json` and `rules.yaml` beside this file: ``make monitoring``.
 
-What is committed is what operators take. The tests hold it against this file, every query against a
+Operators take the committed files. The tests hold them against this file, every query against a
 real Prometheus, and every family of metrics against the queries. Needs grafana-foundation-sdk.
 """
 
@@ -21,16 +21,16 @@ SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 LEFT_OUT = {
     "hexkv_present_total": "a store that found its chunks there is no event for operators",
     "hexkv_lookups_total": "tokens are compared, as engines count them",
-    "hexkv_hits_total": "likewise",
-    "hexkv_misses_total": "likewise",
-    "hexkv_tier_chunks": "bytes say how full a tier is",
+    "hexkv_hits_total": "tokens are compared, as engines count them",
+    "hexkv_misses_total": "tokens are compared, as engines count them",
+    "hexkv_tier_chunks": "a tier's fill is in bytes",
     "hexkv_blend_requests_total": "blending is for programs of transformers, not for servers yet",
-    "hexkv_blend_tokens_total": "likewise",
-    "hexkv_blend_segments_total": "likewise",
-    "hexkv_blend_select_seconds": "likewise",
-    "hexkv_blend_rotate_seconds": "likewise",
-    "hexkv_blend_kl": "likewise: the gate switches off by itself what diverges",
-    "hexkv_prefetches": "those that nobody picked up show as wasted bytes",
+    "hexkv_blend_tokens_total": "for programs of transformers, as above",
+    "hexkv_blend_segments_total": "for programs of transformers, as above",
+    "hexkv_blend_select_seconds": "for programs of transformers, as above",
+    "hexkv_blend_rotate_seconds": "for programs of transformers, as above",
+    "hexkv_blend_kl": "as above; the gate switches blending off where answers diverge",
+    "hexkv_prefetches": "those that no retrieve picked up show as wasted bytes",
 }
 """Families that are in no panel and no alert, and why."""
 
@@ -111,14 +111,14 @@ ROWS: dict[str, list[Panel]] = {
         Panel("Waiting or running", "bytes", gauge("hexkv_tier_queued_bytes")),
         Panel("Evicted", "cps", rate("hexkv_evicted_total", "tier")),
         Panel(
-            "Age of what is evicted, median",
+            "Age of evicted chunks, median",
             "s",
             quantile(0.5, "hexkv_evicted_age_seconds", "tier"),
         ),
         Panel(
             "Time between two uses, median", "s", quantile(0.5, "hexkv_reuse_gap_seconds", "tier")
         ),
-        Panel("Read in vain", "Bps", rate("hexkv_wasted_bytes_total", "tier")),
+        Panel("Read without use", "Bps", rate("hexkv_wasted_bytes_total", "tier")),
         Panel(
             "Not taken", "cps", rate("hexkv_dropped_total", "tier, reason"), "{{tier}}: {{reason}}"
         ),
@@ -129,7 +129,7 @@ ROWS: dict[str, list[Panel]] = {
             "{{tier}}: {{tenant}}",
         ),
     ],
-    "What is wrong": [
+    "Problems": [
         Panel(
             "Breakers: 0 closed, 2 open",
             "none",
@@ -194,7 +194,7 @@ ALERTS = [
         "10m",
         "warning",
         "Tier {{ $labels.tier }} takes less than nine of ten chunks.",
-        "Which reason? hexkv_dropped_total has it; the page on symptoms says what to do.",
+        "Which reason? hexkv_dropped_total has it; docs/symptoms.md has the remedies.",
     ),
     Alert(
         "HexKVHitRatioFell",
@@ -228,7 +228,7 @@ ALERTS = [
         "15m",
         "warning",
         "A fifth of the tokens would come later than they are computed.",
-        "hexkv_read_seconds says which tier is slow.",
+        "hexkv_read_seconds shows which tier is slow.",
     ),
     Alert(
         "HexKVClosed",
@@ -281,7 +281,7 @@ def rules(minute: int = 60, day: int = 86_400) -> str:
 
     Args:
         minute: how many seconds stand for one, where a test has less time than operators.
-        day: likewise.
+        day: the same of a day.
     """
     units = {"m": minute, "h": 60 * minute, "d": day}
 
