@@ -107,7 +107,7 @@ def test_whoever_answers_at_an_address_has_to_be_the_node_that_is_meant(members)
         names = SimpleNamespace(members=lambda deadline, wrong=wrong: [wrong])
         (node,) = find_nodes([], names, connect, SystemClock())
         assert (node.name, node.admin) == ("ada", None)
-        assert "another one answers" in node.problem
+        assert "another node answers" in node.problem
     named = SimpleNamespace(members=lambda deadline: [ada, replace(bob, admin="")])
     found = find_nodes([ada.admin], named, connect, SystemClock())
     assert [node.name for node in found if node.admin] == ["ada"]

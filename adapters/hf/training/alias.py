@@ -1,9 +1,9 @@
 """A model whose KV leans on what came long before: facts, other names for their keys, questions.
 
 A fact is one token that stands for a key and its value. An alias is two: the key of an older fact,
-and a new key that takes over its value. So the KV of an alias holds what another place of the list
-says. Where a list is cut into pieces and the KV of each is computed by itself, aliases of keys in
-other pieces hold nothing; a blender of such pieces has to find and to mend them.
+and a new key that takes over its value. So the KV of an alias holds the value of another place of
+the list. Where a list is cut into pieces and the KV of each is computed by itself, aliases of keys
+in other pieces hold nothing; a blender of such pieces has to find and to mend them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Vocabulary:
 
     @property
     def answer(self) -> int:
-        """The first token that is a value by itself. It is said, but never read."""
+        """The first token that is a value by itself. It is written, but never read."""
         return self.ask + self.keys
 
 
@@ -153,7 +153,7 @@ def sequences(
 
 @contextmanager
 def masked(learner: LlamaForCausalLM) -> Iterator[Callable[[int], None]]:
-    """Gives what masks attention in the next batch, to a list of so many tokens.
+    """Gives a function that sets the attention mask of the next batch, for the length of its lists.
 
     Questions see it in the last layers only, else they read all in the first layer that has it, and
     no KV behind that layer matters. Its own tokens see it in the first layers only, else what an

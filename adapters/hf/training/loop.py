@@ -37,7 +37,7 @@ def train(
 ) -> None:
     """Teach *learner* what *batch* shows it: tokens and labels, each ``[rows, window]``.
 
-    *batch* is told the step, and the loss of the step before, by which it may raise the bar.
+    *batch* gets the step, and the loss of the step before, by which it may raise the bar.
     With *mixed*, products are in bfloat16; narrow models are faster without.
     """
     learner.train()

@@ -77,8 +77,8 @@ DAMAGES = {
     "in the payload": (lambda path: flip(path, 5000), "payload is damaged"),
     "at the end": (lambda path: flip(path, frame_bytes(10_000) - 1), "payload is damaged"),
     "magic": (lambda path: flip(path, 0), "not a frame"),
-    "short": (lambda path: path.write_bytes(path.read_bytes()[:-1]), "the header says"),
-    "long": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "the header says"),
+    "short": (lambda path: path.write_bytes(path.read_bytes()[:-1]), "the header gives"),
+    "long": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "the header gives"),
     "tiny": (lambda path: path.write_bytes(b"hexkv"), "too few"),
     "empty": (lambda path: path.write_bytes(b""), "too few"),
 }

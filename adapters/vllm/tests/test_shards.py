@@ -235,7 +235,7 @@ def test_what_does_not_fit_or_cannot_be_told_is_refused():
         shards_of(config, drafts, rank, ShardSettings())
     [_, shard] = shards_of(config, memory, rank, ShardSettings(2))
     strange = {name: torch.zeros(2, 4, 8, 8, 1) for name in memory.layers}
-    with pytest.raises(ConfigError, match="told apart"):
+    with pytest.raises(ConfigError, match="separated"):
         narrowed(shard, memory, strange, apart=True)
     # Stages of one number with as many layers, which are not the same ones.
     usual, moved = rank_of(1, 1, 3, 4, 12), rank_of(1, 1, 3, 4, 12, partition=(0, 5, 9, 12))

@@ -270,10 +270,10 @@ def test_only_tiers_that_are_named_are_cleared(rank):
 
 
 def test_clearing_that_may_have_left_something_says_so(rank, monkeypatch):
-    left = Cleared(3, {"memory": 3}, {"disk": "what is being written may stay"})
+    left = Cleared(3, {"memory": 3}, {"disk": "chunks being written may stay"})
     monkeypatch.setattr(rank.engine, "clear", lambda tiers: left)
     answer = rank.desk({"op": "clear", "tiers": ["memory", "disk"]}, memoryview(b""))
-    assert answer == {"chunks": 3, "left": {"disk": "what is being written may stay"}}
+    assert answer == {"chunks": 3, "left": {"disk": "chunks being written may stay"}}
 
 
 @each("way", ["in the step", "layer by layer", "between steps"])

@@ -210,7 +210,7 @@ class RemoteAdministration:
             greet(stream, self._secret, until)
         except ConnectionBroken as error:
             stream.close()
-            raise ConnectionBroken(f"{error}: it may not let us in; its log says why") from error
+            raise ConnectionBroken(f"{error}: it may refuse this client; see its log") from error
         except BaseException:
             stream.close()
             raise

@@ -78,7 +78,7 @@ class AdminSession:
             return
         except Exception:
             log.exception("admin: %s: %s fails", self._caller, name)
-            failed = StoreError(f"{name} failed: the log of the cache says why")
+            failed = StoreError(f"{name} failed: see the log of the cache")
             self._send(Kind.ERROR, wire.pack_error(failed))
             return
         answer = verb.answer.dump_json((found,))

@@ -162,7 +162,7 @@ class RemoteDirectory:
             StoreFull, StoreBusy: the directory is full; another process has its name.
         """
         if kind is Kind.FULL:
-            raise StoreFull(f"{self.address} takes no more members")
+            raise StoreFull(f"{self.address} has no room for another member")
         if kind is Kind.TAKEN:
             raise StoreBusy(f"{self.address}: another process is {member.name!r} at present")
 

@@ -81,7 +81,7 @@ def serve(  # noqa: PLR0913
 ) -> None:
     """Say to nodes which of them holds which chunks, until SIGTERM.
 
-    It keeps nothing on a disk: started anew, it is told everything again by the nodes. Any address
+    It keeps nothing on a disk: started anew, it gets all from the nodes again. Any address
     that other machines can reach needs --secret-file, or --tls-certificate with --tls-client-ca; on
     loopback without either, processes of this user alone are answered.
     """

@@ -58,7 +58,7 @@ class LMDoor:
         Raises:
             StoreError: always.
         """
-        raise StoreError("the wire lm:// lists for nobody")
+        raise StoreError("the wire lm:// cannot list")
 
     def close(self) -> None:
         """End the connection."""

@@ -220,7 +220,7 @@ def _open(path: str, io: FileIO, codec: Opens, memory: _Memory) -> FrameHeader |
         return None
     expected = frame_bytes(codec.peek(page).payload_bytes)
     if size != expected:  # so no memory is taken on the word of the file alone
-        raise CorruptFrame(f"{size} bytes, but the header says {expected}")
+        raise CorruptFrame(f"{size} bytes, but the header gives {expected}")
     frame = memory.room(size)
     outcome = io.read_range(path, 0, frame)
     if isinstance(outcome, Miss):
@@ -272,7 +272,7 @@ def _wrong_ledger(root: str) -> list[Problem]:
     size = sum(entry.size for folder in range(FOLDERS) for entry in chunks_in(root, folder))
     if size == books.used:
         return []
-    return [Problem(Fault.LEDGER, LEDGER, f"it says {books.used} bytes, the files have {size}")]
+    return [Problem(Fault.LEDGER, LEDGER, f"it counts {books.used} bytes, the files have {size}")]
 
 
 def _quarantined(root: str) -> int:

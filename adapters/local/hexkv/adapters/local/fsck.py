@@ -33,14 +33,14 @@ from hexkv.plugins.discovery.algorithms import frame_codec
 def fsck(
     directory: Annotated[Path, typer.Argument(help="The directory of a disk tier.")],
     repair: Annotated[
-        bool, typer.Option("--repair", help="Put right what is wrong. No engine may be using it.")
+        bool, typer.Option("--repair", help="Repair the problems found. No engine may be using it.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Verify every frame in the directory of a disk tier.
 
     Exit code 0: all is well; 1: problems were found, and with --repair they are repaired
-    unless the report says otherwise; 2: this is no such directory.
+    unless the report lists them as left; 2: this is no such directory.
     """
     root = resolved(directory)
     if not os.path.isfile(f"{root}/{MARKER}"):

@@ -29,7 +29,7 @@ class BackDoor:
 
     def keys(self) -> set[ChunkKey]:
         """Always empty: a client cannot list names."""
-        raise StoreError("mooncake: a client cannot list what is stored")
+        raise StoreError("mooncake: a client cannot list the stored objects")
 
     def close(self) -> None:
         """Disconnect."""

@@ -66,8 +66,8 @@ def node(  # noqa: PLR0913
 ) -> None:
     """Own one pool and its tiers, and serve them to the engines of this machine, until SIGTERM.
 
-    Engines name the socket in their configuration (node: PATH). Whoever may connect can read and
-    write all of the pool's memory.
+    Engines name the socket in their configuration (node: PATH). A process that may connect can
+    read and write all of the pool's memory.
     """
     clock = SystemClock()
     with named("--mode"):

@@ -67,4 +67,4 @@ def read_listing(reader: Reader) -> list[ChunkSpec]:
             for key, number, tokens, position in zip(*rows[1:], strict=True)
         ]
     except IndexError as wrong:
-        raise Malformed("a namespace that was not said") from wrong
+        raise Malformed("a namespace that was not sent") from wrong

@@ -25,7 +25,7 @@ from hexkv.ports import (
 )
 
 _HUGE = 2 << 20
-_OF_HUGE = " in free huge pages of 2 MiB (vm.nr_hugepages says how many are reserved)"
+_OF_HUGE = " in free huge pages of 2 MiB (vm.nr_hugepages is how many are reserved)"
 
 
 class SharedRegion:
@@ -140,7 +140,7 @@ def map_sealed(descriptor: int, size: int) -> mmap.mmap:
         OSError: the system refuses the mapping.
     """
     if not is_sealed(descriptor, size):
-        raise ConfigError("the node's memory is not sealed, or shorter than it says")
+        raise ConfigError("the node's memory is not sealed, or shorter than announced")
     # Each page would fault once more here: 1.4 s for 512 MiB, 0.12 s in one call.
     mapping = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
     advise_huge(mapping)

@@ -197,7 +197,7 @@ class Publisher:
             self._publish([CLEARED])
             self._part()
         except Exception:
-            log.exception("KV events are not published any more")
+            log.exception("KV events are no longer published")
         finally:
             self._context.destroy(linger=_LINGER_MS)
 

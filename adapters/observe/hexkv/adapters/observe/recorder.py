@@ -125,7 +125,7 @@ class Recorder:
         self._ending.set()
         self._thread.join(_CLOSING)
         if not self._writing.acquire(timeout=_CLOSING):
-            log.warning("the disk of %s hangs: what was to be recorded last is lost", self._folder)
+            log.warning("the disk of %s hangs: the last calls are not recorded", self._folder)
             return
         try:
             self._write_waiting()
@@ -166,7 +166,7 @@ class Recorder:
             try:
                 self.flush()
             except Exception:
-                log.exception("calls are not recorded any more")
+                log.exception("calls are no longer recorded")
                 return
 
     def _put(self, line: bytes) -> bool:

@@ -77,7 +77,7 @@ class ObstoreSettings:
         if len({given[name] for name in together}) > 1 and place.scheme == "s3":
             raise SettingError("access_key", "access_key and secret_key go together")
         if place.scheme == "az" and not self.account:
-            raise SettingError("account", "says whose container it is")
+            raise SettingError("account", "is needed: the owner of the container")
         for name in ("access_key", "secret_key"):
             if not getattr(self, name).reveal().isprintable():
                 raise SettingError(name, "keys are printable characters")

@@ -310,7 +310,7 @@ class PeerStore:
                 same[row] = self._remotes.of(row)
             found += [same[row]] * len(list(run))
         if len(found) != len(keys):
-            raise StoreUnreachable("the directory does not say who has each chunk")
+            raise StoreUnreachable("the directory does not name the holders of each chunk")
         with self._lock:
             for key, remotes in zip(keys, found, strict=True):
                 self._holders[key] = now + _FRESH, remotes

@@ -269,8 +269,8 @@ def slots_of(reply: Reply, asked: Address) -> list[Address | None]:
                 # A node that does not know its own host name omits it.
                 address = Address(host.decode() if host else asked.host, port)
             case _:
-                raise StoreError(f"{asked} says nothing of slots: {row!r}")
+                raise StoreError(f"{asked} sends no slots: {row!r}")
         if last >= len(slots):
-            raise StoreError(f"{asked} says there is a slot {last}")
+            raise StoreError(f"{asked} names a slot {last}")
         slots[first : last + 1] = [address] * (last + 1 - first)
     return slots

@@ -55,7 +55,7 @@ class Source:
         """Copy the next bytes and return their number; 0 at the end."""
         with self._lock:
             if self._frame is None:
-                raise BrokenPipeError("nobody waits for this upload any more")
+                raise BrokenPipeError("no caller waits for this upload")
             piece = self._frame[self._place : self._place + len(into)]
             into[: len(piece)] = piece
             self._place += len(piece)
@@ -104,7 +104,7 @@ class Target:
             raise StoreUnreachable("an object that does not say its size")
         with self._lock:
             if self._over:
-                raise BrokenPipeError("nobody waits for this object any more")
+                raise BrokenPipeError("no caller waits for this object")
             self.size = int(length)
             self._got = 0
             self._into = self._room(self.size)
@@ -116,7 +116,7 @@ class Target:
         """Copy a piece to its place; awscrt calls this with each one."""
         with self._lock:
             if self._over or self._into is None:
-                raise BrokenPipeError("nobody waits for this object any more")
+                raise BrokenPipeError("no caller waits for this object")
             if offset + len(chunk) > len(self._into):
                 raise BufferError("more bytes than the object has")
             self._into[offset : offset + len(chunk)] = chunk

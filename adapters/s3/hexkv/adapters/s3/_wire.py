@@ -109,7 +109,7 @@ class Wire:
             StoreUnreachable: the body is shorter.
         """
         if self._left is None or self._left < len(into):
-            raise StoreUnreachable("the body is shorter than what was asked for")
+            raise StoreUnreachable("the body is shorter than the range asked for")
         self.stream.fill(into, deadline)
         self._left -= len(into)
 

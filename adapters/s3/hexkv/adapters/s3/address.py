@@ -95,7 +95,7 @@ class Endpoint:
         if split.scheme not in _PORTS or not split.hostname or "@" in split.netloc:
             raise ValueError("an endpoint is http://host:port or https://host:port")
         if split.path.strip("/") or split.query or split.fragment:
-            raise ValueError("an endpoint is no more than a host and a port")
+            raise ValueError("an endpoint is a host and a port, nothing else")
         usual = _PORTS[split.scheme]
         port = usual if split.port is None else split.port
         if by_path is None:

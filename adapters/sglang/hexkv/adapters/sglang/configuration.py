@@ -37,7 +37,7 @@ SGLANGS = {
 """Keys that SGLang reads and leaves in."""
 
 _RENAMED = {
-    "staging_bytes": "write hold_bytes; what is on its way into the device lies in the pool, so"
+    "staging_bytes": "write hold_bytes; chunks on their way into the device lie in the pool, so"
     " pool.bytes must have room for it",
 }
 """Keys of former versions, and their replacements."""

@@ -149,7 +149,7 @@ def _go_on(engine: ref[PrefixCache], told: Published) -> None:
         try:
             health = here.health()
         except HexKVError as error:
-            log.debug("how the tiers are cannot be said: %s", error)
+            log.debug("the tiers' health cannot be shown: %s", error)
             return
         told.show(health)
         if health.state != "open":

@@ -168,7 +168,7 @@ class SharedMemory:
         if not size:
             return PeerPool(-1, 0)
         if not descriptors or not is_sealed(descriptors[0], size):
-            raise BadMessage("a peer's memory is not sealed, or shorter than it says")
+            raise BadMessage("a peer's memory is not sealed, or shorter than announced")
         found = os.fstat(descriptors[0])
         with self._lock:
             # The number of a file stays unique as long as a mapping of it exists.

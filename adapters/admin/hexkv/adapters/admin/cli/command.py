@@ -43,8 +43,8 @@ def target(
 ) -> None:
     """Look into a running cache, and act on it: a node, or an engine that serves administration.
 
-    A verb that cannot be done says so before it changes anything. Ctrl-C stops one that takes long
-    before its next chunks.
+    A command that cannot be done fails before it changes anything. Ctrl-C stops a long one before
+    its next chunks.
     """
     try:
         context.obj = Target.of(address, secret_file, tls_ca, config)
@@ -127,7 +127,7 @@ def move(
     chosen: Words,
     as_json: Json = False,
 ) -> None:
-    """Likewise, and delete from the first what can be read from the second."""
+    """Copy chunks to another tier, and delete from the first those readable from the second."""
     admin = target_of(context)
     meant = chosen.selection(admin, otherwise=True)
     _work("move", lambda watch: admin.move(meant, source, to, watch), as_json=as_json)
@@ -155,7 +155,7 @@ def drain(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write nothing to a tier any more, and copy elsewhere what only it would keep."""
+    """Stop writing to a tier, and copy elsewhere the chunks that only it would keep."""
     admin = target_of(context)
     _work("drain", lambda watch: admin.drain(tier, to, watch), as_json=as_json)
 
@@ -189,13 +189,13 @@ def rules(
     read: Annotated[bool | None, typer.Option("--read/--no-read", help="Look there.")] = None,
     write: Annotated[str | None, typer.Option(help="Store there: all, evicted or none.")] = None,
     promote: Annotated[
-        bool | None, typer.Option("--promote/--no-promote", help="Copy there what is below.")
+        bool | None, typer.Option("--promote/--no-promote", help="Copy lower tiers' chunks there.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Change what is done with a tier."""
+    """Change the rules of a tier: reading, writing, promoting."""
     if read is None and write is None and promote is None:
-        refuse("rules", "say what changes: --read, --write or --promote")
+        refuse("rules", "name a change: --read, --write or --promote")
     if write not in (None, "all", "evicted", "none"):
         refuse("--write", f"{write!r} is none of all, evicted, none")
     admin = target_of(context)

@@ -43,7 +43,7 @@ def fleet(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A configuration: directory says who is there, admin has the secret."),
+        typer.Option(help="A configuration: directory has the nodes, admin the secret."),
     ] = None,
     secret_file: Annotated[
         str, typer.Option(help="File with what nodes ask for. Only its owner may read it.")
@@ -55,8 +55,8 @@ def fleet(
 ) -> None:
     """Look into all nodes of a fleet, and act on them.
 
-    A verb that cannot be done says so before it changes anything. Ctrl-C stops one that takes long
-    before its next chunks; the same again goes on from there.
+    A command that cannot be done fails before it changes anything. Ctrl-C stops a long one before
+    its next chunks; the same again goes on from there.
     """
     if context.invoked_subcommand != "size":
         check_files(secret_file, tls_ca)
@@ -97,7 +97,7 @@ def namespaces(context: typer.Context, as_json: Json = False) -> None:
 
 @choosing("tokens", "key", "namespace")
 def lookup(context: typer.Context, chosen: Words, as_json: Json = False) -> None:
-    """Say which node has how much of a prompt, or who has some chunks.
+    """Print how much of a prompt each node has, or the holders of some chunks.
 
     Exit code 0 if the nodes together have all of it.
     """
@@ -219,7 +219,7 @@ def move(
     evict: _Evict = False,
     as_json: Json = False,
 ) -> None:
-    """Likewise, and delete from the first what was read at the second."""
+    """Copy chunks to another node, and delete from the first those read back at the second."""
     fleet = _of(context)
     meant = chosen.selection(fleet, otherwise=True)
     _work("move", lambda watch: fleet.move(meant, source, to, watch, evict=evict), as_json=as_json)
@@ -288,7 +288,7 @@ def _report(report: FleetReport, what: str, *, as_json: bool) -> None:
     else:
         words = [f"{report.done} of {report.chunks} chunks {what}"]
         words += [f"{report.absent} were not there"] if report.absent else []
-        words += [f"{report.busy} are being moved by somebody else"] if report.busy else []
+        words += [f"{report.busy} are being moved by another call"] if report.busy else []
         words += [f"{report.failed} failed"] if report.failed else []
         words += ["stopped before the end"] if report.stopped else []
         typer.echo("; ".join(words))

@@ -26,7 +26,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 
 
 def tiers(context: typer.Context, as_json: Json = False) -> None:
-    """Show the tiers, what they hold and what is done with them."""
+    """Show the tiers, their contents and their rules."""
     states = target_of(context).tiers()
     if as_json:
         showing.as_json(tuple(states))

@@ -104,7 +104,7 @@ def show(
     record: Annotated[Path, typer.Argument(help="A record of `hexkv blend calibrate`.")],
     as_json: Json = False,
 ) -> None:
-    """Print what was measured of a model."""
+    """Print the measurements of a model."""
     with called_well("nothing is printed"):
         found = BlendRecord.read(record)
         if found is None:

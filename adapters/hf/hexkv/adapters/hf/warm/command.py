@@ -43,9 +43,9 @@ def warm(
     ] = 2048,
     as_json: Json = False,
 ) -> None:
-    """Compute the KV of documents and store it, so that the first who asks for one hits.
+    """Compute the KV of documents and store it, so that the first request for one hits.
 
-    What is stored is not computed again, so the same command goes on where it was cut. Exit code
+    Stored chunks are not computed again, so the same command goes on where it was cut. Exit code
     0: all whole chunks of all documents are stored; 1: some are not.
     """
     with called_well(_STOPPED):
@@ -102,7 +102,7 @@ def _print(done: Sequence[Warmed]) -> None:
 
 def run_warm(arguments: Sequence[str]) -> int:
     """``hexkv warm``, from a plugin's point of view."""
-    app = new_app("Compute documents, so that the first who asks for one hits.")
+    app = new_app("Compute documents, so that the first request for one hits.")
     app.command()(warm)
     return run_app(app, "hexkv warm", arguments)
 

@@ -31,7 +31,7 @@ def same(got: bytes | None, put: bytes) -> None:
     assert len(got) == len(put), f"{len(got)} bytes, instead of {len(put)}"
     if got != put:
         place = next(i for i, (a, b) in enumerate(zip(got, put, strict=True)) if a != b)
-        raise AssertionError(f"byte {place} of {len(put)} is not what was put")
+        raise AssertionError(f"byte {place} of {len(put)} is not the one put")
 
 
 class Data(WireCase):
@@ -46,14 +46,14 @@ class Data(WireCase):
     )
     def test_it_is_healthy(self, wire: Wire) -> None:
         assert wire.healthy()
-        assert wire.healthy(), "once, and then no more"
+        assert wire.healthy(), "once, and then no longer"
 
     @promise(
         "wire.2",
         "gives back the bytes that were put",
         level=Level.L1,
         clause="PUT, GET",
-        why="an engine would compute on with somebody else's KV",
+        why="an engine would compute on with another request's KV",
         hint="loop over short reads: a value comes in many pieces",
     )
     @each("size", [1, 4096, 100_003, 32 << 20])
@@ -80,10 +80,10 @@ class Data(WireCase):
 
     @promise(
         "wire.4",
-        "says of a key that it exists once it was put, and not before",
+        "reports a key as existing once it was put, and not before",
         level=Level.L1,
         clause="EXIST",
-        why="engines wait for what does not come, or compute what is there",
+        why="engines wait for KV that does not come, or compute KV that is there",
     )
     def test_existence_is_told_as_it_is(self, wire: Wire, key: Keys) -> None:
         name, other = key(), key()
@@ -147,7 +147,7 @@ class Data(WireCase):
         "lists the names of what it holds, one a line",
         level=Level.L1,
         clause="LIST",
-        why="nobody can see what a server holds",
+        why="the chunks of a server cannot be seen",
     )
     def test_it_lists_what_it_holds(self, wire: Wire, key: Keys) -> None:
         names = [key(), key()]
@@ -163,7 +163,7 @@ class Data(WireCase):
         "answers requests that come together in their order",
         level=Level.L1,
         clause="framing",
-        why="TCP joins what was sent apart: one request read wrongly shifts all that follow",
+        why="TCP joins messages sent apart: one request read wrongly shifts all that follow",
     )
     def test_requests_may_come_together(self, wire: Wire, key: Keys) -> None:
         one, two = key(), key()

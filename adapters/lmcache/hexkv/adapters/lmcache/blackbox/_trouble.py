@@ -87,7 +87,7 @@ class Trouble(WireCase):
         "is not held up by a client that comes byte by byte",
         level=Level.L4,
         clause="connections",
-        why="a slow network, or somebody's malice, would stop the fleet",
+        why="a slow network, or a malicious client, would stop the fleet",
     )
     def test_a_slow_client_holds_nobody_up(self, server: Address, key: Keys) -> None:
         name = key()
@@ -121,7 +121,7 @@ class Trouble(WireCase):
         "forgets a client that leaves without a word",
         level=Level.L4,
         clause="connections",
-        why="file descriptors run out, and then nobody gets in",
+        why="file descriptors run out, and then no client gets in",
     )
     def test_clients_may_come_and_go(self, server: Address, key: Keys) -> None:
         with still_serving(server, key):

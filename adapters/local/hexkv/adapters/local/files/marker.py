@@ -59,7 +59,7 @@ def check_format(root: str, aside: str = f"{MARKER}.tmp") -> None:
         _write(root, aside)
     elif found != {"format": FORMAT}:
         raise ConfigError(
-            f"{path} says {text[:80]!r}, but this version knows format {FORMAT} only; "
+            f"{path} has {text[:80]!r}, but this version knows format {FORMAT} only; "
             "give the cache another directory or empty this one"
         )
 

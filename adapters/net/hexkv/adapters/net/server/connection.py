@@ -75,7 +75,7 @@ class Connection:
             OutOfTime: it did not come in time.
         """
         if self.limits.first < inf and not self.stream.ready(self._first.remaining()):
-            raise OutOfTime("a client says nothing")
+            raise OutOfTime("a client sends nothing")
 
     def engage(self, seconds: float) -> None:
         """Count the client as known and busy, so that it does not give way.

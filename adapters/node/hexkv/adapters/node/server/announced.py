@@ -63,7 +63,7 @@ def push_to(session: Client, asked: Request) -> None:
     keys = reader.keys(reader.count(KEY_BYTES))
     reader.end()
     if not 0 <= seconds <= _LONGEST or (hold and not hold.startswith(SHARED_OWNER)):
-        raise InvalidRequest("what is pushed is held for anybody who knows the name, for an hour")
+        raise InvalidRequest("pushed chunks are held under a shared name, for an hour at most")
     pushing = session.served.pushing
     if pushing is not None:
         pushing.push_to(peer, keys, hold, seconds)

@@ -93,9 +93,9 @@ class Giving:
                         sum(frame.size for frame in file.frames),
                     )
             else:
-                log.error("node: what takes over says what means nothing: going on")
+                log.error("node: the process that takes over sends an unknown answer: going on")
         except OSError as error:
-            log.warning("node: what was to take over did not: %s; going on", error)
+            log.warning("node: the process that was to take over did not: %s; going on", error)
         except Exception:
             log.exception("node: handing over failed: going on")
         if gone:  # after this, also on an error, nothing of it is this process's
@@ -115,7 +115,7 @@ class Giving:
             for session in sessions:
                 session.leave()
         except Exception:
-            log.exception("node: ending what was handed over failed")
+            log.exception("node: closing the parts handed over failed")
 
     def _state(self, parked: Collection[Session], generation: int, numbers: int) -> State:
         inheritance = self._served.inheritance

@@ -247,7 +247,7 @@ class NodeServer:
             self.stop()
             return
         if wanted != TAKE:
-            raise _Refused("it wants to take over, and says something else")
+            raise _Refused("it wants to take over, and sends something else")
         # Clients are still answered here, so that little is left to write once they are not.
         self._served.chunks.flush(Deadline.after(self._clock, _WRITING))
         with self._changed:
@@ -288,7 +288,7 @@ class NodeServer:
             if self._allowed.lets_in(uid, gid):
                 take_no_longer(sock, self._limits.patience)
             else:
-                session.dismiss("it may not use this node any more")
+                session.dismiss("it may no longer use this node")
             session.resume()
 
     def _session(self, sock: socket.socket, name: str, uid: int) -> Session:

@@ -252,7 +252,7 @@ class Predecessor:
         except OSError as error:
             raise NotHandedOver(f"the node does not hand over: {error}") from error
         if word != GONE:
-            raise NotHandedOver(f"the node does not hand over: it says {word!r}")
+            raise NotHandedOver(f"the node does not hand over: it answers {word!r}")
         self._given = True
         served.inheritance.thaw()
         self._opened.pop_all()

@@ -305,7 +305,7 @@ def _wanted(session: Client, asked: Request) -> _Leasing:
     try:
         spaces = {number: session.spaces[number] for number in set(wanted.spaces)}
     except KeyError as error:
-        raise Malformed("a namespace that was not said") from error
+        raise Malformed("a namespace that was not sent") from error
     specs = [
         ChunkSpec(key, space.identity, space.layout, tokens, space.serde, None if at < 0 else at)
         for key, space, tokens, at in zip(

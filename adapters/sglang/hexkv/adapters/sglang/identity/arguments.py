@@ -71,7 +71,7 @@ DRAFT = _words(
 UNRELATED: dict[str, frozenset[str]] = {
     reason: _words(names)
     for reason, names in {
-        "what is proposed, all of which the model itself verifies": """
+        "the proposed tokens, all of which the model itself verifies": """
         _speculative_draft_quantization_explicitly_set decoupled_spec_bind_endpoint
         decoupled_spec_connect_endpoints decoupled_spec_rank decoupled_spec_role
         enable_draft_weights_cpu_backup spec_trace_dir speculative_accept_threshold_acc
@@ -107,7 +107,7 @@ UNRELATED: dict[str, frozenset[str]] = {
         watermark_enforce_all watermark_key watermark_key_b watermark_max_probability
         watermark_mixing_probability
         """,
-        "how requests come in, and what is told about them": """
+        "how requests come in, and how they are reported": """
         admin_api_key api_key aux_hidden_state_capture bucket_e2e_request_latency
         bucket_inter_token_latency bucket_time_to_first_token crash_dump_folder
         custom_sigquit_handler debug_tensor_dump_input_file debug_tensor_dump_layers

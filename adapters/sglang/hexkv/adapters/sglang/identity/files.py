@@ -46,8 +46,8 @@ class Files:
             before = stamp_of(place)
             if self._stamps.get(place, "" if self.loaded else before) != before:
                 raise ConfigError(
-                    f"the files of {place} were replaced since the server loaded them, so nothing"
-                    f" says which weights it has: {advice}"
+                    f"the files of {place} were replaced since the server loaded them, so"
+                    f" its weights are unknown: {advice}"
                 )
             digest = digest_of(place)
             if stamp_of(place) != before:

@@ -121,7 +121,7 @@ def namespace_of(
     said = configured.engine.settings.model
     path = str(getattr(arguments, "model_path", None) or name or "")
     if not path and not said.name:
-        raise ConfigError("nothing says which model this is: set model.name")
+        raise ConfigError("the model is unknown: set model.name")
     _refuse_mixing(arguments)
     extra = judged.joined_by(arguments) | dict(inside or {})
     place = FILES.place(_MODEL, path, _place(path, arguments))
@@ -184,10 +184,10 @@ def _weights(path: str, place: Path | None, arguments: object | None) -> str:
         if _COMMIT.fullmatch(commit):
             return commit
     how = f" ({', '.join([f'load_format={way}', *elsewhere])})"
-    raise ConfigError(f"nothing says which weights {path} has{how}: {_VOUCH}")
+    raise ConfigError(f"the weights of {path} are unknown{how}: {_VOUCH}")
 
 
-_VOUCH = "set model.weights to what tells them from all others"
+_VOUCH = "set model.weights to a text that no other weights have"
 
 _FROM_FOLDER = {
     "auto",
@@ -248,7 +248,7 @@ def _held_by_adapters(arguments: object | None) -> str | None:
         if number in CONTENTS.digests:
             continue
         if not path.is_dir():
-            log.warning("nothing says which weights the LoRA adapter %s has: set model.lora", path)
+            log.warning("the weights of the LoRA adapter %s are unknown: set model.lora", path)
         content = FILES.digest(path, ", or set model.lora") if path.is_dir() else path
         known.append(f"{name} {content}")
     return sha256("\n".join(sorted(known)).encode()).hexdigest()[:32] if known else None

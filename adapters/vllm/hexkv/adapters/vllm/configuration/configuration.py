@@ -129,7 +129,7 @@ def configure_offloading(extra: Mapping[str, object], registry: Registry) -> Con
             f" {_WITHIN_STEPS}"
         )
     if not isinstance(wanted, Mapping) or "chunk" in wanted:
-        raise ConfigError("hexkv: a configuration without chunk: vLLM says what a block is")
+        raise ConfigError("hexkv: a configuration without chunk: vLLM sets the block size")
     chunk = {"chunk": {"size": BLOCK_TOKENS}}
     return _checked(configure({**wanted, **chunk}, registry, block_tokens=BLOCK_TOKENS), registry)
 

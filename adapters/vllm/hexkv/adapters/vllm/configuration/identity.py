@@ -150,7 +150,7 @@ def weights_of(model: ModelConfig, load: LoadConfig) -> str:
     fetched = bool(getattr(model, "model_weights", None))
     if load_format == "tensorizer" or fetched or not commit:
         raise ConfigError(
-            f"nothing says which weights {model.model} has, so KV of others could be taken for"
+            f"the weights of {model.model} are unknown, so KV of others could be taken for"
             " theirs. Load them from a folder or from a commit, or vouch for them: model.weights"
             " is a text that no other weights are ever given"
         )

@@ -65,7 +65,7 @@ class Adapters:
             log.warning("the LoRA adapter %r is not cached: this rank has only a part of it", name)
         elif known != digest:
             log.warning(
-                "the LoRA adapter %r is not cached any more: it was replaced under its name."
+                "the LoRA adapter %r is no longer cached: it was replaced under its name."
                 " Give a new version a new name, or restart vLLM.",
                 name,
             )

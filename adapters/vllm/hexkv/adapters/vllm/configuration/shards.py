@@ -147,8 +147,8 @@ def narrowed(
             known = apart or cache.device.type == "cpu"
             if not known or cache.dim() != _CUTTABLE or cache.shape[1] != shape.heads:
                 raise ConfigError(
-                    "shards.heads: this vLLM keeps blocks here that only it understands, so the"
-                    " heads of a rank cannot be told apart"
+                    "shards.heads: this vLLM keeps blocks here in a layout of its own, so the"
+                    " heads of a rank cannot be separated"
                 )
             size = shape.block_bytes * len(shard.heads) // shape.heads
             shape = replace(shape, heads=len(shard.heads), block_bytes=size)
@@ -170,8 +170,8 @@ def _heads(config: VllmConfig, memory: Memory, rank: Rank) -> tuple[int, int, in
         if count * tensor == total * memory.replicas:
             return rank.number % tensor // memory.replicas * count, count, total
     raise ConfigError(
-        f"shards: {tensor} rank(s) of {sorted(own)} KV heads for a model of {total}: nobody can"
-        " tell which of them a rank holds"
+        f"shards: {tensor} rank(s) of {sorted(own)} KV heads for a model of {total}: the"
+        " heads that a rank holds are unknown"
     )
 
 
@@ -180,7 +180,7 @@ def _number(name: str, stage: Stage) -> int:
     numbers = [int(found) for found in _NUMBER.findall(name)]
     if len(numbers) != 1 or not stage.start <= numbers[0] < stage.end:
         raise ConfigError(
-            f"shards: {name} is none of layers {stage.start} to {stage.end - 1}, so nobody can"
-            " tell which part it belongs to (models that draft tokens are not divided)"
+            f"shards: {name} is none of layers {stage.start} to {stage.end - 1}, so the"
+            " part it belongs to is unknown (models that draft tokens are not divided)"
         )
     return numbers[0]

@@ -110,7 +110,7 @@ class Promises:
             tickets.append(block.ticket)
             waits = waits or key in self._missing
         if waits:
-            log.warning("request %s waits for blocks that nobody looked for", request)
+            log.warning("request %s waits for blocks that no lookup has named", request)
         self._loads[request] = next(self._tickets)
         return self._loads[request], tickets
 

@@ -60,7 +60,7 @@ class RequestParams:
                 self._logged.add(wrong)
                 log.warning(
                     "kv_transfer_params.hexkv of a request %s: nothing is loaded or stored for it;"
-                    " this is not said again",
+                    " this is logged once",
                     wrong,
                 )
             return Allowed()
@@ -132,7 +132,7 @@ def _nonsense(wanted: Any) -> str:
         if type(value) is not _KINDS[name]:
             return f"has a {type(value).__name__} as {name}, not a {_KINDS[name].__name__}"
     if not _HOLD.fullmatch(wanted.get("hold", "")):
-        return "has a hold that nobody gave"
+        return "has a hold that is none of hexkv's"
     if any(len(wanted.get(name, "").encode()) > 255 for name in ("decode_node", "prefill_node")):
         return "has a name of a node that no node has"
     return ""

@@ -169,7 +169,7 @@ class GlooCollective:
 
     def receive(self, limit: int, deadline: Deadline) -> tuple[bytes, memoryview]:
         if not self._rank or not 0 <= limit <= MAX_MESSAGE:
-            raise InvalidRequest("the first member does not receive, nor anybody so much")
+            raise InvalidRequest("only the other members receive, up to the limit of a message")
         group, lead = self._group, bytearray(_LEAD.size)
         self._broadcast(group, lead, deadline)
         size, again, length, head = _LEAD.unpack(lead)
@@ -184,7 +184,7 @@ class GlooCollective:
         return head[:length], data.toreadonly()
 
     def part(self) -> None:
-        self._break(self._group, "what was received makes no sense")
+        self._break(self._group, "a received message is not valid")
 
     def close(self) -> None:
         self._closed.set()
@@ -205,7 +205,7 @@ class GlooCollective:
         """One operation of a message, all of which are of one *group*."""
         seconds = deadline.remaining()
         if group is None:
-            raise CollectiveBroken("a member was lost, and they have not met again")
+            raise CollectiveBroken("a member was lost, and the group is not complete again")
         if not seconds:
             self._break(group, "the deadline had passed before")
             raise CollectiveBroken("the deadline had passed before")
@@ -251,7 +251,7 @@ class GlooCollective:
             self._group = self._form(self._attempt)
         except RuntimeError as error:
             self._line = None
-            log.warning("ranks that are to load together have not met: %s", _first_line(error))
+            log.warning("ranks that are to load together are not connected: %s", _first_line(error))
 
     def _stay_together(self) -> None:
         """Meet the others again whenever one is apart, until this is closed."""
@@ -294,7 +294,7 @@ class GlooCollective:
                 _end(group)
             else:
                 self._group = group
-                log.info("all ranks that load together have met")
+                log.info("all ranks that load together are connected")
 
     def _others_apart(self) -> bool:
         """True if another member has lost the group that this one has."""
