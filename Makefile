@@ -291,7 +291,7 @@ $(VENV)/lmcache/made: | $(VENV)/full
 	$(PIP) --no-deps --only-binary :all: --target $(@D) $(LMCACHE) && touch $@ || \
 	  echo "lmcache cannot be installed: its tests are skipped"
 
-# 5.4 MB; beside the environment, where its libcufile would be found by whoever asks for one.
+# 5.4 MB; beside the environment, where its libcufile would be found by any search for one.
 $(VENV)/kvikio/made: | $(VENV)/full
 	rm -rf $(@D)
 	$(PIP) --no-deps --only-binary :all: --target $(@D) $(KVIKIO) && touch $@ || \
