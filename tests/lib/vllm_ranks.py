@@ -154,14 +154,14 @@ class RankedToy(Toy):
 
     @property
     def engines(self):
-        return [worker._rig.half._engine for worker in self.worker.workers]
+        return [worker._worker.half._engine for worker in self.worker.workers]
 
     def flush(self):
         assert all(engine.flush(60) for engine in self.engines)
 
     def _rest(self):
         if not self.step():
-            halves = [worker._rig.half for worker in self.worker.workers]
+            halves = [worker._worker.half for worker in self.worker.workers]
             running = [done for half in halves for _, done in half._outside.running.values()]
             wait(running, timeout=0.01)
 

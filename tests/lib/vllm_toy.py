@@ -169,7 +169,7 @@ class Toy:
 
     @property
     def engine(self):
-        return self.worker._rig.half._engine
+        return self.worker._worker.half._engine
 
     def add(self, name, prompt, count=4, *, params=None, salt=None):
         """Put a request in the queue."""
@@ -193,7 +193,7 @@ class Toy:
     def _rest(self):
         """One step; if there was nothing to compute in it, loaders get the processor."""
         if not self.step():
-            running = self.worker._rig.half._outside.running.values()
+            running = self.worker._worker.half._outside.running.values()
             wait([done for _, done in running], timeout=0.01)
 
     def call(self, method, **said):

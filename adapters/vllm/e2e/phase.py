@@ -122,7 +122,7 @@ class Phase:
         """From now on note how many parts of a step have begun to be stored after each layer."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-        half = get_kv_transfer_group()._rig.half
+        half = get_kv_transfer_group()._worker.half
         computed, early = half.computed_layer, half._saving._early
 
         def noted(step: object, name: str) -> None:
@@ -219,7 +219,7 @@ def _engine(worker: object) -> PrefixCache:
     del worker
     connector = get_kv_transfer_group()
     if hasattr(connector, "_rig"):
-        engine: PrefixCache = connector._rig.half._engine
+        engine: PrefixCache = connector._worker.half._engine
     else:  # behind vLLM's offloading
         engine = connector.connector_worker.worker._held._engine
     return engine

@@ -17,7 +17,7 @@ from hexkv.adapters.vllm.lookup.channel import (
     meeting_place,
     socket_path,
 )
-from hexkv.adapters.vllm.lookup.in_process import Near
+from hexkv.adapters.vllm.lookup.in_process import InProcessLookupClient
 
 SECONDS = 60.0
 """After which what should have happened long ago counts as lost."""
@@ -60,7 +60,7 @@ def call(request, place, monkeypatch):
         def begin():
             with monkeypatch.context() as patch:
                 if request.param == "by socket":
-                    patch.setattr(Near, "leads_to", lambda path: False)
+                    patch.setattr(InProcessLookupClient, "leads_to", lambda path: False)
                 caller = ChannelClient(socket_path(place, 0))
             opened.callback(caller.close)
             return caller
@@ -228,9 +228,9 @@ def test_a_listener_may_be_closed_before_its_threads_have_begun(place, monkeypat
 
 
 def test_a_fork_does_not_take_its_parents_worker_for_its_own(listener, place, monkeypatch):
-    assert Near.leads_to(socket_path(place, 0))
+    assert InProcessLookupClient.leads_to(socket_path(place, 0))
     monkeypatch.setattr(os, "getpid", lambda: 0)
-    assert not Near.leads_to(socket_path(place, 0))
+    assert not InProcessLookupClient.leads_to(socket_path(place, 0))
 
 
 def test_the_sockets_are_the_users_alone(tmp_path, place):

@@ -264,7 +264,7 @@ def test_a_configuration_from_elsewhere_is_another_model(weights, way):
 def test_a_model_whose_weights_nobody_can_name_is_refused(model, load_format):
     config = loading(**model)
     config.load_config.load_format = load_format
-    with pytest.raises(ConfigError, match=r"which weights org/model has.*model\.weights"):
+    with pytest.raises(ConfigError, match=r"the weights of org/model are unknown.*model\.weights"):
         served(config)
     assert served(config, {"weights": "mine"}).revision.endswith("mine")
 

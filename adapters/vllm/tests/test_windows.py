@@ -137,7 +137,7 @@ def test_content_that_is_packed_is_not_taken_apart():
 def test_tensors_that_are_not_what_vllm_says_are_refused():
     given = caches()
     wrong = {name: LayerShape(100, HEADS, WIDTH, WIDTH) for name in given}
-    with pytest.raises(LayoutMismatch, match="where vLLM says 100"):
+    with pytest.raises(LayoutMismatch, match="but vLLM describes 100"):
         pages(given, wrong)
     with pytest.raises(LayoutMismatch, match="does not hold 5 blocks"):
         pages(given, count=5)

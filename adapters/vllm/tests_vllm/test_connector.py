@@ -145,7 +145,7 @@ def test_halves_that_break_altogether_are_left_out(start, half, loading, monkeyp
     toy = start(connector={"loading": loading})
     toy.add("cold", PROMPT)
     toy.run()
-    found = toy.scheduler.connector._scheduler if half == "scheduler" else toy.worker._rig.half
+    found = toy.scheduler.connector._scheduler if half == "scheduler" else toy.worker._worker.half
 
     def broken(*args, **named):
         raise ZeroDivisionError("on purpose")

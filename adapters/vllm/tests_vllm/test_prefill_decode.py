@@ -90,7 +90,7 @@ def half_done(pair, node):
 def test_a_decoder_waits_for_what_the_prefiller_computes(half_done, node):
     prefill, decode, words = half_done()
     assert decode.answers()["d"] == [], "it computes nothing meanwhile"
-    tally = decode.worker._rig.half.tally
+    tally = decode.worker._worker.half.tally
     counted, take = {}, tally.take
     tally.take = lambda: counted.update(told := take()) or told
     prefill.run(60)

@@ -192,7 +192,7 @@ def test_what_ranks_have_in_common_is_not_removed_while_one_of_them_lacks_it(pai
     words = prompt(5, 100)
     prefill.add("p", words, count=1, params={"do_remote_decode": True})
     prefill.run(300)
-    first, second = (worker._rig.half for worker in decode.worker.workers)
+    first, second = (worker._worker.half for worker in decode.worker.workers)
     done, let_go, read = Event(), first._let_go, second._read
 
     def lets_go(*args):

@@ -33,7 +33,7 @@ class Loading:
         monkeypatch.setattr(self.toy.engine, "retrieve", slow)
         self.toy.add("hit", prompt(1, 100))
         until(lambda: self.toy.step() or begun.is_set())
-        ((_, self.load),) = self.toy.worker._rig.half._outside.running.values()
+        ((_, self.load),) = self.toy.worker._worker.half._outside.running.values()
 
     def check(self):
         self.toy.run()

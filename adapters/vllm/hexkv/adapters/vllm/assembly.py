@@ -95,7 +95,7 @@ def scheduler_connector(
     config: VllmConfig, memory: Memory, configured: Configuration
 ) -> SchedulerConnector:
     """Return the scheduler side of the connector."""
-    ours = configured.connector
+    chosen = configured.connector
     world = Rank.of(config).world
     place = _place(config, configured, make=False)
     callers = [ChannelClient(socket_path(place, rank)) for rank in range(world)]
@@ -121,12 +121,12 @@ def scheduler_connector(
         metadata.version("hexkv-vllm"),
         shape.chunk,
         f", the last to a block of {shape.tail}" if shape.tail else "",
-        ours.loading,
-        "asynchronous" if ours.async_lookup else "synchronous",
+        chosen.loading,
+        "asynchronous" if chosen.async_lookup else "synchronous",
         world,
     )
     engine = str(config.kv_transfer_config.engine_id)
-    return SchedulerConnector(ours, shape, callers, weights=watched_weights(engine, callers))
+    return SchedulerConnector(chosen, shape, callers, weights=watched_weights(engine, callers))
 
 
 def watched_weights(engine: str, ranks: Sequence[ChannelClient]) -> Weights:
@@ -196,19 +196,19 @@ def worker_connector(
         ConfigError, StoreError, PoolExhausted: the engine cannot be built.
         LayoutMismatch: vLLM's tensors do not match its configuration.
     """
-    ours, settings = configured.connector, configured.engine.settings
+    chosen, settings = configured.connector, configured.engine.settings
     rank = Rank.of(config, memory.replicas)
-    slices = slices_of(config, memory, rank, ours, caches, version)
+    slices = slices_of(config, memory, rank, chosen, caches, version)
     # The pool's blocks take the frames of the largest.
     base = _largest(slices)
     namespace = replace(
         namespace_of(config, base.pages.layout, rank, configured.engine, inside=base.inside),
         parallel=base.piece,
     )
-    shards = len(slices) if ours.shards else 0
+    shards = len(slices) if chosen.shards else 0
     # Ranks with the same KV load it at different times, and none knows whether it is the last.
-    removes = ours.remove_after_load and rank.replicas == 1
-    handing = Handing(rank.number, ours.hold_seconds, removes, shards)
+    removes = chosen.remove_after_load and rank.replicas == 1
+    handing = Handing(rank.number, chosen.hold_seconds, removes, shards)
     with ExitStack() as opened:
         # One rank speaks for all: their tiers differ in bytes, not in chunks.
         ledger = Ledger(_media(settings.tiers)) if listens(config) and not rank.number else None
@@ -232,10 +232,10 @@ def worker_connector(
                 SystemClock(),
                 tally.waited,
                 announces=saves,
-                patience=ours.lookup_seconds / 2,
+                patience=chosen.lookup_seconds / 2,
             )
         chunk_size = settings.chunk.size
-        desk = LookupServer(
+        lookup_server = LookupServer(
             sharded or engine,
             scopes,
             prefetch=settings.shared,
@@ -246,7 +246,7 @@ def worker_connector(
             weights=namespace.revision,
         )
         place = _place(config, configured, make=True)
-        listener = ChannelServer(socket_path(place, rank.number), desk)
+        listener = ChannelServer(socket_path(place, rank.number), lookup_server)
         opened.pop_all()
 
     device = next(iter(caches.values())).device
@@ -262,8 +262,8 @@ def worker_connector(
             look(slices),
             scopes,
             layer_names=list(caches),
-            layerwise=ours.loading == "layerwise",
-            loaders=ours.loaders if together is None else 1,
+            layerwise=chosen.loading == "layerwise",
+            loaders=chosen.loaders if together is None else 1,
             saves=saves,
             beside=beside(device),
             ledger=ledger,
@@ -277,13 +277,13 @@ def worker_connector(
         )
 
         def again() -> None:
-            made.go_on(look(slices_of(config, memory, rank, ours, caches, version)))
+            made.go_on(look(slices_of(config, memory, rank, chosen, caches, version)))
 
         return made, again
 
     worker: Half
     if sharded is not None:
-        early = sharded if ours.storing == "layerwise" else None
+        early = sharded if chosen.storing == "layerwise" else None
         worker, go_on = half(sharded, ShardedPages, parts=early)
     else:
         worker, go_on = half(engine, lambda slices: _largest(slices).pages, together)
@@ -318,19 +318,19 @@ def _together(
     Raises:
         ConfigError: the first of these ranks cannot listen at the configured interface.
     """
-    ours, settings = configured.connector, configured.engine.settings
-    if not ours.collective:
+    chosen, settings = configured.connector, configured.engine.settings
+    if not chosen.collective:
         return None
     if rank.replicas == 1:
         log.info("no two ranks hold the same KV: each loads its own")
         return None
-    place, interface = None, ours.collective_interface
+    place, interface = None, chosen.collective_interface
     if rank.first:
         with suppress(OSError):  # the others receive an empty address, and do not wait for one
             place = MeetingPlace(interface)
     stage = int(config.parallel_config.tensor_parallel_size)
-    mine, number = "" if place is None else place.address, rank.number % stage
-    address = _exchange(mine)[number // rank.replicas * rank.replicas]
+    here, number = "" if place is None else place.address, rank.number % stage
+    address = _exchange(here)[number // rank.replicas * rank.replicas]
     if not address:
         raise ConfigError(f"collective_interface: no rank can listen at {interface!r}")
     collective = GlooCollective(number % rank.replicas, rank.replicas, address, interface, place)
@@ -339,17 +339,17 @@ def _together(
         collective,
         discover().open("checksum", settings.checksum, {}, OpenContext(clock)),
         layout.chunk_bytes(settings.chunk.size),
-        settings.deadlines.retrieve + ours.collective_seconds,
+        settings.deadlines.retrieve + chosen.collective_seconds,
         clock,
     )
 
 
-def _exchange(mine: str) -> list[str]:
+def _exchange(here: str) -> list[str]:
     """Exchange one text per rank of this stage through vLLM's group, and return all of them."""
     from vllm.distributed.parallel_state import get_tp_group
 
     group = get_tp_group()
-    own = torch.frombuffer(bytearray(mine.encode().ljust(ADDRESS_BYTES, b"\0")), dtype=torch.uint8)
+    own = torch.frombuffer(bytearray(here.encode().ljust(ADDRESS_BYTES, b"\0")), dtype=torch.uint8)
     every = [torch.zeros_like(own) for _ in range(group.world_size)]
     torch.distributed.all_gather(every, own, group=group.cpu_group)
     return [bytes(one.tolist()).rstrip(b"\0").decode() for one in every]

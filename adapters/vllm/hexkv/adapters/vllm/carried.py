@@ -26,14 +26,14 @@ class PlannedStep(KVConnectorMetadata):  # type: ignore[misc]  # untyped here
 class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]  # untyped here
     """The ranks' reports after a step, on their way to the scheduler."""
 
-    def __init__(self, steps: Mapping[int, int], told: Sequence[BlockEvent]) -> None:
+    def __init__(self, steps: Mapping[int, int], changes: Sequence[BlockEvent]) -> None:
         """Take steps whose loads are over, with the number of ranks, and changes of the tiers."""
         self.steps = steps
-        self.told = told
+        self.changes = changes
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         if not isinstance(other, WorkerReport):
             return self
         steps = Counter(self.steps)
         steps.update(other.steps)
-        return WorkerReport(dict(steps), [*self.told, *other.told])
+        return WorkerReport(dict(steps), [*self.changes, *other.changes])

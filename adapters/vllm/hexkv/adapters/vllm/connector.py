@@ -81,8 +81,8 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         node = node_name(self._configured.engine.settings.node or "")
         self._params = RequestParams(self._kv_transfer_config, self._configured.connector, node)
         self._scheduler: SchedulerConnector | None = None
-        self._rig: WorkerContext | None = None
-        self._told: list[BlockEvent] = []
+        self._worker: WorkerContext | None = None
+        self._changes: list[BlockEvent] = []
         self._promised: list[Load] = []
         self._later: dict[str, bool] = {}
         """By request, True if vLLM knows that its loads happen between steps."""
@@ -148,7 +148,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
             HexKVError: it cannot be built.
         """
         caches = {name: kv_caches[name] for name in self._memory.layers}
-        self._rig = assembly.worker_connector(
+        self._worker = assembly.worker_connector(
             self._config,
             self._memory,
             self._configured,
@@ -171,31 +171,31 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         Raises:
             EngineBusy: a copy from it or to it does not end; vLLM must keep the memory, and does.
         """
-        if self._rig is not None:
-            self._rig.leave()
+        if self._worker is not None:
+            self._worker.leave()
 
     @guarded(None)
     def restore_kv_caches(self) -> None:
         """Use the KV cache's memory again, wherever its tensors are by now. Twice is allowed."""
-        if self._rig is not None:
-            self._rig.go_on()
+        if self._worker is not None:
+            self._worker.go_on()
 
     def _abandon(self) -> None:
-        if self._rig is not None and self.has_connector_metadata():
-            self._rig.half.failed(self._planned())
-            self._rig.half.failed(self._get_connector_metadata().lost)
+        if self._worker is not None and self.has_connector_metadata():
+            self._worker.half.failed(self._planned())
+            self._worker.half.failed(self._get_connector_metadata().lost)
 
     @guarded(None, then=_abandon)
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
         del forward_context, kwargs
-        if self._rig is not None and self.has_connector_metadata():
-            self._rig.half.start(self._planned())
-            self._rig.half.failed(self._get_connector_metadata().lost)
+        if self._worker is not None and self.has_connector_metadata():
+            self._worker.half.start(self._planned())
+            self._worker.half.failed(self._get_connector_metadata().lost)
 
     @guarded(None)
     def wait_for_layer_load(self, layer_name: str) -> None:
-        if self._rig is not None:
-            self._rig.half.wait_for_layer(layer_name)
+        if self._worker is not None:
+            self._worker.half.wait_for_layer(layer_name)
 
     @guarded(None)
     def save_kv_layer(
@@ -206,54 +206,54 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         **kwargs: Any,
     ) -> None:
         del kv_layer, attn_metadata, kwargs
-        if self._rig is not None and self.has_connector_metadata():
+        if self._worker is not None and self.has_connector_metadata():
             planned = self._get_connector_metadata()
             # Lost loads are reported at the end, and KV computed from them may not be stored.
             if isinstance(planned, PlannedStep) and not planned.lost.loads:
-                self._rig.half.computed_layer(planned.step, layer_name)
+                self._worker.half.computed_layer(planned.step, layer_name)
 
     def wait_for_save(self) -> None:
-        if self._rig is not None and self.has_connector_metadata():
+        if self._worker is not None and self.has_connector_metadata():
             self._end_loads()
             self._save()
 
     @guarded(None, then=_abandon)
     def _end_loads(self) -> None:
-        if self._rig is not None:
-            self._rig.half.end_loads(self._planned())
+        if self._worker is not None:
+            self._worker.half.end_loads(self._planned())
 
     @guarded(None)
     def _save(self) -> None:
-        if self._rig is not None:
-            self._rig.half.save(self._planned())
+        if self._worker is not None:
+            self._worker.half.save(self._planned())
 
     @guarded((None, None))
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         del finished_req_ids
-        if self._rig is None:
+        if self._worker is None:
             return None, None
         arrived = self._arrived()
         # A request whose load is never reported as over waits for ever.
-        return None, (self._rig.half.lost() if arrived is None else arrived) or None
+        return None, (self._worker.half.lost() if arrived is None else arrived) or None
 
     @guarded(None)
     def _arrived(self) -> set[str] | None:
-        return None if self._rig is None else self._rig.half.arrived()
+        return None if self._worker is None else self._worker.half.arrived()
 
     @guarded(frozenset())
     def get_block_ids_with_load_errors(self) -> set[int]:
-        return set() if self._rig is None else self._rig.half.bad_blocks()
+        return set() if self._worker is None else self._worker.half.bad_blocks()
 
     @guarded(None)
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
-        if self._rig is None:
+        if self._worker is None:
             return None
-        steps, told = self._rig.half.finished_steps(), self._rig.half.events()
-        return WorkerReport(steps, told) if steps or told else None
+        steps, changes = self._worker.half.finished_steps(), self._worker.half.events()
+        return WorkerReport(steps, changes) if steps or changes else None
 
     @guarded(None)
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
-        counts = {} if self._rig is None else self._rig.half.stats()
+        counts = {} if self._worker is None else self._worker.half.stats()
         return HexKVStats(data=counts) if counts else None
 
     # In the scheduler.
@@ -332,13 +332,13 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
             steps: Mapping[int, int] = {}
             if isinstance(happened, WorkerReport):
                 steps = happened.steps
-                self._told.extend(happened.told)
+                self._changes.extend(happened.changes)
             self._scheduler.done(connector_output.invalid_block_ids, steps)
 
     @guarded(())
     def take_events(self) -> Iterable[KVCacheEvent]:
-        told, self._told = self._told, []
-        return published(told) if told else ()
+        changes, self._changes = self._changes, []
+        return published(changes) if changes else ()
 
     @guarded((False, None))
     def request_finished(
@@ -352,8 +352,8 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self._scheduler.left(request.request_id)
         if kept is None or not request.output_token_ids:
             return False, None
-        mine, count = self._kv_transfer_config.engine_id, request.num_prompt_tokens
-        return False, self._params.answer(mine, request.request_id, count, kept, name)
+        own_id, count = self._kv_transfer_config.engine_id, request.num_prompt_tokens
+        return False, self._params.answer(own_id, request.request_id, count, kept, name)
 
     @guarded(None)
     def reset_cache(self) -> bool | None:
@@ -369,9 +369,9 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if self._scheduler is not None:
             self._scheduler.close()
             self._scheduler = None
-        if self._rig is not None:
-            self._rig.close()
-            self._rig = None
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
 
     def _planned(self) -> Step:
         planned = self._get_connector_metadata()

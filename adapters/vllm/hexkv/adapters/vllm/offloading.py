@@ -280,9 +280,9 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
         for number, rank in enumerate(ranks):
             if not rank.reachable(_START_SECONDS):
                 log.error("the worker of rank %d does not listen in %s: no hits", number, place)
-        ours = self._configured.connector
+        own = self._configured.connector
         weights = watched_weights(str(self.config.engine_id), ranks)
-        return HexKVManager(ranks, ours.lookup_seconds, weights, ours.reset_clears)
+        return HexKVManager(ranks, own.lookup_seconds, weights, own.reset_clears)
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         config = get_current_vllm_config()  # which this one is a part of

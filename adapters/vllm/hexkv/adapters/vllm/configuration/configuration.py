@@ -69,46 +69,46 @@ def configure(
             are not whole blocks.
     """
     own = [field.name for field in fields(ConnectorSettings)]
-    mine = {name: value for name, value in extra.items() if name in own}
+    values = {name: value for name, value in extra.items() if name in own}
     rest = {name: value for name, value in extra.items() if name not in own and name != FILE}
     file = extra.get(FILE)
     if file is not None and not isinstance(file, str | os.PathLike):
         raise ConfigError(f"{FILE} (from {SOURCE}): the path of a file, not {file!r}")
-    connector = registry.parse("device", "vllm", mine, lambda at: f"{render(at)} (from {SOURCE})")
+    connector = registry.parse("device", "vllm", values, lambda at: f"{render(at)} (from {SOURCE})")
     if not isinstance(connector, ConnectorSettings):
         raise ConfigError("another adapter is called 'vllm'")
 
     known = [*own, FILE]
     defaults: dict[str, object] = {"deadlines": _DEADLINES}
-    said = load(file, environ, rest, source=SOURCE, defaults=defaults, beside=known)
-    chunk = said.settings.chunk.size
+    loaded = load(file, environ, rest, source=SOURCE, defaults=defaults, beside=known)
+    chunk = loaded.settings.chunk.size
     if chunk % block_tokens:
-        if said.origin(("chunk", "size")) != DEFAULT:
+        if loaded.origin(("chunk", "size")) != DEFAULT:
             raise ConfigError(
-                f"{said.locate(('chunk', 'size'))}: {chunk} tokens are not whole blocks of"
+                f"{loaded.locate(('chunk', 'size'))}: {chunk} tokens are not whole blocks of"
                 f" {block_tokens}, in which vLLM keeps KV here"
             )
         chunk = -(-chunk // block_tokens) * block_tokens
-    tail = said.settings.chunk.tail
-    if said.origin(("chunk", "tail")) == DEFAULT:
-        tail = block_tokens if chunk > block_tokens and said.settings.chunk.seeded else 0
+    tail = loaded.settings.chunk.tail
+    if loaded.origin(("chunk", "tail")) == DEFAULT:
+        tail = block_tokens if chunk > block_tokens and loaded.settings.chunk.seeded else 0
     elif tail % block_tokens:
         raise ConfigError(
-            f"{said.locate(('chunk', 'tail'))}: {tail} tokens are not whole blocks of"
+            f"{loaded.locate(('chunk', 'tail'))}: {tail} tokens are not whole blocks of"
             f" {block_tokens}, in which vLLM keeps KV here"
         )
-    if (chunk, tail) != (said.settings.chunk.size, said.settings.chunk.tail):
+    if (chunk, tail) != (loaded.settings.chunk.size, loaded.settings.chunk.tail):
         defaults["chunk"] = {"size": chunk, "tail": tail}
-        said = load(file, environ, rest, source=SOURCE, defaults=defaults, beside=known)
-    tiers = [tier.name for tier in said.settings.tiers]
+        loaded = load(file, environ, rest, source=SOURCE, defaults=defaults, beside=known)
+    tiers = [tier.name for tier in loaded.settings.tiers]
     strange = [name for name in connector.reset_clears if name not in tiers]
-    if strange and not said.settings.node:  # whose tiers are configured with it
+    if strange and not loaded.settings.node:  # whose tiers are configured with it
         raise ConfigError(
             f"reset_clears (from {SOURCE}): there is no tier {strange[0]!r}, only"
             f" {', '.join(map(repr, tiers)) or 'none'}"
         )
-    remote = any(tier.store not in LOCAL for tier in said.settings.tiers)
-    return Configuration(connector.resolved(remote=remote), said)
+    remote = any(tier.store not in LOCAL for tier in loaded.settings.tiers)
+    return Configuration(connector.resolved(remote=remote), loaded)
 
 
 def configure_offloading(extra: Mapping[str, object], registry: Registry) -> Configuration:

@@ -39,7 +39,7 @@ def _checking(find: Callable[..., object]) -> Callable[..., object]:
             try:
                 _check(transfer.kv_connector, transfer.kv_connector_extra_config)
             except HexKVError as error:
-                _tell_last(error)
+                _report_last(error)
                 raise
             _checked.add(transfer.engine_id)
         return found
@@ -54,26 +54,26 @@ def _check(connector: str | None, extra: Mapping[str, object]) -> None:
     from hexkv.plugins.discovery.discovery import discover
 
     if connector == CONNECTOR:
-        said = verify(extra, discover()).engine
+        configured = verify(extra, discover()).engine
     elif extra.get("spec_name") == SPEC:
-        said = configure_offloading(extra, discover()).engine
+        configured = configure_offloading(extra, discover()).engine
     else:
         return
-    if said.settings.node:
+    if configured.settings.node:
         return  # the pool is the node's
-    size, most = said.settings.pool.bytes, available_bytes()
+    size, most = configured.settings.pool.bytes, available_bytes()
     if size > most:  # before anything is in it, weights or a pool
-        where = said.locate(("pool", "bytes"))
+        where = configured.locate(("pool", "bytes"))
         raise ConfigError(f"{where}: each rank takes {size:,} bytes of the {most:,} there are")
 
 
-def _tell_last(told: HexKVError) -> None:
-    """End the log with *told* in two lines if it is not caught: a traceback would bury them."""
+def _report_last(cause: HexKVError) -> None:
+    """End the log with *cause* in two lines if it is not caught: a traceback would bury them."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if error is told:
-            sys.stderr.write(f"vLLM does not start, for hexkv cannot be configured so:\n{told}\n")
+        if error is cause:
+            sys.stderr.write(f"vLLM does not start, for hexkv cannot be configured so:\n{cause}\n")
         else:
             before(kind, error, trace)
 

@@ -79,7 +79,7 @@ def namespace_of(
         ConfigError: it is not known which weights the model has, or will have.
     """
     model = config.model_config
-    said = configured.settings.model
+    given = configured.settings.model
     extra = dict(inside) | options_of(config)
     if quantization := getattr(model, "quantization", None):
         extra["quantization"] = str(quantization)
@@ -93,9 +93,9 @@ def namespace_of(
         extra["draft"] = draft
     name = str(model.model)
     return Namespace(
-        model="" if said.name else Path(name).name if Path(name).exists() else name,
+        model="" if given.name else Path(name).name if Path(name).exists() else name,
         layout=layout,
-        revision="" if said.weights else weights_of(model, config.load_config),
+        revision="" if given.weights else weights_of(model, config.load_config),
         parallel=rank.piece,
         extra=tuple(sorted(extra.items())),
     )
@@ -197,8 +197,8 @@ def _draft(config: VllmConfig) -> str:
 def _in_force(model: ModelConfig) -> str:
     """A digest of a model's configuration as it is in force, wherever its parts come from."""
     config = model.hf_config
-    said = config.to_dict() if hasattr(config, "to_dict") else vars(config)
-    return digest_of_value({name: said[name] for name in said if name not in _WHENCE})
+    given = config.to_dict() if hasattr(config, "to_dict") else vars(config)
+    return digest_of_value({name: given[name] for name in given if name not in _WHENCE})
 
 
 def _rope_by_length(hf_config: object) -> bool:

@@ -44,9 +44,9 @@ def refuse(config: VllmConfig) -> None:
         LayoutMismatch: it must not; one line gives the reason.
     """
     model = config.model_config
-    for said in (getattr(model, "hf_config", None), getattr(model, "hf_text_config", None)):
-        both = getattr(said, "use_bidirectional_attention", None) in (True, "all")
-        if both or getattr(said, "is_causal", True) is False:
+    for config in (getattr(model, "hf_config", None), getattr(model, "hf_text_config", None)):
+        both = getattr(config, "use_bidirectional_attention", None) in (True, "all")
+        if both or getattr(config, "is_causal", True) is False:
             raise LayoutMismatch(
                 "hexkv does not cache models that attend both ways: a token's KV depends on what"
                 " comes after it (is_causal or use_bidirectional_attention in config.json)"
@@ -118,7 +118,7 @@ def replicas_of(config: VllmConfig, specs: Sequence[object]) -> int:
 
 def _heads_said(model: ModelConfig) -> set[int]:
     """Every number of KV heads in a model's configuration, of any of its layers."""
-    said: set[int] = set()
+    found: set[int] = set()
     overrides = getattr(getattr(model, "model_arch_config", None), "per_layer_overrides", None)
     text: Any = getattr(model, "hf_text_config", None)
     todo: list[tuple[str, object]] = [("", overrides)]
@@ -130,8 +130,8 @@ def _heads_said(model: ModelConfig) -> set[int]:
         elif isinstance(value, list | tuple):
             todo.extend((name, held) for held in value)
         elif type(value) is int and _HEADS.search(name):
-            said.add(value)
-    return said
+            found.add(value)
+    return found
 
 
 def _shape(name: str, spec: Any, text: object) -> LayerShape:

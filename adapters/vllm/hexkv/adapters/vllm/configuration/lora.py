@@ -98,15 +98,15 @@ def watch(lora_config: object, manager: Any) -> Adapters:
     if read is None:
         log.warning("LoRA adapters are not cached: this vLLM does not say what it loads")
     elif not hasattr(read, "hexkv"):
-        manager._load_adapter = _told(read)
+        manager._load_adapter = _notifying(read)
     return adapters
 
 
-def _told(read: Callable[..., object]) -> Callable[..., object]:
+def _notifying(read: Callable[..., object]) -> Callable[..., object]:
     @wraps(read)
     def reading(manager: Any, lora_request: Any, *args: Any, **kwargs: Any) -> object:
         adapter = read(manager, lora_request, *args, **kwargs)
-        _tell(manager, lora_request, adapter)
+        _notify(manager, lora_request, adapter)
         return adapter
 
     reading.hexkv = True  # type: ignore[attr-defined]  # a mark: wrapped once
@@ -114,7 +114,7 @@ def _told(read: Callable[..., object]) -> Callable[..., object]:
 
 
 @guarded(None)
-def _tell(manager: Any, request: Any, adapter: object) -> None:
+def _notify(manager: Any, request: Any, adapter: object) -> None:
     # With experts spread over ranks, each loads those of its own only.
     part = getattr(getattr(manager, "_adapter_manager", None), "moe_ep_load_spec", None)
     for config, known in _watched:
@@ -130,8 +130,8 @@ def digest_of_adapter(adapter: object) -> str:
         TypeError: there is something in it of a kind that is not known.
     """
     digest = sha256()
-    said = {name: value for name, value in vars(adapter).items() if name != "id"}
-    _feed(digest, said)
+    fields = {name: value for name, value in vars(adapter).items() if name != "id"}
+    _feed(digest, fields)
     return digest.hexdigest()[:32]
 
 

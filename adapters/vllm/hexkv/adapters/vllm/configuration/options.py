@@ -198,14 +198,14 @@ def _changed(section: str, part: object) -> Iterator[tuple[str, str]]:
     left_out = decided(section) - set(NAMED.get(section, "").split())
     for field in fields(part):
         value = getattr(part, field.name, None)
-        if field.name in left_out or value == _default(field) or not _says(value):
+        if field.name in left_out or value == _default(field) or not _is_set(value):
             continue
         if field.name == "load_format" and _plain(value) in _SAME_FILES:
             continue
         yield field.name, text_of(_with_content(field.name, value))
 
 
-def _says(value: object) -> bool:
+def _is_set(value: object) -> bool:
     """True if a value is set: ``None`` and empty collections are the same."""
     if isinstance(value, Sequence | AbstractSet | Mapping):
         return bool(value)
@@ -255,8 +255,8 @@ def _plain(value: object) -> object:
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [_plain(inner) for inner in value]
     if is_dataclass(value) and not isinstance(value, type):
-        said = {field.name: _plain(getattr(value, field.name, None)) for field in fields(value)}
-        return {type(value).__name__: said}
+        pairs = {field.name: _plain(getattr(value, field.name, None)) for field in fields(value)}
+        return {type(value).__name__: pairs}
     as_dict = getattr(value, "to_dict", None)
     if callable(as_dict):
         return _plain(as_dict())

@@ -104,14 +104,14 @@ class Weights:
             self._lost(_replaced("load_weights"))
 
     def call(
-        self, config: Any, method: object, said: Mapping[str, Any], go: Call, fingerprints: Call
+        self, config: Any, method: object, bound: Mapping[str, Any], go: Call, fingerprints: Call
     ) -> object:
         """Run *go* in the workers, and note changes of the weights.
 
         Args:
             config: vLLM's.
             method: the name of the workers' method, or a callable.
-            said: arguments of ``collective_rpc``.
+            bound: arguments of ``collective_rpc``.
             go: the call.
             fingerprints: gives the ranks' fingerprints.
         """
@@ -119,14 +119,14 @@ class Weights:
             return go()
         self._inside = True
         try:
-            given = dict(zip(ARGUMENTS.get(str(method), ()), said.get("args") or (), strict=False))
-            given |= said.get("kwargs") or {}
+            given = dict(zip(ARGUMENTS.get(str(method), ()), bound.get("args") or (), strict=False))
+            given |= bound.get("kwargs") or {}
             if method == "reload_weights":
                 return self._reload(config, given, go)
             if isinstance(method, str) and (method in CHANGING or method in ARGUMENTS):
                 self._begins(method, given)
                 return go()
-            return self._unknown(method, go, None if said.get("non_block") else fingerprints)
+            return self._unknown(method, go, None if bound.get("non_block") else fingerprints)
         finally:
             self._inside = False
 
@@ -266,8 +266,8 @@ def _seen_by(config: Any) -> list[Weights]:
     if transfer is None:
         return []
     found = [(name, weights) for name, known in _watched if (weights := known()) is not None]
-    mine = [weights for name, weights in found if name == transfer.engine_id]
-    return mine or [weights for _, weights in found]
+    own_weights = [weights for name, weights in found if name == transfer.engine_id]
+    return own_weights or [weights for _, weights in found]
 
 
 def _watching(plain: Callable[..., object]) -> Callable[..., object]:
@@ -282,10 +282,10 @@ def _watching(plain: Callable[..., object]) -> Callable[..., object]:
             return plain(executor, method, *args, **named)
         go: Call = partial(plain, executor, method, *args, **named)
         config = executor.vllm_config
-        said = names.bind(executor, method, *args, **named).arguments
+        bound = names.bind(executor, method, *args, **named).arguments
         for weights in _seen_by(config):
             fingerprints = partial(plain, executor, fingerprint)
-            go = partial(weights.call, config, method, said, go, fingerprints)
+            go = partial(weights.call, config, method, bound, go, fingerprints)
         return go()
 
     collective_rpc.hexkv = True  # type: ignore[attr-defined]  # a mark: wrapped once
@@ -324,8 +324,8 @@ def fingerprint(worker: Any) -> str:
     for model in models:
         for name, parameter in model.named_parameters():
             for tensor in _parts(parameter):
-                said = name, tensor.dtype, list(tensor.shape), tensor.stride(), _version(tensor)
-                digest.update(repr((*said, tensor.data_ptr())).encode())
+                facts = name, tensor.dtype, list(tensor.shape), tensor.stride(), _version(tensor)
+                digest.update(repr((*facts, tensor.data_ptr())).encode())
                 digest.update(_sample(tensor))
     return digest.hexdigest()
 

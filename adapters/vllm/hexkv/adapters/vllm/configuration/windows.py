@@ -103,9 +103,9 @@ def pages_of(
     """
     whole = [by_block(caches[name], count) for name in caches]
     for name, page in zip(caches, whole, strict=True):
-        size, said = page[0].numel() * page.element_size(), shapes[name].block_bytes
-        if size != said:
-            raise LayoutMismatch(f"{name}: a block has {size} bytes, but vLLM describes {said}")
+        size, expected = page[0].numel() * page.element_size(), shapes[name].block_bytes
+        if size != expected:
+            raise LayoutMismatch(f"{name}: a block has {size} bytes, but vLLM describes {expected}")
     if apart:
         planes = {name: _planes(caches[name], shapes[name], count, block) for name in caches}
         known = {name: found for name, found in planes.items() if found is not None}

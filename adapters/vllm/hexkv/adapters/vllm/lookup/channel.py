@@ -26,7 +26,13 @@ from typing import Protocol
 
 import zmq
 
-from hexkv.adapters.vllm.lookup.in_process import PENDING, Answer, Json, Near, Respondent
+from hexkv.adapters.vllm.lookup.in_process import (
+    PENDING,
+    Answer,
+    InProcessLookupClient,
+    InProcessLookupServer,
+    Json,
+)
 
 VERSION = 1
 MAX_MESSAGE = 64 << 20
@@ -103,11 +109,11 @@ class ChannelServer:
         ]
         for thread in self._threads:
             thread.start()
-        self._near = Respondent(path, self._answered, threads)
+        self._in_process = InProcessLookupServer(path, self._answered, threads)
 
     def close(self, seconds: float = 2.0) -> None:
         """Stop listening, and wait a while for answers under way. Twice is allowed."""
-        self._near.close()
+        self._in_process.close()
         if self._threads:
             end = threading.Thread(target=self._context.term, daemon=True)
             end.start()
@@ -153,10 +159,10 @@ class ChannelServer:
         except (ValueError, KeyError, TypeError):
             return None
         if strange:
-            said = {"error": f"this side speaks version {VERSION}", "v": VERSION, "n": number}
+            fields = {"error": f"this side speaks version {VERSION}", "v": VERSION, "n": number}
         else:
-            said = dict(self._answered(question, parts[1].buffer))
-        return json.dumps(said).encode()
+            fields = dict(self._answered(question, parts[1].buffer))
+        return json.dumps(fields).encode()
 
     def _answered(self, question: Json, tokens: memoryview) -> Json:
         try:
@@ -231,7 +237,9 @@ class ChannelClient:
 
     def __init__(self, path: Path, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._way: _Way = Near(path) if Near.leads_to(path) else _Socket(path)
+        self._way: _Way = (
+            InProcessLookupClient(path) if InProcessLookupClient.leads_to(path) else _Socket(path)
+        )
         self._number = 0
         self._wanted: dict[int, Json | None] = {}
         self._unanswered: dict[int, int] = {}
@@ -240,19 +248,19 @@ class ChannelClient:
         self._waiting = 0
         self.silent = False
 
-    def ask(self, op: str, tokens: bytes = b"", *, wanted: bool = True, **said: object) -> int:
+    def ask(self, op: str, tokens: bytes = b"", *, wanted: bool = True, **more: object) -> int:
         """Send a question. Return its number, or 0 if no listener takes it or too much waits.
 
         Args:
             op: the operation.
             tokens: those that it is about.
             wanted: True if the caller will :meth:`take` the answer.
-            said: further fields of the question.
+            more: further fields of the question.
         """
         if not self._room(len(tokens)):
             return 0
         self._number += 1
-        if not self._way.send({**said, "v": VERSION, "n": self._number, "op": op}, tokens):
+        if not self._way.send({**more, "v": VERSION, "n": self._number, "op": op}, tokens):
             return 0
         if tokens:
             self._unanswered[self._number] = len(tokens)

@@ -20,7 +20,7 @@ PENDING = 1024
 """Questions that may wait on either side; more are refused."""
 
 
-class Respondent:
+class InProcessLookupServer:
     """Answers the questions that come from its own process. Closed by :meth:`close`.
 
     Args:
@@ -35,7 +35,7 @@ class Respondent:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="hexkv-near")
         # A fork has the entry, but not the threads.
         self._name = os.getpid(), path
-        _HERE[self._name] = self
+        _SERVERS[self._name] = self
 
     def hand_in(self, question: Json, tokens: bytes, answers: SimpleQueue[Json]) -> bool:
         """Queue a question; its answer goes to *answers*. False once this is closed."""
@@ -47,18 +47,18 @@ class Respondent:
 
     def close(self) -> None:
         """Refuse further questions. Twice is allowed."""
-        if _HERE.get(self._name) is self:
-            del _HERE[self._name]
+        if _SERVERS.get(self._name) is self:
+            del _SERVERS[self._name]
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _respond(self, question: Json, tokens: bytes, answers: SimpleQueue[Json]) -> None:
         answers.put(self._answer(question, memoryview(tokens)))
 
 
-_HERE: dict[tuple[int, Path], Respondent] = {}
+_SERVERS: dict[tuple[int, Path], InProcessLookupServer] = {}
 
 
-class Near:
+class InProcessLookupClient:
     """A connection to a respondent of this process. For one thread."""
 
     def __init__(self, path: Path) -> None:
@@ -69,14 +69,14 @@ class Near:
     @staticmethod
     def leads_to(path: Path) -> bool:
         """True if there is a respondent of that name in this process."""
-        return (os.getpid(), path) in _HERE
+        return (os.getpid(), path) in _SERVERS
 
     def send(self, question: Json, tokens: bytes) -> bool:
         """Send a question. Return False if no respondent takes it."""
-        there = _HERE.get((os.getpid(), self._path))
-        if there is None or self._waiting >= PENDING:
+        server = _SERVERS.get((os.getpid(), self._path))
+        if server is None or self._waiting >= PENDING:
             return False
-        taken = there.hand_in(question, tokens, self._answers)
+        taken = server.hand_in(question, tokens, self._answers)
         self._waiting += taken
         return taken
 

@@ -15,7 +15,7 @@ _ANSWER = 1.0
 """Seconds for an answer about announcements."""
 
 
-class Receiver(NamedTuple):
+class PushTarget(NamedTuple):
     """The node that receives chunks as they are computed."""
 
     node: str = ""
@@ -28,7 +28,7 @@ class Receiver(NamedTuple):
     """How long the pin lasts."""
 
 
-_NOBODY = Receiver()
+_NONE = PushTarget()
 
 
 class _Waiting(NamedTuple):
@@ -68,7 +68,7 @@ class UnderWay:
         self._waiting: dict[str, _Waiting] = {}
         self._lock = Lock()
 
-    def announce(self, request: str, keys: Sequence[ChunkKey], receiver: Receiver = _NOBODY) -> str:
+    def announce(self, request: str, keys: Sequence[ChunkKey], target: PushTarget = _NONE) -> str:
         """Announce to others that the chunks of *request* are computed here.
 
         Return other nodes' name for this one; empty if there are none.
@@ -79,10 +79,10 @@ class UnderWay:
         if self._peers is None:
             return ""
         return self._peers.push_to(
-            receiver.node,
-            keys if receiver.node else (),
-            receiver.hold,
-            receiver.seconds,
+            target.node,
+            keys if target.node else (),
+            target.hold,
+            target.seconds,
             self._soon(),
         )
 

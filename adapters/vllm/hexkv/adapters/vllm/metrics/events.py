@@ -81,6 +81,6 @@ class Ledger:
         if not self._waiting:
             return []
         with self._lock:
-            told = list(self._waiting)
+            events = list(self._waiting)
             self._waiting.clear()
-        return told
+        return events

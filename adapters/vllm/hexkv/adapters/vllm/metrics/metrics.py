@@ -116,7 +116,7 @@ class EngineReport:
         self._totals = telemetry if isinstance(telemetry, Totals) else None
         self._health = health
         self._now = now
-        self._told: dict[str, dict[str, tuple[float, float]]] = {}
+        self._reported: dict[str, dict[str, tuple[float, float]]] = {}
         """The values of the last reports, and until when they are repeated."""
 
         self._nothing: dict[str, dict[str, float]] = {name: {} for name in (*COUNTERS, *GAUGES)}
@@ -160,11 +160,11 @@ class EngineReport:
         self, found: Mapping[str, dict[str, float]], now: float
     ) -> Iterator[tuple[str, dict[str, float]]]:
         for name, values in found.items():
-            told = self._told.setdefault(name, {})
+            reported = self._reported.setdefault(name, {})
             for key, value in values.items():
-                if key not in told or told[key][0] != value:
-                    told[key] = value, now + _AGAIN
-            late = {key: value for key, value in values.items() if now < told[key][1]}
+                if key not in reported or reported[key][0] != value:
+                    reported[key] = value, now + _AGAIN
+            late = {key: value for key, value in values.items() if now < reported[key][1]}
             if late:
                 yield name, late
 

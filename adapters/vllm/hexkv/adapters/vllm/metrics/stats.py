@@ -69,15 +69,15 @@ class HexKVProm(KVConnectorPromMetrics):  # type: ignore[misc]  # untyped here
             self._counters[name] = {
                 engine: counter.labels(*values) for engine, values in per_engine_labelvalues.items()
             }
-        self._said: dict[str, Any] = {}
+        self._families: dict[str, Any] = {}
         for name in COUNTERS:
-            self._said[name] = self._counter_cls(
+            self._families[name] = self._counter_cls(
                 name=f"vllm:hexkv_{name}",
                 documentation=help_of(name),
                 labelnames=[*labelnames, *labels_of(name)],
             )
         for name in GAUGES:
-            self._said[name] = self._gauge_cls(
+            self._families[name] = self._gauge_cls(
                 name=f"vllm:hexkv_{name}",
                 documentation=help_of(name),
                 multiprocess_mode="mostrecent",
@@ -96,7 +96,7 @@ class HexKVProm(KVConnectorPromMetrics):  # type: ignore[misc]  # untyped here
 
     def _show(self, name: str, newest: Mapping[str, float], engine: int) -> None:
         """Publish a number of an engine: a counter by its increase since the last time."""
-        family = self._said.get(name)
+        family = self._families.get(name)
         if family is None or engine not in self._engines:
             return
         for key, value in newest.items():

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from hexkv.adapters.vllm.messages import Asked
+from hexkv.adapters.vllm.messages import RankClient
 
 log = logging.getLogger("vllm.hexkv")
 
@@ -28,7 +28,7 @@ _STEPS = 16
 _MOST = 1 << 16
 """Tickets in one message."""
 
-_YES, _NOBODY = -1, 0
+_HELD, _NOT_HELD = -1, 0
 
 
 @dataclass(slots=True)
@@ -36,8 +36,8 @@ class _Block:
     ticket: int
     group: int
     asked_at: float
-    questions: list[int]
-    """By rank, the number of the one under way; ``_YES``: it holds it; ``_NOBODY``: it does not."""
+    queries: list[int]
+    """By rank, the number of the one under way, or ``_HELD`` or ``_NOT_HELD``."""
 
     held: bool | None = None
     """True if all ranks hold it; ``None`` while one has not answered."""
@@ -59,13 +59,16 @@ class Promises:
     """
 
     def __init__(
-        self, ranks: Sequence[Asked], patience: float, now: Callable[[], float] = time.monotonic
+        self,
+        ranks: Sequence[RankClient],
+        patience: float,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ranks = ranks
         self._patience = patience
         self._now = now
         self._blocks: dict[bytes, _Block] = {}
-        self._asked: defaultdict[str, set[bytes]] = defaultdict(set)
+        self._wanted_by: defaultdict[str, set[bytes]] = defaultdict(set)
         self._tickets = count(1)
         self._steps = 0
         self._emptied: deque[tuple[int, int]] = deque()
@@ -75,10 +78,10 @@ class Promises:
         self._loads: dict[str, int] = {}
         """By request, the ticket of its load under way."""
 
-        self._owed: list[dict[str, list[int]]] = [{"release": [], "give_up": []} for _ in ranks]
+        self._unsent: list[dict[str, list[int]]] = [{"release": [], "give_up": []} for _ in ranks]
         """By rank, the tickets of the messages that are still to be sent."""
 
-        self._said = ""
+        self._logged = ""
 
     def held(self, key: bytes, group: int, request: str) -> bool | None:
         """True if all ranks hold a block for *request*; ``None``: ask again."""
@@ -133,7 +136,7 @@ class Promises:
 
     def left(self, request: str) -> None:
         """Note that a request is over, which gives up its load."""
-        keys = self._asked.pop(request, set())
+        keys = self._wanted_by.pop(request, set())
         for key in keys & self._missing:
             block = self._blocks[key]
             block.users.discard(request)
@@ -153,11 +156,11 @@ class Promises:
         self._emptied.extend((self._steps + _STEPS, b.ticket) for b in gone if b.loading)
         self._release([b.ticket for b in gone if not b.loading and _may_be_held(b)])
         self._blocks = missing
-        self._asked.clear()
+        self._wanted_by.clear()
         for key, block in missing.items():
             block.outlived = True
             for request in block.users:
-                self._asked[request].add(key)
+                self._wanted_by[request].add(key)
 
     def step(self) -> None:
         """Note that another step has been planned."""
@@ -179,57 +182,57 @@ class Promises:
         before = self._blocks.get(key)
         users = set() if before is None else before.users
         ticket = next(self._tickets)
-        questions = [rank.ask("hold", key, ticket=ticket, group=group) for rank in self._ranks]
-        block = _Block(ticket, group, self._now(), questions, users=users)
+        queries = [rank.ask("hold", key, ticket=ticket, group=group) for rank in self._ranks]
+        block = _Block(ticket, group, self._now(), queries, users=users)
         self._blocks[key] = block
         self._hear(key, block)
         return block
 
     def _use(self, key: bytes, block: _Block, request: str) -> None:
         block.users.add(request)
-        self._asked[request].add(key)
+        self._wanted_by[request].add(key)
 
     def _hear(self, key: bytes, block: _Block) -> None:
         """Take in the ranks' answers about a block, if it is still undecided."""
         if block.held is not None and key not in self._missing:
             return
         late = self._now() - block.asked_at > self._patience
-        for place, number in enumerate(block.questions):
+        for place, number in enumerate(block.queries):
             answer = self._ranks[place].take(number) if number > 0 else None
             if answer is not None:
-                block.questions[place] = _YES if answer.get("held") is True else _NOBODY
+                block.queries[place] = _HELD if answer.get("held") is True else _NOT_HELD
                 self._complain(str(answer.get("error", "")))
-        if max(block.questions) == min(block.questions) == _YES:
+        if max(block.queries) == min(block.queries) == _HELD:
             block.held = True
             self._missing.discard(key)
         elif key in self._missing:
             if late:
                 self._ask_again(key, block)
-        elif _NOBODY in block.questions or late:
+        elif _NOT_HELD in block.queries or late:
             block.held = False
             self._take_back(block)
 
     def _ask_again(self, key: bytes, block: _Block) -> None:
         """Ask the ranks that did not have a block again: it may have been stored since."""
         block.asked_at = self._now()
-        for place, number in enumerate(block.questions):
-            if number == _NOBODY:
-                block.questions[place] = self._ranks[place].ask(
+        for place, number in enumerate(block.queries):
+            if number == _NOT_HELD:
+                block.queries[place] = self._ranks[place].ask(
                     "hold", key, ticket=block.ticket, group=block.group
                 )
 
     def _take_back(self, block: _Block) -> None:
         """Release a block that some rank does not have: no other one needs it."""
-        for rank, owed, number in zip(self._ranks, self._owed, block.questions, strict=True):
-            if number != _NOBODY:
+        for rank, unsent, number in zip(self._ranks, self._unsent, block.queries, strict=True):
+            if number != _NOT_HELD:
                 rank.drop(number)
-                owed["release"].append(block.ticket)
+                unsent["release"].append(block.ticket)
         self._pay()
 
     def _complain(self, error: str) -> None:
-        if error and error != self._said:
+        if error and error != self._logged:
             log.warning("a block cannot be looked for: %s", error)
-            self._said = error
+            self._logged = error
 
     def _leave(self, keys: Iterable[bytes], request: str) -> None:
         """Remove a request from blocks, and release those that no request waits for."""
@@ -254,14 +257,14 @@ class Promises:
         self._owe("release", tickets)
 
     def _owe(self, op: str, tickets: Sequence[int]) -> None:
-        for owed in self._owed:
-            owed[op].extend(tickets)
+        for unsent in self._unsent:
+            unsent[op].extend(tickets)
         self._pay()
 
     def _pay(self) -> None:
         """Send ranks the messages due to them; a rank whose queue is full gets them later."""
-        for rank, owed in zip(self._ranks, self._owed, strict=True):
-            for op, tickets in owed.items():
+        for rank, unsent in zip(self._ranks, self._unsent, strict=True):
+            for op, tickets in unsent.items():
                 if tickets and rank.ask(op, wanted=False, tickets=tickets[:_MOST]):
                     del tickets[:_MOST]
 

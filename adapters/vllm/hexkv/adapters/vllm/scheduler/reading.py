@@ -42,7 +42,7 @@ class RequestParams:
         self._hands_over = _unless(settings.hands_over, produces and not consumes)
         self._takes_over = _unless(settings.takes_over, consumes and not produces)
         self._decode_node, self._prefill_node = settings.decode_node, settings.prefill_node
-        self._asked = settings.hands_over is None, settings.takes_over is None
+        self._by_request = settings.hands_over is None, settings.takes_over is None
         self._logged: set[str] = set()
 
     def allowed(self, params: object) -> Allowed:
@@ -51,8 +51,8 @@ class RequestParams:
         Invalid parameters were meant to switch something off: nothing is done for that request,
         and each kind of error is logged once.
         """
-        said: Mapping[Any, Any] = params if isinstance(params, Mapping) else {}
-        wanted = said.get("hexkv")
+        given: Mapping[Any, Any] = params if isinstance(params, Mapping) else {}
+        wanted = given.get("hexkv")
         if wanted is None:
             wanted = {}
         if wrong := _nonsense(wanted):
@@ -65,7 +65,7 @@ class RequestParams:
                 )
             return Allowed()
         # Routers set these two, for connectors of any kind.
-        gives, takes = said.get("do_remote_decode") is True, said.get("do_remote_prefill") is True
+        gives, takes = given.get("do_remote_decode") is True, given.get("do_remote_prefill") is True
         kept = Kept()
         # A pin may also be on chunks pushed here; ending one of another node does nothing.
         if "hold" in wanted and (wanted.get("node") == self._node or "prefill_node" in wanted):
@@ -73,8 +73,8 @@ class RequestParams:
         return Allowed(
             self._reads and wanted.get("read", True),
             self._writes and wanted.get("write", True),
-            self._hands_over or (self._asked[0] and gives),
-            self._takes_over or (self._asked[1] and takes),
+            self._hands_over or (self._by_request[0] and gives),
+            self._takes_over or (self._by_request[1] and takes),
             gives,
             kept,
             wanted.get("decode_node", self._decode_node),
@@ -103,8 +103,8 @@ class RequestParams:
         }
 
 
-def _unless(said: bool | None, otherwise: bool) -> bool:
-    return otherwise if said is None else said
+def _unless(given: bool | None, otherwise: bool) -> bool:
+    return otherwise if given is None else given
 
 
 _KINDS: Mapping[str, type] = {
@@ -169,14 +169,14 @@ def scheduled(output: SchedulerOutput) -> list[Scheduled]:
 def blocks_of(output: SchedulerOutput) -> Callable[[str], Sequence[int] | None]:
     """All blocks of a request in a step, where this release of vLLM has them."""
     state = getattr(output, "kv_connector_block_state", None)
-    asked = getattr(state, "get_block_ids", None)
-    if asked is None:
+    table_get = getattr(state, "get_block_ids", None)
+    if table_get is None:
         table = getattr(state, "block_ids", None)
-        asked = table.get if isinstance(table, Mapping) else lambda _: None
+        table_get = table.get if isinstance(table, Mapping) else lambda _: None
 
     def blocks(request: str) -> Sequence[int] | None:
-        told = asked(request)
-        return None if told is None else _single(told)
+        found = table_get(request)
+        return None if found is None else _single(found)
 
     return blocks
 
@@ -200,12 +200,12 @@ def by_source(
     return counted
 
 
-def published(told: Sequence[BlockEvent]) -> list[Any]:
+def published(found: Sequence[BlockEvent]) -> list[Any]:
     """The changes of the tiers, as vLLM's events."""
     events = import_module("vllm.distributed.kv_events")
     convert = import_module("vllm.v1.core.kv_cache_utils").maybe_convert_block_hash
     made: list[Any] = []
-    for one in told:
+    for one in found:
         chunk = one.chunk
         hashes = [convert(known) for known in chunk.hashes]
         if one.stored:

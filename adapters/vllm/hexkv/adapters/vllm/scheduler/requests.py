@@ -201,7 +201,7 @@ class Tracked:
     """``None`` until there is an answer."""
 
     asked_at: float = 0.0
-    questions: dict[int, int] = field(default_factory=dict)
+    queries: dict[int, int] = field(default_factory=dict)
     """By rank, the numbers of the questions under way."""
 
     asked: int = 0
@@ -229,7 +229,7 @@ class Tracked:
     @property
     def waits(self) -> bool:
         """True while it waits for an answer of a rank, or of another engine."""
-        return bool(self.questions or self.coming)
+        return bool(self.queries or self.coming)
 
     def stop(self, why: Reason) -> None:
         """Load, store and hand over nothing more of it."""
@@ -241,7 +241,7 @@ class Tracked:
     def forget(self) -> None:
         """Drop the result of its lookup, which may be outdated."""
         self.found = None
-        self.questions.clear()
+        self.queries.clear()
         self.answers.clear()
         self.coming.clear()
         self.allocated = False

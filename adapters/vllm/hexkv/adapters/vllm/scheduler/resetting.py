@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from hexkv.adapters.vllm.messages import Asked
+from hexkv.adapters.vllm.messages import RankClient
 
 log = logging.getLogger("vllm.hexkv")
 
@@ -19,7 +19,7 @@ _SECONDS = 30.0
 
 
 def reset(
-    ranks: Sequence[Asked],
+    ranks: Sequence[RankClient],
     tiers: Sequence[str],
     now: Callable[[], float] = time.monotonic,
     generation: int = 0,

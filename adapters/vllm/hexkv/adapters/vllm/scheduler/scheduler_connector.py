@@ -14,7 +14,7 @@ from secrets import token_hex
 
 from hexkv.adapters.vllm.configuration.settings import ConnectorSettings
 from hexkv.adapters.vllm.configuration.weights import Weights
-from hexkv.adapters.vllm.messages import Asked, Computed, Kept, Scope, Step
+from hexkv.adapters.vllm.messages import Computed, Kept, RankClient, Scope, Step
 from hexkv.adapters.vllm.scheduler.requests import (
     Allowed,
     Found,
@@ -39,7 +39,7 @@ class SchedulerConnector:
         self,
         settings: ConnectorSettings,
         shape: Shape,
-        ranks: Sequence[Asked],
+        ranks: Sequence[RankClient],
         now: Callable[[], float] = time.monotonic,
         weights: Weights | None = None,
     ) -> None:
@@ -187,8 +187,8 @@ class SchedulerConnector:
             for end in ends:
                 if end <= tracked.saved:
                     continue
-                told = blocks_of(part.request)
-                tracked.blocks = tracked.blocks if told is None else list(told)
+                blocks_now = blocks_of(part.request)
+                tracked.blocks = tracked.blocks if blocks_now is None else list(blocks_now)
                 used = tracked.blocks[: end // block]
                 if len(used) * block == end and doubted.isdisjoint(used):
                     step.saves.append(tracked.save(end, shape.chunk, block, events=shape.events))
@@ -281,7 +281,7 @@ class SchedulerConnector:
             tracked.announced = True
             packed = tracked.tokens(tracked.whole(self._shape.block))
             tracked.hold = token_hex(16) if tracked.holds and tracked.decode_node else ""
-            said = {
+            message = {
                 "id": tracked.request.request_id,
                 "scope": list(tracked.scope),
                 "node": tracked.decode_node,
@@ -290,7 +290,7 @@ class SchedulerConnector:
             }
             for index, rank in enumerate(self._ranks):
                 named = tracked.holds and not index
-                number = rank.ask("announce", packed, wanted=named, **said)
+                number = rank.ask("announce", packed, wanted=named, **message)
                 tracked.naming = number if named else tracked.naming
 
     def _computed(self, tracked: Tracked) -> Computed:
@@ -328,7 +328,7 @@ class SchedulerConnector:
             )
             if not number:
                 tracked.found = Found(why=Reason.NO_ANSWER)
-            tracked.questions[index] = number
+            tracked.queries[index] = number
 
     def _answered(self, tracked: Tracked) -> bool:
         """True if the lookup of a request is complete; waits for it unless lookups are async."""
@@ -338,7 +338,7 @@ class SchedulerConnector:
             tracked.forget()
             self._ask(tracked)
         until = tracked.asked_at + self._settings.lookup_seconds
-        for index, number in list(tracked.questions.items()):
+        for index, number in list(tracked.queries.items()):
             left = max(0.0, until - self._now())
             answer = self._ranks[index].take(number, 0.0 if self._settings.async_lookup else left)
             if answer is None:
@@ -346,7 +346,7 @@ class SchedulerConnector:
                     return False
                 tracked.found = Found(why=Reason.NO_ANSWER)
                 return True
-            del tracked.questions[index]
+            del tracked.queries[index]
             if answer.get("follows") is not True:
                 tracked.answers.append(found_in(answer))
             if answer.get("coming") is True:
@@ -376,9 +376,9 @@ class SchedulerConnector:
 
     def _release(self, tracked: Tracked) -> None:
         """Have the workers release the KV that they hold for a request."""
-        for index, number in tracked.questions.items():
+        for index, number in tracked.queries.items():
             self._ranks[index].drop(number)
-        tracked.questions.clear()
+        tracked.queries.clear()
         if tracked.held:
             tracked.held = False
             for rank in self._ranks:

@@ -151,8 +151,8 @@ class Saving(Generic[Window]):
         hashes, chunks = save.hashes[-own:], []
         for start in range(save.start, end, size):
             first = (start - save.start) // block
-            mine = tuple(hashes[first : first + size // block])
-            said = tuple(tokens[start : start + size])
-            chunks.append(BlockInfo(mine, parent, said, block, save.scope.lora))
-            parent = mine[-1]
+            own_hashes = tuple(hashes[first : first + size // block])
+            own_tokens = tuple(tokens[start : start + size])
+            chunks.append(BlockInfo(own_hashes, parent, own_tokens, block, save.scope.lora))
+            parent = own_hashes[-1]
         self._ledger.expect(names[save.start // size :], chunks)

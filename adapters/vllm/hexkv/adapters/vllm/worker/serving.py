@@ -9,7 +9,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from hexkv.adapters.vllm.configuration.lora import Adapters
-from hexkv.adapters.vllm.lookup.under_way import Receiver, UnderWay
+from hexkv.adapters.vllm.lookup.under_way import PushTarget, UnderWay
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.adapters.vllm.worker.rank_cache import RankLookups
 from hexkv.ports import SHARED_OWNER, Cleared, HexKVError, InvalidRequest, Namespace, traced
@@ -138,8 +138,8 @@ class LookupServer:
                     self._engine.unpin(self._handing.owner(str(hold)))
                 return {"prefetched": self.release(request)}
             case "announce", str(request):
-                scope, receiver = _scope(question.get("scope")), self._receiver(question)
-                name = self._announce(request, scope, tokens.cast("I"), receiver)
+                scope, target = _scope(question.get("scope")), self._target(question)
+                name = self._announce(request, scope, tokens.cast("I"), target)
                 if self._left.get(_announced(request), 0) > _number(question):
                     self.withdraw(request)
                 return {"node": name}
@@ -168,19 +168,19 @@ class LookupServer:
         if self._under_way is not None:
             self._under_way.withdraw(request)
 
-    def _announce(self, request: str, scope: Scope, tokens: memoryview, receiver: Receiver) -> str:
+    def _announce(self, request: str, scope: Scope, tokens: memoryview, target: PushTarget) -> str:
         namespace = self._scopes.namespace(scope)
         if self._under_way is None or namespace is None:
             return ""
         keys = self._engine.chunk_keys(tokens, namespace=namespace)
-        return self._under_way.announce(request, keys, receiver)
+        return self._under_way.announce(request, keys, target)
 
-    def _receiver(self, question: Mapping[str, object]) -> Receiver:
+    def _target(self, question: Mapping[str, object]) -> PushTarget:
         match question.get("node"), question.get("hold"), question.get("seconds"):
             case str(node), str(hold), float(seconds) if node:
                 owner = self._handing.owner(hold) if hold and seconds else ""
-                return Receiver(node, owner, seconds)
-        return Receiver()
+                return PushTarget(node, owner, seconds)
+        return PushTarget()
 
     def _remember(self, request: str, number: int) -> None:
         with self._lock:

@@ -62,7 +62,7 @@ def slices_of(
     config: VllmConfig,
     memory: Memory,
     rank: Rank,
-    ours: ConnectorSettings,
+    own: ConnectorSettings,
     caches: Mapping[str, torch.Tensor],
     version: str,
 ) -> list[Slice]:
@@ -72,7 +72,7 @@ def slices_of(
         config: vLLM's.
         memory: the rank's.
         rank: which one.
-        ours: the connector's settings.
+        own: the connector's settings.
         caches: its tensors by layer, in the order of the layers.
         version: of vLLM.
 
@@ -80,13 +80,13 @@ def slices_of(
         ConfigError: the rank does not hold whole shards, or the place of its heads is not known.
         LayoutMismatch: vLLM's tensors do not match its configuration.
     """
-    apart = ours.layout == "auto" and tokens_lie_apart(caches)
+    apart = own.layout == "auto" and tokens_lie_apart(caches)
     names, slices = list(caches), []
     heads = range(max(shape.heads for shape in memory.layers.values()))
     shards = [Shard(rank.piece, tuple(names), heads)]
     partition = own_partition(config, rank)
-    if ours.shards is not None:
-        shards, partition = shards_of(config, memory, rank, ours.shards), {}
+    if own.shards is not None:
+        shards, partition = shards_of(config, memory, rank, own.shards), {}
     for shard in shards:
         part, views = narrowed(shard, memory, caches, apart=apart)
         count, block = memory.blocks, memory.block

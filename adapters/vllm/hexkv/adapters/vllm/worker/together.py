@@ -130,7 +130,7 @@ class LoadsTogether:
         self._collective.close()
 
     def _lead(self, call: _Call) -> Retrieved:
-        def tell(kind: int, start: int, end: int, data: memoryview) -> None:
+        def pass_on(kind: int, start: int, end: int, data: memoryview) -> None:
             if not self._collective.whole:
                 return  # no rank listens now, and this rank's own load goes on
             checksum = self._checksum.digest(data)
@@ -143,10 +143,10 @@ class LoadsTogether:
         got = call.got()
         try:
             if call.read is not None:
-                got = call.read(_PassedOn(call.window, partial(tell, _PART)))
+                got = call.read(_PassedOn(call.window, partial(pass_on, _PART)))
             return got
         finally:  # in every case, no rank is to wait for more
-            tell(_END, 0, got.hit_tokens, memoryview(b""))
+            pass_on(_END, 0, got.hit_tokens, memoryview(b""))
 
     def _follow(self, call: _Call) -> Retrieved:
         reached, size = call.load.start, 0
@@ -199,9 +199,9 @@ class LoadsTogether:
 class _PassedOn:
     """A window that passes on the bytes scattered into it: a :class:`~hexkv.ports.DeviceKV`."""
 
-    def __init__(self, window: DeviceKV, tell: Callable[[int, int, memoryview], None]) -> None:
+    def __init__(self, window: DeviceKV, pass_on: Callable[[int, int, memoryview], None]) -> None:
         self._window = window
-        self._tell = tell
+        self._pass_on = pass_on
 
     @property
     def layout(self) -> KVLayout:
@@ -217,10 +217,10 @@ class _PassedOn:
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         copying = self._window.scatter(spans, layers)
         for span in spans:
-            self._tell(span.start, span.end, span.data)
+            self._pass_on(span.start, span.end, span.data)
         return copying
 
 
 def _name(load: Load) -> bytes:
-    said = repr((load.request, tuple(load.scope), load.start, load.end)).encode()
-    return blake2b(said + load.tokens, digest_size=_NAME_BYTES).digest()
+    text = repr((load.request, tuple(load.scope), load.start, load.end)).encode()
+    return blake2b(text + load.tokens, digest_size=_NAME_BYTES).digest()
