@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from hexkv.ports import CONTRACT, OLDEST
-from hexkv.ports.contract import ENDS
+from hexkv.ports.runtime.contract import ENDS
 from installing import FOLDERS, PIP, ROOT, attempt, build, environment, project, run, wheels_in
 
 EXTRAS = project(ROOT)["optional-dependencies"]

@@ -107,6 +107,14 @@ def test_every_public_name_of_the_ports_is_documented():
             assert found.__doc__, public
 
 
+def test_the_package_of_the_ports_says_in_which_order_to_read_its_modules():
+    listed = re.findall(r"^\d+\. ``(\w+)``", hexkv.ports.__doc__, flags=re.MULTILINE)
+    folder = Path(hexkv.ports.__file__).parent
+    assert sorted(listed) == sorted(path.stem for path in folder.glob("[!_]*.py"))
+    folders = {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert folders == folders & set(re.findall(r"``(\w+)``", hexkv.ports.__doc__))
+
+
 def test_links_lead_somewhere():
     broken = [
         f"{name(path)}: {target}"

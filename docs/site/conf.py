@@ -59,8 +59,14 @@ def unlink_folders(app: Sphinx, doctree: document) -> None:
 def list_ports(app: Sphinx, page: str, source: list[str]) -> None:
     """Give each module of the ports a section of its page."""
     if page == "docs/reference/ports":
-        modules = sorted(Path(app.srcdir, "ports/hexkv/ports").glob("[!_]*.py"))
-        source[0] += "".join(map(SECTION.format, (module.stem for module in modules)))
+        ports = Path(app.srcdir, "ports/hexkv/ports")
+        names = (path.relative_to(ports).with_suffix("").parts for path in ports.rglob("[!_]*.py"))
+        source[0] += "".join(SECTION.format(".".join(name)) for name in sorted(names, key=in_order))
+
+
+def in_order(name: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    """Return what sorts modules before those of folders."""
+    return len(name), name
 
 
 SECTION = """

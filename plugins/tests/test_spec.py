@@ -22,7 +22,7 @@ from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.discovery.registry import Origin, Registry
 from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import OLDEST, AdapterUnavailable, ConfigError
-from hexkv.ports.contract import CHANGES, ENDS
+from hexkv.ports.runtime.contract import CHANGES, ENDS
 
 CONTEXT = OpenContext(SystemClock())
 

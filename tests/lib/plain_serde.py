@@ -9,8 +9,7 @@ from struct import Struct
 import pytest
 
 from hexkv.contracts.serde import SerdeContract
-from hexkv.ports import CorruptFrame, DType
-from hexkv.ports.serde import ErrorBound
+from hexkv.ports import CorruptFrame, DType, ErrorBound
 
 HEAD = Struct("<4sIQ")
 """Magic, bytes of the payload, bytes of the chunk; then four bytes per layer, then the layers."""

@@ -19,11 +19,11 @@ from hexkv.ports import (
     EncodedSpan,
     InvalidRequest,
     KVLayout,
+    LayerSerde,
     Serde,
     SupportsEncoded,
     SupportsEncodedLayers,
 )
-from hexkv.ports.serde import LayerSerde
 
 TOKENS = 24
 """The least that the window of the ``device`` fixture must have."""

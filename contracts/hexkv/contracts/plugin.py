@@ -19,7 +19,7 @@ from hexkv.plugins.configuration.secret import Secret
 from hexkv.plugins.discovery.discovery import GROUP, discover
 from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.spec import AdapterSpec, CommandSpec
-from hexkv.ports.contract import unkept
+from hexkv.ports.runtime.contract import unkept
 
 HEAVY = frozenset(
     {

@@ -1,373 +1,179 @@
 """The vocabulary and the contracts that the two sides of the hexagon share.
 
 This package does no work: it has value objects, protocols and errors, on the standard library
-alone. Read the modules in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcomes``,
-``store``; then ``chunker``, ``policy``, ``serde``, ``device``, ``encoded``, ``transfer``,
-``peers``, ``telemetry``, ``spans``, ``clock``, ``errors`` as needed. The side of an engine begins
-with ``prefix_cache`` and ``results``; that of an operator with ``administration``.
-"""
+alone. Fourteen modules, in this order, are the system:
 
-from hexkv.ports.admin_access import AdminAccess, ServedAdministration
-from hexkv.ports.administration import Administration
-from hexkv.ports.announcing import MAX_ANNOUNCED, Announcing, SupportsPushing
-from hexkv.ports.blend_report import BLEND_KINDS, BlendOutcome, BlendReport
-from hexkv.ports.blending import PromptParts, RetrievedParts, SegmentRun
-from hexkv.ports.chunk import RAW, ChunkSpec, KeySpace
-from hexkv.ports.chunk_cache import SHARED_OWNER, ChunkCache, ChunkLeases
-from hexkv.ports.chunker import Bounds, Chunker
-from hexkv.ports.clock import Clock, Deadline
-from hexkv.ports.collective import MAX_HEAD, MAX_MESSAGE, Collective
-from hexkv.ports.contract import CONTRACT, OLDEST
-from hexkv.ports.device import DeviceKV, Finished, Span, SupportsBackground, Transfer
-from hexkv.ports.directory import (
-    REPORT_KEYS,
-    SILENT_HEARTBEATS,
-    Directory,
-    Member,
-    Report,
-    SupportsReplicas,
-)
-from hexkv.ports.dtype import DType
-from hexkv.ports.encoded import EncodedSpan, SupportsEncoded, SupportsEncodedLayers
-from hexkv.ports.errors import (
-    AdapterUnavailable,
-    CollectiveBroken,
-    ConfigError,
-    CorruptFrame,
-    EngineBusy,
-    EngineClosed,
-    HexKVError,
-    InvalidRequest,
-    InvalidTokens,
-    LayoutMismatch,
-    PoolExhausted,
-    StoreBusy,
-    StoreError,
-    StoreFull,
-    StoreUnreachable,
-)
-from hexkv.ports.executor import Completion, Executor, Step
-from hexkv.ports.files import SupportsFiles
-from hexkv.ports.frame import (
-    FRAME_VERSION,
-    IDENTITY_BYTES,
-    KEY_AT,
-    MAGIC,
-    PAGE,
-    FrameHeader,
-    frame_bytes,
-    names_key,
-)
-from hexkv.ports.hand_over import FrameFile, PlacedFrame, SupportsHandOver
-from hexkv.ports.hashes import HashFunction
-from hexkv.ports.health import Health, TierHealth
-from hexkv.ports.hold import Hold, Publishing
-from hexkv.ports.keyed import KeyedAccess
+1. ``layout``: the element type and shape of KV.
+2. ``keys``: the namespace and the key of a chunk; the types of tokens.
+3. ``chunk``: the description of a chunk, and its frame, the format outside of memory.
+4. ``outcomes``: the outcome of an operation for one chunk, and the reasons of misses.
+5. ``errors``: the tree of errors.
+6. ``store``: five methods that keep frames under keys; most adapters have no more.
+7. ``lease``: a hold on memory, so that no byte is copied twice or reused too early.
+8. ``serde``: encodings that make chunks smaller.
+9. ``policy``: the order of eviction.
+10. ``device``: a serving engine's KV memory as one sequence of tokens.
+11. ``results``: the results of a cache's calls.
+12. ``hold``: chunks that arrived in memory and stay there until they are released.
+13. ``chunk_cache``: the cache by key, over all tiers.
+14. ``prefix_cache``: the cache by tokens, which serving engines call.
+
+The folders have the rest: ``runtime`` (time, threads, memory), ``abilities`` (optional, of stores,
+serdes and windows), ``caches`` (further calls of the two caches), ``peers``, ``operate`` (the
+operator's side) and ``blending``. Import names from here: the list below is by theme.
+"""
+# fmt: off
+# ruff: noqa: I001 -- the imports are a table of contents, by theme
+
+# Names: the layout of KV, the namespace, the key of a chunk.
+from hexkv.ports.layout import DType, KVLayout, LayerGroup, Plane
 from hexkv.ports.keys import (
-    DIGEST_BYTES,
-    KEY_BYTES,
-    NAMESPACE_BYTES,
-    ChunkKey,
-    Namespace,
-    ParallelSlice,
+    DIGEST_BYTES, KEY_BYTES, NAMESPACE_BYTES, ChunkKey, Namespace, ParallelSlice, Tokens,
     namespace_of,
 )
-from hexkv.ports.layerwise import LayeredRead, LayeredWrite, LayerwiseCache
-from hexkv.ports.layout import KVLayout, LayerGroup, Plane
-from hexkv.ports.lifecycle import CacheLifecycle
-from hexkv.ports.lives import SupportsLives, SupportsRenewal
-from hexkv.ports.maintenance import (
-    NamespaceState,
-    Progress,
-    Selection,
-    TierState,
-    Watch,
-    Why,
-    WorkReport,
-)
-from hexkv.ports.memory import Lease, MeteredLease, SupportsOwnMemory, SupportsZeroCopy
-from hexkv.ports.observing import ContentFeed, NamedPrompt, Observed, Observer, PromptSink
-from hexkv.ports.on_device import (
-    DeviceRange,
-    DeviceRoom,
-    RoomSpan,
-    SupportsDeviceRead,
-    SupportsDeviceRoom,
+
+# A chunk and its frame; outcomes of an operation for one; errors.
+from hexkv.ports.chunk import (
+    FRAME_VERSION, IDENTITY_BYTES, KEY_AT, MAGIC, PAGE, RAW, ChunkSpec, FrameHeader,
+    frame_bytes, names_key,
 )
 from hexkv.ports.outcomes import (
-    STORE_REASONS,
-    Corrupt,
-    Failed,
-    Hit,
-    Miss,
-    Outcome,
-    ReadOutcome,
-    Stored,
-    TimedOut,
+    STORE_REASONS, Corrupt, Failed, Hit, Miss, Outcome, ReadOutcome, Reason, Stored, TimedOut,
     WriteOutcome,
 )
-from hexkv.ports.peers import (
-    KIND_BYTES,
-    Answer,
-    PeerAccess,
-    Peers,
-    TransferOutcome,
-)
-from hexkv.ports.policy import Policy
-from hexkv.ports.prefix_cache import PrefixCache
-from hexkv.ports.reasons import Reason
-from hexkv.ports.recording import (
-    CallSink,
-    RecordedCache,
-    RecordedCall,
-    RecordedKind,
-    RecordedStep,
-    SupportsRecording,
-)
-from hexkv.ports.region import (
-    MemoryProvider,
-    MemoryRegion,
-    SupportsMapping,
-    SupportsPrefault,
-    SupportsRegistration,
-)
-from hexkv.ports.relocation import CLAIM_SECONDS, LISTED_KEYS, ClaimState, Relocation
-from hexkv.ports.results import Cleared, Lookup, Retrieved, StoreReport
-from hexkv.ports.runs import SupportsRuns, release_all, share_all
-from hexkv.ports.segment_finder import Piece, SegmentFinder
-from hexkv.ports.segments import LayeredSegments, SegmentAccess, SegmentCache
-from hexkv.ports.serde import LayerSerde, Serde
-from hexkv.ports.service import ChunkService, ServiceHold, SupportsListing
-from hexkv.ports.sink import PIECE, Destination, LeaseSink, Sink
-from hexkv.ports.spans import EndedCall, SpanSink, traced, traceparent
-from hexkv.ports.steps import SupportsSteps, TraceStep
-from hexkv.ports.store import (
-    ChunkStore,
-    Entry,
-    Item,
-    ReadOnlyStore,
-    SharedMedium,
-    SupportsClear,
-    SupportsQuarantine,
-    SupportsRangeRead,
-    SupportsScan,
-)
-from hexkv.ports.suspension import SupportsSuspension
-from hexkv.ports.telemetry import (
-    CacheEvent,
-    Change,
-    CounterName,
-    EventSink,
-    HistogramName,
-    Telemetry,
-)
-from hexkv.ports.tokens import Tokens
-from hexkv.ports.transfer import (
-    MAX_QUESTION,
-    Offer,
-    Part,
-    Peer,
-    PeerSource,
-    TransferChannel,
+from hexkv.ports.errors import (
+    AdapterUnavailable, CollectiveBroken, ConfigError, CorruptFrame, EngineBusy, EngineClosed,
+    HexKVError, InvalidRequest, InvalidTokens, LayoutMismatch, PoolExhausted, StoreBusy,
+    StoreError, StoreFull, StoreUnreachable,
 )
 
+# Adapters of storage: a store of frames, leases on memory, encodings, order of eviction.
+from hexkv.ports.store import PIECE, ChunkStore, Item, Sink
+from hexkv.ports.lease import Lease, MeteredLease, SupportsOwnMemory, SupportsZeroCopy
+from hexkv.ports.serde import Serde
+from hexkv.ports.policy import Policy
+
+# A serving engine's memory.
+from hexkv.ports.device import DeviceKV, Finished, Span, Transfer
+
+# The caches: by key, by tokens; their results.
+from hexkv.ports.hold import Hold, Publishing
+from hexkv.ports.chunk_cache import SHARED_OWNER, ChunkCache, ChunkLeases
+from hexkv.ports.prefix_cache import PrefixCache
+from hexkv.ports.results import Cleared, Lookup, Retrieved, StoreReport
+
+# ... layer by layer, for hosts that name chunks, in another process.
+from hexkv.ports.caches.layerwise import LayeredRead, LayeredWrite, LayerwiseCache
+from hexkv.ports.caches.keyed import KeySpace, KeyedAccess
+from hexkv.ports.caches.service import ChunkService, ServiceHold, SupportsListing
+
+# Abilities of stores: checked once, when a tier is opened.
+from hexkv.ports.abilities.stores import (
+    Entry, ReadOnlyStore, SharedMedium, SupportsClear, SupportsQuarantine, SupportsRangeRead,
+    SupportsScan,
+)
+from hexkv.ports.abilities.files import SupportsFiles
+
+# ... of serdes, and of leases.
+from hexkv.ports.abilities.serdes import ErrorBound, LayerSerde, LossySerde, ScaleGroup
+from hexkv.ports.abilities.runs import SupportsRuns, release_all, share_all
+
+# ... of devices' windows.
+from hexkv.ports.abilities.background import SupportsBackground
+from hexkv.ports.abilities.encoded import EncodedSpan, SupportsEncoded, SupportsEncodedLayers
+from hexkv.ports.abilities.on_device import (
+    DeviceRange, DeviceRoom, RoomSpan, SupportsDeviceRead, SupportsDeviceRoom,
+)
+
+# What a process gives its cache: time, threads, memory, hashes, cuts of prompts.
+from hexkv.ports.runtime.clock import Clock, Deadline
+from hexkv.ports.runtime.executor import Completion, Executor, Step
+from hexkv.ports.runtime.region import (
+    MemoryProvider, MemoryRegion, SupportsMapping, SupportsPrefault, SupportsRegistration,
+)
+from hexkv.ports.runtime.hashes import HashFunction
+from hexkv.ports.runtime.chunker import Bounds, Chunker
+from hexkv.ports.runtime.steps import SupportsSteps, TraceStep
+
+# The version of all of this, for adapters.
+from hexkv.ports.runtime.contract import CONTRACT, OLDEST
+
+# Peers: the directory of chunks, channels, queries.
+from hexkv.ports.peers.directory import (
+    REPORT_KEYS, SILENT_HEARTBEATS, Directory, Member, Report, SupportsReplicas,
+)
+from hexkv.ports.peers.transfer import MAX_QUESTION, Offer, Part, Peer, PeerSource, TransferChannel
+from hexkv.ports.peers.lease_sink import Destination, LeaseSink
+from hexkv.ports.peers.peers import KIND_BYTES, Answer, PeerAccess, Peers, TransferOutcome
+
+# ... announcements of chunks under computation, and ranks in lockstep.
+from hexkv.ports.peers.announcing import MAX_ANNOUNCED, Announcing, SupportsPushing
+from hexkv.ports.peers.collective import MAX_HEAD, MAX_MESSAGE, Collective
+
+# ... and a process that takes over from another one.
+from hexkv.ports.peers.hand_over import FrameFile, PlacedFrame, SupportsHandOver
+from hexkv.ports.peers.suspension import SupportsSuspension
+from hexkv.ports.peers.lives import SupportsLives, SupportsRenewal
+
+# Operators: state, the life cycle, administration.
+from hexkv.ports.operate.health import Health, TierHealth
+from hexkv.ports.operate.lifecycle import CacheLifecycle
+from hexkv.ports.operate.administration import Administration
+from hexkv.ports.operate.admin_access import AdminAccess, ServedAdministration
+from hexkv.ports.operate.maintenance import (
+    NamespaceState, Progress, Selection, TierState, Watch, Why, WorkReport,
+)
+from hexkv.ports.operate.relocation import CLAIM_SECONDS, LISTED_KEYS, ClaimState, Relocation
+
+# ... metrics, events, traces, records.
+from hexkv.ports.operate.telemetry import (
+    CacheEvent, Change, CounterName, EventSink, HistogramName, Telemetry,
+)
+from hexkv.ports.operate.observing import ContentFeed, NamedPrompt, Observed, Observer, PromptSink
+from hexkv.ports.operate.spans import EndedCall, SpanSink, traced, traceparent
+from hexkv.ports.operate.recording import (
+    CallSink, RecordedCache, RecordedCall, RecordedKind, RecordedStep, SupportsRecording,
+)
+
+# Blending: segments at any place in a prompt.
+from hexkv.ports.blending.parts import PromptParts, RetrievedParts, SegmentRun
+from hexkv.ports.blending.segments import LayeredSegments, SegmentAccess, SegmentCache
+from hexkv.ports.blending.finder import Piece, SegmentFinder
+from hexkv.ports.blending.report import BLEND_KINDS, BlendOutcome, BlendReport
+
 __all__ = [
-    "BLEND_KINDS",
-    "CLAIM_SECONDS",
-    "CONTRACT",
-    "DIGEST_BYTES",
-    "FRAME_VERSION",
-    "IDENTITY_BYTES",
-    "KEY_AT",
-    "KEY_BYTES",
-    "KIND_BYTES",
-    "LISTED_KEYS",
-    "MAGIC",
-    "MAX_ANNOUNCED",
-    "MAX_HEAD",
-    "MAX_MESSAGE",
-    "MAX_QUESTION",
-    "NAMESPACE_BYTES",
-    "OLDEST",
-    "PAGE",
-    "PIECE",
-    "RAW",
-    "REPORT_KEYS",
-    "SHARED_OWNER",
-    "SILENT_HEARTBEATS",
-    "STORE_REASONS",
-    "AdapterUnavailable",
-    "AdminAccess",
-    "Administration",
-    "Announcing",
-    "Answer",
-    "BlendOutcome",
-    "BlendReport",
-    "Bounds",
-    "CacheEvent",
-    "CacheLifecycle",
-    "CallSink",
-    "Change",
-    "ChunkCache",
-    "ChunkKey",
-    "ChunkLeases",
-    "ChunkService",
-    "ChunkSpec",
-    "ChunkStore",
-    "Chunker",
-    "ClaimState",
-    "Cleared",
-    "Clock",
-    "Collective",
-    "CollectiveBroken",
-    "Completion",
-    "ConfigError",
-    "ContentFeed",
-    "Corrupt",
-    "CorruptFrame",
-    "CounterName",
-    "DType",
-    "Deadline",
-    "Destination",
-    "DeviceKV",
-    "DeviceRange",
-    "DeviceRoom",
-    "Directory",
-    "EncodedSpan",
-    "EndedCall",
-    "EngineBusy",
-    "EngineClosed",
-    "Entry",
-    "EventSink",
-    "Executor",
-    "Failed",
-    "Finished",
-    "FrameFile",
-    "FrameHeader",
-    "HashFunction",
-    "Health",
-    "HexKVError",
-    "HistogramName",
-    "Hit",
-    "Hold",
-    "InvalidRequest",
-    "InvalidTokens",
-    "Item",
-    "KVLayout",
-    "KeySpace",
-    "KeyedAccess",
-    "LayerGroup",
-    "LayerSerde",
-    "LayeredRead",
-    "LayeredSegments",
-    "LayeredWrite",
-    "LayerwiseCache",
-    "LayoutMismatch",
-    "Lease",
-    "LeaseSink",
-    "Lookup",
-    "Member",
-    "MemoryProvider",
-    "MemoryRegion",
-    "MeteredLease",
-    "Miss",
-    "NamedPrompt",
-    "Namespace",
-    "NamespaceState",
-    "Observed",
-    "Observer",
-    "Offer",
-    "Outcome",
-    "ParallelSlice",
-    "Part",
-    "Peer",
-    "PeerAccess",
-    "PeerSource",
-    "Peers",
-    "Piece",
-    "PlacedFrame",
-    "Plane",
-    "Policy",
-    "PoolExhausted",
-    "PrefixCache",
-    "Progress",
-    "PromptParts",
-    "PromptSink",
-    "Publishing",
-    "ReadOnlyStore",
-    "ReadOutcome",
-    "Reason",
-    "RecordedCache",
-    "RecordedCall",
-    "RecordedKind",
-    "RecordedStep",
-    "Relocation",
-    "Report",
-    "Retrieved",
-    "RetrievedParts",
-    "RoomSpan",
-    "SegmentAccess",
-    "SegmentCache",
-    "SegmentFinder",
-    "SegmentRun",
-    "Selection",
-    "Serde",
-    "ServedAdministration",
-    "ServiceHold",
-    "SharedMedium",
-    "Sink",
-    "Span",
-    "SpanSink",
-    "Step",
-    "StoreBusy",
-    "StoreError",
-    "StoreFull",
-    "StoreReport",
-    "StoreUnreachable",
-    "Stored",
-    "SupportsBackground",
-    "SupportsClear",
-    "SupportsDeviceRead",
-    "SupportsDeviceRoom",
-    "SupportsEncoded",
-    "SupportsEncodedLayers",
-    "SupportsFiles",
-    "SupportsHandOver",
-    "SupportsListing",
-    "SupportsLives",
-    "SupportsMapping",
-    "SupportsOwnMemory",
-    "SupportsPrefault",
-    "SupportsPushing",
-    "SupportsQuarantine",
-    "SupportsRangeRead",
-    "SupportsRecording",
-    "SupportsRegistration",
-    "SupportsRenewal",
-    "SupportsReplicas",
-    "SupportsRuns",
-    "SupportsScan",
-    "SupportsSteps",
-    "SupportsSuspension",
-    "SupportsZeroCopy",
-    "Telemetry",
-    "TierHealth",
-    "TierState",
-    "TimedOut",
-    "Tokens",
-    "TraceStep",
-    "Transfer",
-    "TransferChannel",
-    "TransferOutcome",
-    "Watch",
-    "Why",
-    "WorkReport",
-    "WriteOutcome",
-    "frame_bytes",
-    "names_key",
-    "namespace_of",
-    "release_all",
-    "share_all",
-    "traced",
-    "traceparent",
+    "BLEND_KINDS", "CLAIM_SECONDS", "CONTRACT", "DIGEST_BYTES", "FRAME_VERSION",
+    "IDENTITY_BYTES", "KEY_AT", "KEY_BYTES", "KIND_BYTES", "LISTED_KEYS", "MAGIC",
+    "MAX_ANNOUNCED", "MAX_HEAD", "MAX_MESSAGE", "MAX_QUESTION", "NAMESPACE_BYTES", "OLDEST",
+    "PAGE", "PIECE", "RAW", "REPORT_KEYS", "SHARED_OWNER", "SILENT_HEARTBEATS", "STORE_REASONS",
+    "AdapterUnavailable", "AdminAccess", "Administration", "Announcing", "Answer",
+    "BlendOutcome", "BlendReport", "Bounds", "CacheEvent", "CacheLifecycle", "CallSink",
+    "Change", "ChunkCache", "ChunkKey", "ChunkLeases", "ChunkService", "ChunkSpec",
+    "ChunkStore", "Chunker", "ClaimState", "Cleared", "Clock", "Collective", "CollectiveBroken",
+    "Completion", "ConfigError", "ContentFeed", "Corrupt", "CorruptFrame", "CounterName",
+    "DType", "Deadline", "Destination", "DeviceKV", "DeviceRange", "DeviceRoom", "Directory",
+    "EncodedSpan", "EndedCall", "EngineBusy", "EngineClosed", "Entry", "ErrorBound",
+    "EventSink", "Executor", "Failed", "Finished", "FrameFile", "FrameHeader", "HashFunction",
+    "Health", "HexKVError", "HistogramName", "Hit", "Hold", "InvalidRequest", "InvalidTokens",
+    "Item", "KVLayout", "KeySpace", "KeyedAccess", "LayerGroup", "LayerSerde", "LayeredRead",
+    "LayeredSegments", "LayeredWrite", "LayerwiseCache", "LayoutMismatch", "Lease", "LeaseSink",
+    "Lookup", "LossySerde", "Member", "MemoryProvider", "MemoryRegion", "MeteredLease", "Miss",
+    "NamedPrompt", "Namespace", "NamespaceState", "Observed", "Observer", "Offer", "Outcome",
+    "ParallelSlice", "Part", "Peer", "PeerAccess", "PeerSource", "Peers", "Piece",
+    "PlacedFrame", "Plane", "Policy", "PoolExhausted", "PrefixCache", "Progress", "PromptParts",
+    "PromptSink", "Publishing", "ReadOnlyStore", "ReadOutcome", "Reason", "RecordedCache",
+    "RecordedCall", "RecordedKind", "RecordedStep", "Relocation", "Report", "Retrieved",
+    "RetrievedParts", "RoomSpan", "ScaleGroup", "SegmentAccess", "SegmentCache",
+    "SegmentFinder", "SegmentRun", "Selection", "Serde", "ServedAdministration", "ServiceHold",
+    "SharedMedium", "Sink", "Span", "SpanSink", "Step", "StoreBusy", "StoreError", "StoreFull",
+    "StoreReport", "StoreUnreachable", "Stored", "SupportsBackground", "SupportsClear",
+    "SupportsDeviceRead", "SupportsDeviceRoom", "SupportsEncoded", "SupportsEncodedLayers",
+    "SupportsFiles", "SupportsHandOver", "SupportsListing", "SupportsLives", "SupportsMapping",
+    "SupportsOwnMemory", "SupportsPrefault", "SupportsPushing", "SupportsQuarantine",
+    "SupportsRangeRead", "SupportsRecording", "SupportsRegistration", "SupportsRenewal",
+    "SupportsReplicas", "SupportsRuns", "SupportsScan", "SupportsSteps", "SupportsSuspension",
+    "SupportsZeroCopy", "Telemetry", "TierHealth", "TierState", "TimedOut", "Tokens",
+    "TraceStep", "Transfer", "TransferChannel", "TransferOutcome", "Watch", "Why", "WorkReport",
+    "WriteOutcome", "frame_bytes", "names_key", "namespace_of", "release_all", "share_all",
+    "traced", "traceparent",
 ]

@@ -1,13 +1,21 @@
-"""The description of a chunk: its key, and the facts that a frame's header records."""
+"""A chunk: its description, and its frame, the format of a chunk everywhere outside memory.
+
+A frame is one header page and the payload, padded with zeros to a whole number of pages:
+
+    +-- 4096 bytes ---------------------------+-- payload_bytes ----------+- zeros -+
+    | fixed fields | identity (JSON) | zeros  | KV, as the serde left it  |         |
+    +-----------------------------------------+---------------------------+---------+
+
+A frame describes itself: its reader learns the model, layout, number of tokens and serde from it,
+without an index. The byte layout is in :mod:`hexkv.core.frames.codec`; it is versioned, and a
+version never changes its meaning.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import repeat
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from hexkv.ports.errors import InvalidRequest
-from hexkv.ports.keys import DIGEST_BYTES, KEY_BYTES, ChunkKey
+from hexkv.ports.keys import KEY_BYTES, ChunkKey
 from hexkv.ports.layout import KVLayout
 
 RAW = "raw"
@@ -37,53 +45,68 @@ class ChunkSpec(NamedTuple):
         return self.layout.chunk_bytes(self.tokens)
 
 
-class KeySpace(NamedTuple):
-    """The keys of one namespace's chunks, for hosts that name chunks themselves.
+PAGE = 4096
+"""Bytes of a header, and the alignment of frames in memory and of their lengths."""
 
-    An engine returns one for a namespace (``key_space``).
+MAGIC = b"hexkv\xf0\r\n"
+"""First bytes of a frame. Not UTF-8, and damaged by any text conversion (as in PNG, RFC 2083)."""
+
+FRAME_VERSION = 2
+
+KEY_AT = 48
+"""Offset of the chunk's key in a header, in every version."""
+
+IDENTITY_BYTES = 2048
+"""The most bytes of an identity in a header."""
+
+
+def frame_bytes(payload_bytes: int) -> int:
+    """Return the bytes of a frame with a payload of *payload_bytes*: a multiple of ``PAGE``."""
+    return PAGE + -(-payload_bytes // PAGE) * PAGE
+
+
+def names_key(frame: memoryview, key: ChunkKey) -> bool:
+    """True if *frame*, or its first page, begins as the frame of *key* does.
+
+    A reader that gets frames from others checks this first. It does not check that the frame is
+    whole and undamaged.
     """
+    head = bytes(frame[: KEY_AT + KEY_BYTES])  # one copy, as every frame is checked
+    return head.startswith(MAGIC) and head[KEY_AT:] == key
 
+
+class FrameHeader(NamedTuple):
+    """The header of a frame: the description of its chunk."""
+
+    key: ChunkKey
     identity: str
-    """Canonical JSON of the namespace, as frames carry it."""
+    """Canonical JSON of the namespace; the tenant's salt appears as a digest only."""
 
-    prefix: bytes
-    """The first ``NAMESPACE_BYTES`` bytes of every key of the namespace."""
+    tokens: int
+    """Tokens in the chunk."""
 
-    layout: KVLayout
+    serde: str
+    """Name of the serde that encoded the payload; ``raw`` for plain layer-major KV."""
 
-    def spec(self, digest: bytes, tokens: int, position: int | None = None) -> ChunkSpec:
-        """Return the spec of the chunk of *tokens* tokens that the host names *digest*.
+    raw_bytes: int
+    """Bytes of the chunk before encoding."""
 
-        Raises:
-            InvalidRequest: *digest* is not ``DIGEST_BYTES`` long, or *tokens* is less than one.
-        """
-        if len(digest) != DIGEST_BYTES or tokens < 1:
-            raise InvalidRequest(
-                f"a chunk of {tokens} tokens under a digest of {len(digest)} bytes,"
-                f" not {DIGEST_BYTES}"
-            )
-        key = ChunkKey(self.prefix + digest)
-        return ChunkSpec(key, self.identity, self.layout, tokens, position=position)
+    payload_bytes: int
+    """Bytes of the payload, without the padding."""
 
-    def keys(self, digests: Sequence[bytes]) -> list[ChunkKey]:
-        """Return the keys of the chunks that the host names *digests*.
+    created: float
+    """Wall-clock seconds at which the chunk was stored."""
 
-        Raises:
-            InvalidRequest: a digest is not ``DIGEST_BYTES`` long.
-        """
-        prefix = self.prefix
-        keys = [prefix + digest for digest in digests]
-        if any(size != KEY_BYTES for size in set(map(len, keys))):
-            raise InvalidRequest(f"a digest has {DIGEST_BYTES} bytes")
-        return cast("list[ChunkKey]", keys)
+    position: int | None = None
+    """Token position in the prompt for which the chunk's keys are rotated (RoPE): that of its
+    first token. Loading the chunk at another position rotates them by the difference.
+    ``None`` if the host that stored it named the chunk itself, and gave no position."""
 
-    def specs(self, digests: Sequence[bytes], tokens: int) -> list[ChunkSpec]:
-        """Return the same as :meth:`spec` for many chunks of equal length, in a third of the time.
+    parts: tuple[int, ...] = ()
+    """End of each part of the payload. Parts can be verified one by one: those of a raw payload
+    are its layers. Empty stands for one part, the payload; the codec then fills in its end."""
 
-        Raises:
-            InvalidRequest: as :meth:`spec`.
-        """
-        if tokens < 1:
-            raise InvalidRequest(f"a chunk has at least one token, not {tokens}")
-        same = repeat(self.identity), repeat(self.layout), repeat(tokens)
-        return list(map(ChunkSpec, self.keys(digests), *same))
+    checksum: str = ""
+    """Name of the checksum algorithm, filled in by the codec."""
+
+    version: int = FRAME_VERSION

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hexkv.ports.chunk import ChunkSpec
-from hexkv.ports.clock import Deadline
 from hexkv.ports.device import DeviceKV
 from hexkv.ports.hold import Hold, Publishing
 from hexkv.ports.keys import ChunkKey
-from hexkv.ports.memory import Lease
+from hexkv.ports.lease import Lease
 from hexkv.ports.results import Retrieved, StoreReport
+from hexkv.ports.runtime.clock import Deadline
 
 SHARED_OWNER = "shared "
 """Prefix of the owner of a pin that belongs to no client: any client may end it by its name."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from hexkv.ports.clock import Deadline
 from hexkv.ports.layout import KVLayout
+from hexkv.ports.runtime.clock import Deadline
 
 
 class Span(NamedTuple):
@@ -91,19 +91,4 @@ class DeviceKV(Protocol):
             InvalidRequest: before anything is copied: a span is outside of the window, its data
                 has another size than its chunk, or *layers* do not exist.
         """
-        ...
-
-
-@runtime_checkable
-class SupportsBackground(Protocol):
-    """A window that copies during the call, from any thread.
-
-    In requests layer by layer, a worker then calls it while the host computes. Not for windows
-    whose copies are ordered with a thread's own work, as on a CUDA stream: only the caller's
-    thread calls those.
-    """
-
-    @property
-    def background(self) -> bool:
-        """True if any thread may call :meth:`~DeviceKV.gather` and :meth:`~DeviceKV.scatter`."""
         ...

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from hexkv.ports.clock import Deadline
-from hexkv.ports.memory import Lease
-from hexkv.ports.reasons import Reason
+from hexkv.ports.lease import Lease
+from hexkv.ports.outcomes import Reason
+from hexkv.ports.runtime.clock import Deadline
 
 
 class Hold(Protocol):

@@ -1,4 +1,4 @@
-"""The keys of KV: a namespace, then a digest of the whole prefix.
+"""The keys of KV: a namespace, then a digest of all tokens up to the end of the chunk.
 
 Equal on every host, Python version and ``PYTHONHASHSEED``. The rules by which keys are
 derived are in :mod:`hexkv.core.keys.hashing`; adapters treat a key as opaque bytes.
@@ -6,12 +6,13 @@ derived are in :mod:`hexkv.core.keys.hashing`; adapters treat a key as opaque by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NewType
+from typing import NewType, Protocol, TypeAlias
 
-from hexkv.ports._kinds import check_kinds, check_parts
 from hexkv.ports.errors import InvalidRequest
 from hexkv.ports.layout import KVLayout
+from hexkv.ports.runtime._kinds import check_kinds, check_parts
 
 NAMESPACE_BYTES = 16
 """Bytes of the namespace's digest at the start of every key."""
@@ -88,3 +89,22 @@ class Namespace:
         names = [name for name, _ in self.extra]
         if names != sorted(set(names)):
             raise InvalidRequest("extra identity must have sorted, unique names")
+
+
+class Buffer(Protocol):
+    """An object that ``memoryview`` accepts: ``collections.abc.Buffer``, from Python 3.12 on."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+class Values(Protocol):
+    """An array library's array. Most are buffers, too, which some type stubs do not declare."""
+
+    def tolist(self) -> object:
+        """Return its elements as (nested) lists."""
+        ...
+
+
+Tokens: TypeAlias = Sequence[int] | Buffer | Values
+"""Integers in ``[0, 2**32)``: a sequence of them, a one-dimensional buffer of an integer format
+(``array.array``, numpy, memoryview), or a torch tensor on any device."""

@@ -1,4 +1,4 @@
-"""The layout of the KV of one token, and of the layers in a chunk.
+"""The layout of KV: its element type, the planes of one token, and the layers of a chunk.
 
 The bytes of a chunk are always layer-major, ``[layer][plane][token][head * width]``, so
 one layer of a chunk is one contiguous range, for every engine.
@@ -7,11 +7,29 @@ one layer of a chunk is one contiguous range, for every engine.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
+from itertools import accumulate, groupby, starmap
+from typing import Any
 
-from hexkv.ports._kinds import check_kinds, check_parts
-from hexkv.ports.dtype import DType
 from hexkv.ports.errors import InvalidRequest
+from hexkv.ports.runtime._kinds import check_kinds, check_parts
+
+
+class DType(StrEnum):
+    """Element types of KV, by their usual names. ``uint8`` also stands for opaque bytes."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT8_E4M3 = "float8_e4m3fn"
+    FLOAT8_E5M2 = "float8_e5m2"
+    UINT8 = "uint8"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return {"float32": 4, "float16": 2, "bfloat16": 2}.get(self, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +112,8 @@ class KVLayout:
     @cached_property
     def _starts(self) -> tuple[int, ...]:
         """Bytes per token before each layer, and before the end."""
-        starts = [0]
-        for planes in self.planes:
-            row = sum(plane.heads * plane.width for plane in planes)
-            starts.append(starts[-1] + row * self.dtype.itemsize)
-        return tuple(starts)
+        elements = (sum(plane.heads * plane.width for plane in planes) for planes in self.planes)
+        return tuple(accumulate((n * self.dtype.itemsize for n in elements), initial=0))
 
     @cached_property
     def token_bytes(self) -> int:
@@ -114,34 +129,20 @@ class KVLayout:
         return self._starts[layer] * tokens, self._starts[layer + 1] * tokens
 
     @classmethod
-    def parse(cls, described: object) -> KVLayout:
+    def parse(cls, described: Any) -> KVLayout:
         """Return the layout from the value of :meth:`describe`, also after a trip through JSON.
 
         Raises:
             ValueError: *described* is no such value.
         """
-        if not isinstance(described, dict):
-            raise ValueError("no description of a layout: not an object")  # noqa: TRY004
         try:
-            groups = tuple(
-                LayerGroup(int(layers), tuple(Plane(str(n), int(h), int(w)) for n, h, w in planes))
-                for layers, planes in described["groups"]
-            )
-            return cls(DType(described["dtype"]), groups)
+            groups = [(layers, tuple(starmap(Plane, of))) for layers, of in described["groups"]]
+            return cls(DType(described["dtype"]), tuple(starmap(LayerGroup, groups)))
         except (KeyError, TypeError) as error:
             raise ValueError(f"no description of a layout: {error}") from error
 
     def describe(self) -> dict[str, object]:
-        """Return the layout as JSON values; equal layouts give equal values.
-
-        Neighbouring groups with equal planes become one group here, so that two spellings of
-        a layout have one identity.
-        """
-        groups: list[list[object]] = []
-        for group in self.groups:
-            planes = [[plane.name, plane.heads, plane.width] for plane in group.planes]
-            if groups and groups[-1][1] == planes:
-                groups[-1] = [group.layers + int(str(groups[-1][0])), planes]
-            else:
-                groups.append([group.layers, planes])
+        """Return the layout as JSON values. They are equal for equal layers, in any groups."""
+        runs = ((planes, len(list(same))) for planes, same in groupby(self.planes))
+        groups = [[layers, [[p.name, p.heads, p.width] for p in planes]] for planes, layers in runs]
         return {"dtype": self.dtype.value, "groups": groups}

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from hexkv.ports.blending.segments import SegmentAccess
+from hexkv.ports.caches.keyed import KeyedAccess
+from hexkv.ports.caches.layerwise import LayerwiseCache
 from hexkv.ports.device import DeviceKV
-from hexkv.ports.keyed import KeyedAccess
-from hexkv.ports.keys import ChunkKey, Namespace
-from hexkv.ports.layerwise import LayerwiseCache
-from hexkv.ports.lifecycle import CacheLifecycle
+from hexkv.ports.keys import ChunkKey, Namespace, Tokens
+from hexkv.ports.operate.lifecycle import CacheLifecycle
 from hexkv.ports.results import Cleared, Lookup, Retrieved, StoreReport
-from hexkv.ports.segments import SegmentAccess
-from hexkv.ports.tokens import Tokens
 
 
 @runtime_checkable

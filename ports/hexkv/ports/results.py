@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from hexkv.ports.reasons import Reason
-from hexkv.ports.steps import TraceStep
+from hexkv.ports.outcomes import Reason
+from hexkv.ports.runtime.steps import TraceStep
 
 
 class Lookup(NamedTuple):

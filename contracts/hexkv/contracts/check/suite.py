@@ -40,13 +40,13 @@ from hexkv.ports import (
     Directory,
     DType,
     HashFunction,
+    LossySerde,
     MemoryProvider,
     Policy,
     PrefixCache,
     Serde,
     TransferChannel,
 )
-from hexkv.ports.serde import LossySerde
 
 
 class TestPlugin(PluginContract):

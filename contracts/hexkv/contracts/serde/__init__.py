@@ -16,7 +16,7 @@ __all__ = ["Close", "LayerSerde", "SerdeContract", "beyond"]
 class SerdeContract(Faithful, Bounds, Hostile, Layers, SerdeCase):
     """Subclass this, give it a ``serde`` fixture, and run pytest.
 
-    A lossy serde declares its bound (:class:`hexkv.ports.serde.LossySerde`), or the subclass gives
+    A lossy serde declares its bound (:class:`hexkv.ports.LossySerde`), or the subclass gives
     ``close``; one that does not take every dtype also gives ``dtypes``. A serde that declares
     ``per_layer`` has the methods of :class:`hexkv.ports.LayerSerde`.
     """

@@ -9,8 +9,7 @@ import pytest
 
 from hexkv.contracts.kit.whole import Whole
 from hexkv.contracts.serde._nearness import beyond
-from hexkv.ports import DType, KVLayout, LayerGroup, Plane, Serde
-from hexkv.ports.serde import LossySerde
+from hexkv.ports import DType, KVLayout, LayerGroup, LossySerde, Plane, Serde
 
 Close = Callable[[bytes, bytes, KVLayout], bool]
 """True if decoded bytes, the second argument, are as near to a finite chunk as declared."""

@@ -14,8 +14,7 @@ from hexkv.contracts.kit.cases import each
 from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.serde._base import CONTENTS, LAYOUTS, SerdeCase, decoded, encoded, plausible
 from hexkv.contracts.serde._nearness import FLOATS, beyond
-from hexkv.ports import DType, KVLayout, Plane, Serde
-from hexkv.ports.serde import ErrorBound, LossySerde
+from hexkv.ports import DType, ErrorBound, KVLayout, LossySerde, Plane, Serde
 
 
 def _element(number: float, dtype: DType) -> bytes:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from struct import unpack
 
-from hexkv.ports import DType, KVLayout, Plane
-from hexkv.ports.serde import ErrorBound, LossySerde, ScaleGroup
+from hexkv.ports import DType, ErrorBound, KVLayout, LossySerde, Plane, ScaleGroup
 
 FLOATS = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 

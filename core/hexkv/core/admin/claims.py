@@ -21,7 +21,7 @@ class _Claim:
 
 
 class Claims:
-    """See :mod:`hexkv.ports.relocation`. Safe from any thread."""
+    """See :class:`hexkv.ports.Relocation`. Safe from any thread."""
 
     def __init__(self, clock: Clock, most: int = MOST) -> None:
         """Keep claims on *most* chunks, with times by *clock*."""

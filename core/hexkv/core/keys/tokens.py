@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol, SupportsIndex, TypeGuard
 
 from hexkv.ports import Deadline, InvalidTokens, Tokens
-from hexkv.ports.tokens import Buffer
+from hexkv.ports.keys import Buffer
 
 TOKEN_BYTES = 4
 

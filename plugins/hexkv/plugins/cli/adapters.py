@@ -10,7 +10,7 @@ import typer
 from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
 from hexkv.plugins.discovery.registry import Registry, missing, unfit, words
 from hexkv.plugins.spec import AdapterSpec, CommandSpec
-from hexkv.ports.contract import CONTRACT, ENDS
+from hexkv.ports.runtime.contract import CONTRACT, ENDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from hexkv.ports import (
     Serde,
     TransferChannel,
 )
-from hexkv.ports.contract import ending, unkept
+from hexkv.ports.runtime.contract import ending, unkept
 
 log = logging.getLogger("hexkv")
 

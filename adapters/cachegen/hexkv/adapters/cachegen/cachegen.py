@@ -34,8 +34,7 @@ from hexkv.kernels.coding.plain import GROUP, Bytes, fitting
 from hexkv.kernels.coding.tables import CLASSES, HALVES, Gaussians, tables
 from hexkv.kernels.payloads import CodedPlane
 from hexkv.plugins.support.payload import Place
-from hexkv.ports import CorruptFrame
-from hexkv.ports.serde import ErrorBound
+from hexkv.ports import CorruptFrame, ErrorBound
 
 _ARITHMETIC = 2.0**-21
 """The error that single precision may add, as a share of the largest magnitude."""

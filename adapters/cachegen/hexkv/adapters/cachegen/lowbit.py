@@ -25,7 +25,7 @@ from hexkv.kernels.coding.floats import ROUNDING, Floats, Words
 from hexkv.kernels.coding.pieces import Cursor, Piece
 from hexkv.kernels.payloads import Float8Plane, Int4Plane, Int8Plane
 from hexkv.plugins.support.payload import Place
-from hexkv.ports.serde import ErrorBound, ScaleGroup
+from hexkv.ports import ErrorBound, ScaleGroup
 
 _ARITHMETIC = 2.0**-21
 _TOKENS = 64

@@ -13,8 +13,7 @@ from hexkv.kernels.coding.floats import FLOATS, Floats, Words, widened
 from hexkv.kernels.coding.pieces import Piece, raw
 from hexkv.kernels.payloads import CodedPlane, DevicePart, PlaneOfPayload, RawPlane, ScaledPlane
 from hexkv.plugins.support.payload import Place, PlaneSerde
-from hexkv.ports import KVLayout, Plane
-from hexkv.ports.serde import ErrorBound
+from hexkv.ports import ErrorBound, KVLayout, Plane
 
 
 class NumberCodec(Protocol):

@@ -16,8 +16,7 @@ from hexkv.core.tiers.read.encoding import by_layers
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.stores.answers import words
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import PAGE, ChunkKey, ChunkSpec, CorruptFrame, KVLayout
-from hexkv.ports.serde import LayerSerde
+from hexkv.ports import PAGE, ChunkKey, ChunkSpec, CorruptFrame, KVLayout, LayerSerde
 
 log = logging.getLogger("hexkv")
 

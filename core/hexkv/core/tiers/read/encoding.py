@@ -17,13 +17,13 @@ from hexkv.ports import (
     ChunkSpec,
     FrameHeader,
     KVLayout,
+    LayerSerde,
     Lease,
     Reason,
     Serde,
     StoreError,
     frame_bytes,
 )
-from hexkv.ports.serde import LayerSerde
 
 log = logging.getLogger("hexkv")
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hexkv.core.tiers.stores.answers import words
-from hexkv.ports import ChunkKey, ConfigError, KVLayout, Policy, Serde, StoreError
-from hexkv.ports.serde import LayerSerde
+from hexkv.ports import ChunkKey, ConfigError, KVLayout, LayerSerde, Policy, Serde, StoreError
 
 log = logging.getLogger("hexkv")
 

@@ -1,0 +1,1 @@
+"""The operator's side: administration, health, metrics, traces, records and the life cycle."""

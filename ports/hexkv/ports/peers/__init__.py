@@ -1,0 +1,1 @@
+"""Other processes: the directory, channels, announcements, hand-over, and ranks in lockstep."""
