@@ -1,4 +1,4 @@
-"""What is shipped: extras, wheels and what lies in them, and packages written for hexkv before."""
+"""What is shipped: extras, wheels and what lies in them, and packages of another contract."""
 
 import json
 import shutil
@@ -8,12 +8,10 @@ import zipfile
 import pytest
 from packaging.requirements import Requirement
 
-from hexkv.ports import CONTRACT, OLDEST
-from hexkv.ports.runtime.contract import ENDS
+from hexkv.ports import CONTRACT
 from installing import FOLDERS, PIP, ROOT, attempt, build, environment, project, run, wheels_in
 
 EXTRAS = project(ROOT)["optional-dependencies"]
-BEFORE = ROOT / "tests" / f"contract_{CONTRACT - 1}"
 
 ABSENT = {
     "lmcache": {"hexkv.contracts", "pytest"},  # its checks of servers extend the kit
@@ -138,23 +136,6 @@ def packaged(folder, target):
     return wheels_in(target)
 
 
-CONFIGURATION = """\
-checksum: acme-before
-pool: {bytes: 16MiB, provider: acme-before}
-tiers:
-  - {store: acme-before, budget: 8MiB, serde: acme-before, policy: acme-before}
-"""
-
-A_HIT = """\
-from hexkv.api import DType, KVLayout, open_cache
-from hexkv.contracts.doubles.heap_kv import HeapKV
-layout = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=8)
-prompt = list(range(600))
-with open_cache("hexkv.yaml", model="my-model", layout=layout) as cache:
-    cache.store(prompt, HeapKV(layout, len(prompt)).compute(prompt))
-    print(cache.retrieve(prompt, HeapKV(layout, len(prompt))).tiers)
-"""
-
 OPENED = """\
 from hexkv.api import DType, KVLayout, open_cache
 layout = KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8)
@@ -163,45 +144,20 @@ open_cache("hexkv.yaml", model="toy", layout=layout)
 
 
 @pytest.mark.thorough
-def test_a_package_of_the_contract_before_is_built_installed_and_keeps_it(wheels, tmp_path):
-    assert OLDEST == CONTRACT - 1, "then this package goes, or the one of that contract comes"
-    (tmp_path / "wheels").mkdir()
-    all_wheels = wheels | packaged(BEFORE, tmp_path / "wheels")
-    python = environment(tmp_path / "env", all_wheels, "acme-before", "hexkv-contracts")
-    rows = [row for row in listed(python) if row["plugin"] == "acme-before"]
-    assert {row["kind"] for row in rows} == {"store", "memory", "serde", "policy", "checksum"}
-    assert {row["contract"] for row in rows} == {CONTRACT - 1}
-    assert {row["state"] for row in rows} == {
-        f"ready until hexkv {ENDS}, which keeps contract {CONTRACT} alone"
-    }
-    card = tmp_path / "card.json"
-    tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hexkv-scorecard", card]
-    run(*tests, "-W", "ignore::DeprecationWarning", BEFORE / "promises.py", cwd=tmp_path)
-    cards = json.loads(card.read_text())["cards"]
-    assert len(cards) == 1 + len(rows)
-    assert all(found["held"] for found in cards)
-    (tmp_path / "hexkv.yaml").write_text(CONFIGURATION)
-    done = attempt(python, "-W", "always", "-c", A_HIT, cwd=tmp_path)
-    assert done.stdout == "{'acme-before': 512}\n", done.stderr
-    for kind in ("store", "memory", "serde", "policy", "checksum"):
-        assert f"DeprecationWarning: {kind} adapter 'acme-before' of acme-before" in done.stderr
-
-
-@pytest.mark.thorough
 def test_a_package_of_a_newer_contract_is_refused_by_name_and_stops_nobody(wheels, tmp_path):
-    newer = shutil.copytree(BEFORE, tmp_path / "newer")
-    spec = newer / "acme_before" / "__init__.py"
-    spec.write_text(spec.read_text().replace("contract=1", f"contract={CONTRACT + 1}"))
+    newer = shutil.copytree(ROOT / "examples" / "acme-tape", tmp_path / "newer")
+    spec = newer / "acme_tape" / "__init__.py"
+    spec.write_text(spec.read_text().replace(f"contract={CONTRACT}", f"contract={CONTRACT + 1}"))
     (tmp_path / "wheels").mkdir()
     all_wheels = wheels | packaged(newer, tmp_path / "wheels")
-    python = environment(tmp_path / "env", all_wheels, "acme-before", "hexkv[local]")
+    python = environment(tmp_path / "env", all_wheels, "acme-tape", "hexkv[local]")
     states = {(row["kind"], row["name"]): row["state"] for row in listed(python)}
-    assert states["serde", "acme-before"].startswith(f"is written for contract {CONTRACT + 1}, and")
+    assert states["store", "tape"].startswith(f"is written for contract {CONTRACT + 1}, and")
     assert states["store", "disk"] == "ready"
-    (tmp_path / "hexkv.yaml").write_text("tiers:\n  - {store: memory, serde: acme-before}\n")
+    (tmp_path / "hexkv.yaml").write_text("tiers:\n  - {store: tape}\n")
     done = attempt(python, "-c", OPENED, cwd=tmp_path)
     assert done.returncode == 1
-    assert "adapter 'acme-before' is not available: is written for contract" in done.stderr
+    assert "adapter 'tape' is not available: is written for contract" in done.stderr
 
 
 @pytest.mark.thorough

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packaging.version import Version
 
 from hexkv.contracts.kit.cases import each
 from hexkv.plugins import AdapterSpec, CommandSpec, OpenContext
@@ -21,8 +19,7 @@ from hexkv.plugins.configuration.secret import NO_SECRET, Secret
 from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.discovery.registry import Origin, Registry
 from hexkv.plugins.spec import CONTRACT
-from hexkv.ports import OLDEST, AdapterUnavailable, ConfigError
-from hexkv.ports.runtime.contract import CHANGES, ENDS
+from hexkv.ports import AdapterUnavailable, ConfigError
 
 CONTEXT = OpenContext(SystemClock())
 
@@ -217,25 +214,13 @@ def test_an_adapter_that_cannot_be_built_is_found_out(open_it, message):
 
 
 def test_an_adapter_of_other_contracts_is_not_built_and_stops_nobody_who_did_not_ask(caplog):
-    for contract in (OLDEST - 1, CONTRACT + 1):
+    for contract in (0, CONTRACT - 1, CONTRACT + 1):
         registry, opened = offering(contract=contract)
-        with pytest.raises(AdapterUnavailable, match=f"contract {contract}, and this") as raised:
+        why = f"contract {contract}, and this" if contract else "does not name the contract"
+        with pytest.raises(AdapterUnavailable, match=why) as raised:
             registry.open("store", "shelf", {"path": "x"}, CONTEXT)
         assert not opened
         assert list(registry.open_all("store", CONTEXT)) == []
         assert str(raised.value).startswith("adapter 'shelf' is not available: ")
         assert ("a newer hexkv may know it" in str(raised.value)) == (contract > CONTRACT)
-    assert caplog.text.count("store adapter shelf is left out: shelf") == 2
-
-
-def test_an_adapter_of_the_contract_before_is_built_and_told_what_changed_and_until_when():
-    # Once hexkv is of the release that was named, the number before is not kept any more.
-    assert Version(ENDS) > Version(metadata.version("hexkv"))
-    assert set(CHANGES) == set(range(2, CONTRACT + 1))
-    for contract in range(OLDEST, CONTRACT):
-        registry, _ = offering(open=lambda s, c: Whole(), contract=contract)
-        with pytest.warns(DeprecationWarning, match="'shelf' of plug") as warned:
-            assert isinstance(registry.open("store", "shelf", {"path": "x"}, CONTEXT), Whole)
-        said = str(warned[0].message)
-        assert f"hexkv {ENDS} keeps no more" in said
-        assert all(CHANGES[number] in said for number in range(contract + 1, CONTRACT + 1))
+    assert caplog.text.count("store adapter shelf is left out: shelf") == 3

@@ -190,9 +190,9 @@ class AdapterSpec:
     The settings then have a field ``url`` or ``address`` that takes such a URL.
     """
 
-    contract: int = 1
+    contract: int = 0
     """Version of the contracts it was written for: the value of :data:`hexkv.ports.CONTRACT`
-    at that time, as a number. By default the first."""
+    at that time, as a number. Without it the adapter is not built."""
 
     back_door: Callable[[Any], BackDoor | None] | None = None
     """For ``hexkv check``: opens the medium from the settings, past the adapter."""

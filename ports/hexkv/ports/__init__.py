@@ -96,7 +96,7 @@ from hexkv.ports.runtime.chunker import Bounds, Chunker
 from hexkv.ports.runtime.steps import SupportsSteps, TraceStep
 
 # The version of all of this, for adapters.
-from hexkv.ports.runtime.contract import CONTRACT, OLDEST
+from hexkv.ports.runtime.contract import CONTRACT
 
 # Peers: the directory of chunks, channels, queries.
 from hexkv.ports.peers.directory import (
@@ -144,7 +144,7 @@ from hexkv.ports.blending.report import BLEND_KINDS, BlendOutcome, BlendReport
 __all__ = [
     "BLEND_KINDS", "CLAIM_SECONDS", "CONTRACT", "DIGEST_BYTES", "FRAME_VERSION",
     "IDENTITY_BYTES", "KEY_AT", "KEY_BYTES", "KIND_BYTES", "LISTED_KEYS", "MAGIC",
-    "MAX_ANNOUNCED", "MAX_HEAD", "MAX_MESSAGE", "MAX_QUESTION", "NAMESPACE_BYTES", "OLDEST",
+    "MAX_ANNOUNCED", "MAX_HEAD", "MAX_MESSAGE", "MAX_QUESTION", "NAMESPACE_BYTES",
     "PAGE", "PIECE", "RAW", "REPORT_KEYS", "SHARED_OWNER", "SILENT_HEARTBEATS", "STORE_REASONS",
     "AdapterUnavailable", "AdminAccess", "Administration", "Announcing", "Answer",
     "BlendOutcome", "BlendReport", "Bounds", "CacheEvent", "CacheLifecycle", "CallSink",

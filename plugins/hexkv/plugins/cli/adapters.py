@@ -10,7 +10,6 @@ import typer
 from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
 from hexkv.plugins.discovery.registry import Registry, missing, unfit, words
 from hexkv.plugins.spec import AdapterSpec, CommandSpec
-from hexkv.ports.runtime.contract import CONTRACT, ENDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,6 @@ def rows(registry: Registry) -> list[Row]:
     for spec in specs:
         kind = spec.kind if isinstance(spec, AdapterSpec) else "command"
         state = unfit(spec) or "ready"
-        if state == "ready" and isinstance(spec, AdapterSpec) and spec.contract < CONTRACT:
-            state = f"ready until hexkv {ENDS}, which keeps contract {CONTRACT} alone"
         hint = f" ({spec.hint})" if missing(spec) and spec.hint else ""
         origin = registry.origin[kind, spec.name]
         contract = spec.contract if isinstance(spec, AdapterSpec) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,7 +26,7 @@ from hexkv.ports import (
     Serde,
     TransferChannel,
 )
-from hexkv.ports.runtime.contract import ending, unkept
+from hexkv.ports.runtime.contract import unkept
 
 log = logging.getLogger("hexkv")
 
@@ -160,8 +159,6 @@ class Registry:
         spec = self.find(kind, name)
         require(spec)
         what = f"{kind} adapter {name!r} of {self.origin[kind, name]}"
-        if late := ending(spec.contract):
-            warnings.warn(f"{what} {late}", DeprecationWarning, stacklevel=2)
         try:
             built = spec.open(parsed, context)
         except HexKVError:
