@@ -1,6 +1,6 @@
 """Engines as a configuration builds them, over real stores, given what means nothing or a bad day.
 
-What tokens, masks, windows and layouts do to an engine is in ``test_engine_input.py``, what
+What tokens, windows and layouts do to an engine is in ``test_engine_input.py``, what
 damaged frames and lying stores do in ``test_engine_faults.py``; here is what those leave
 out: the calls beside store and retrieve, a serving engine's pages, disks that are full or
 read-only for real, strangers and other engines in the directory, and kills.

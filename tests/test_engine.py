@@ -9,7 +9,6 @@ from depth import thorough
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
-from hexkv.contracts.kit.cases import each
 from hexkv.plugins.composition.observing import ObservedCache
 from hexkv.ports import CounterName, EngineClosed, InvalidRequest, Namespace
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
@@ -106,21 +105,14 @@ def test_a_chunk_on_disk_between_chunks_in_memory_is_a_hit(rig, tmp_path):
     assert target.agrees(computed(), FULL)
 
 
-@each("as_mask", [False, True])
-def test_skipped_tokens_are_neither_loaded_nor_stored(rig, as_mask):
+def test_skipped_tokens_are_neither_loaded_nor_stored(rig):
     r = rig([memory()])
     skip = 3 * CHUNK
-
-    def how():
-        return (
-            {"mask": [False] * skip + [True] * (len(PROMPT) - skip)} if as_mask else {"skip": skip}
-        )
-
-    assert r.engine.store(PROMPT, computed(), **how()).stored_tokens == 7 * CHUNK
+    assert r.engine.store(PROMPT, computed(), skip=skip).stored_tokens == 7 * CHUNK
     assert r.engine.lookup(PROMPT).hit_tokens == 0
     r.engine.store(PROMPT, computed())
     target = empty()
-    got = r.engine.retrieve(PROMPT, target, **how())
+    got = r.engine.retrieve(PROMPT, target, skip=skip)
     assert (got.hit_tokens, got.loaded_tokens) == (FULL, 7 * CHUNK)
     assert target.agrees(computed(), FULL, skip)
     assert target.agrees(empty(), skip)

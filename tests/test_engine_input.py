@@ -1,4 +1,4 @@
-"""What the engine takes as tokens, masks, windows and layouts, and what it refuses."""
+"""What the engine takes as tokens, windows and layouts, and what it refuses."""
 
 from array import array
 
@@ -62,21 +62,6 @@ def test_a_window_of_the_wrong_length_is_refused(rig):
             call(PROMPT, object())
 
 
-@each(
-    ("mask", "says"),
-    [
-        ([True] * 3, "3 values for 165 tokens"),
-        ([True] * 10 + [False] * 155, "False for the tokens to skip"),
-        ([2] * 165, "False for the tokens to skip"),
-        (["x"] * 165, "one boolean per token"),
-    ],
-)
-def test_wrong_masks_are_refused(rig, mask, says):
-    r = rig([memory()])
-    with pytest.raises(InvalidRequest, match=says):
-        r.engine.retrieve(PROMPT, empty(), mask=mask)
-
-
 @each("skip", [-1, len(PROMPT) + 1])
 def test_skipping_outside_the_prompt_is_refused(rig, skip):
     with pytest.raises(InvalidRequest, match="skip must be"):
@@ -92,13 +77,6 @@ def test_a_time_that_is_none_or_never_ends_is_refused(rig, seconds):
     with pytest.raises(InvalidRequest, match="a time is"):
         engine.flush(seconds)
     assert engine.health().pins == {}
-
-
-def test_masks_may_be_arrays_and_tensors(rig):
-    r = rig([memory()])
-    mask = np.arange(len(PROMPT)) >= 2 * CHUNK
-    assert r.engine.store(PROMPT, computed(), mask=mask).stored_tokens == 8 * CHUNK
-    assert r.engine.store(PROMPT, computed(), mask=torch.tensor(mask)).present_tokens == 8 * CHUNK
 
 
 def test_a_layout_that_does_not_match_is_refused(rig):

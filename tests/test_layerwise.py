@@ -184,16 +184,14 @@ def test_more_layers_than_a_header_has_parts_are_read_in_runs(rig):
     assert settled(r)
 
 
-@each("as_mask", [False, True])
-def test_skipped_tokens_are_neither_loaded_nor_stored(rig, as_mask):
+def test_skipped_tokens_are_neither_loaded_nor_stored(rig):
     r = rig([tier("ranges", Ranged())])
     skip = 3 * CHUNK
-    how = {"mask": [i >= skip for i in range(len(PROMPT))]} if as_mask else {"skip": skip}
-    report = store_layerwise(r, **how)
+    report = store_layerwise(r, skip=skip)
     assert report.stored_tokens == FULL - skip
     r.engine.store(PROMPT[:skip], computed(PROMPT[:skip]))
     target = empty()
-    with r.engine.retrieve_layers(PROMPT, target, **how) as layers:
+    with r.engine.retrieve_layers(PROMPT, target, skip=skip) as layers:
         assert list(layers) == LAYERS
         got = layers.result()
     assert (got.hit_tokens, got.loaded_tokens) == (FULL, FULL - skip)
@@ -239,8 +237,6 @@ def test_what_means_nothing_is_refused_at_the_door(rig, name):
     with pytest.raises(LayoutMismatch), call(PROMPT, empty(PROMPT, DEEP)):
         pass
     with pytest.raises(InvalidRequest), call(PROMPT, empty(), skip=-1):
-        pass
-    with pytest.raises(InvalidRequest), call(PROMPT, empty(), skip=1, mask=[True] * len(PROMPT)):
         pass
     with pytest.raises(InvalidRequest), call([-1], empty([1])):
         pass

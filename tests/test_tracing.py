@@ -15,7 +15,6 @@ from hexkv.plugins.__main__ import main
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.observing.tracing import chrome_trace
-from hexkv.ports import SupportsSteps
 from rigging import CHUNK, LAYOUT, NAMESPACE, tier
 
 PROMPT = list(range(6 * CHUNK))
@@ -35,7 +34,6 @@ def test_the_step_that_is_slow_is_named_and_the_parts_add_up(rig, slow, monkeypa
     memory, remote = MemoryStore(ManualClock()), ScanningStore({})
     r = rig([tier("memory", memory), tier("remote", remote)])
     assert r.engine.flush()
-    assert isinstance(r.engine, SupportsSteps)
     assert r.engine.store(PROMPT, computed()).slowest.name
     assert r.engine.clear(PROMPT, tiers=["memory"] if slow == "remote" else ["remote"]).complete
     target = remote if slow == "remote" else memory

@@ -93,7 +93,7 @@ from hexkv.ports.runtime.region import (
 )
 from hexkv.ports.runtime.hashes import HashFunction
 from hexkv.ports.runtime.chunker import Bounds, Chunker
-from hexkv.ports.runtime.steps import SupportsSteps, TraceStep
+from hexkv.ports.runtime.steps import TraceStep
 
 # The version of all of this, for adapters.
 from hexkv.ports.runtime.contract import CONTRACT
@@ -171,7 +171,7 @@ __all__ = [
     "SupportsFiles", "SupportsHandOver", "SupportsListing", "SupportsLives", "SupportsMapping",
     "SupportsOwnMemory", "SupportsPrefault", "SupportsPushing", "SupportsQuarantine",
     "SupportsRangeRead", "SupportsRecording", "SupportsRegistration", "SupportsRenewal",
-    "SupportsReplicas", "SupportsRuns", "SupportsScan", "SupportsSteps", "SupportsSuspension",
+    "SupportsReplicas", "SupportsRuns", "SupportsScan", "SupportsSuspension",
     "SupportsZeroCopy", "Telemetry", "TierHealth", "TierState", "TimedOut", "Tokens",
     "TraceStep", "Transfer", "TransferChannel", "TransferOutcome", "Watch", "Why", "WorkReport",
     "WriteOutcome", "frame_bytes", "names_key", "namespace_of", "release_all", "share_all",

@@ -63,7 +63,6 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, SegmentAccess, Pr
         device: DeviceKV,
         *,
         skip: int = 0,
-        mask: Sequence[bool] | None = None,
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
     ) -> Retrieved:
@@ -74,12 +73,11 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, SegmentAccess, Pr
             device: a window on as many positions as there are tokens.
             skip: tokens at the front whose KV the device holds already; rounded down to a
                 chunk, so a few positions may be written again, with the same KV.
-            mask: the same as booleans, one per token: ``False`` for the first *skip*.
             namespace: of this request.
             lookup_id: of the prefetch that began to load this prompt.
 
         Raises:
-            InvalidRequest: the window, *skip* or *mask* does not fit the tokens.
+            InvalidRequest: the window or *skip* does not fit the tokens.
         """
         ...
 
@@ -89,7 +87,6 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, SegmentAccess, Pr
         device: DeviceKV,
         *,
         skip: int = 0,
-        mask: Sequence[bool] | None = None,
         namespace: Namespace | None = None,
         wait: bool = True,
     ) -> StoreReport:

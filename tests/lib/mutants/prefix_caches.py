@@ -168,7 +168,7 @@ class TestLoadsWhatIsThere(EngineContract):
     breaks = "prefix.5"
 
     class Make(CacheEngine):
-        def retrieve(self, tokens, device, *, skip=0, mask=None, **options):
+        def retrieve(self, tokens, device, *, skip=0, **options):
             return super().retrieve(tokens, device, **options)
 
 
@@ -191,15 +191,14 @@ class TestHasNoUnpin(EngineContract):
         unpin = None
 
 
-class TestTakesAnyMask(EngineContract):
-    """A mask is as good as its first true value, however long it is."""
+class TestSkipsBehindTheEnd(EngineContract):
+    """To skip more tokens than the prompt has is to skip all of them."""
 
     breaks = "prefix.8"
 
     class Make(CacheEngine):
-        def retrieve(self, tokens, device, *, skip=0, mask=None, **options):
-            skip = mask.index(True) if mask else skip
-            return super().retrieve(tokens, device, skip=skip, **options)
+        def retrieve(self, tokens, device, *, skip=0, **options):
+            return super().retrieve(tokens, device, skip=min(skip, len(tokens)), **options)
 
 
 class TestHopesForAll(EngineContract):

@@ -56,9 +56,6 @@ class Requests(PrefixCacheCase):
             (InvalidRequest, tokens, object(), {}),
             (InvalidRequest, tokens, kv, {"skip": size + 1}),
             (InvalidRequest, tokens, kv, {"skip": -1}),
-            (InvalidRequest, tokens, kv, {"mask": [True] * (size - 1)}),
-            (InvalidRequest, tokens, kv, {"mask": [True] + [False] * (size - 1)}),
-            (InvalidRequest, tokens, kv, {"skip": 1, "mask": [True] * size}),
         ]
         for error, given, window, options in wrong:
             for call in (cache.store, cache.retrieve):

@@ -211,7 +211,6 @@ class CacheEngine:
         device: DeviceKV,
         *,
         skip: int = 0,
-        mask: Sequence[bool] | None = None,
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
     ) -> Retrieved:
@@ -220,7 +219,7 @@ class CacheEngine:
             until = Deadline.after(self._clock, self._deadlines.retrieve)
             prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
-            if first := skipped(skip, mask, prompt.length):
+            if first := skipped(skip, prompt.length):
                 prompt = prompt.since(first)
             laps.mark(("name", "", laps.now()))
             got = self._half.load(prompt, device, owner, until, laps, lookup_id)
@@ -236,7 +235,6 @@ class CacheEngine:
         device: DeviceKV,
         *,
         skip: int = 0,
-        mask: Sequence[bool] | None = None,
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
     ) -> Iterator[LayeredRead]:
@@ -246,7 +244,7 @@ class CacheEngine:
                 with patience.step() as until:
                     prompt = self._naming.prompt(tokens, namespace, until)
                 check_window(device, prompt.layout, prompt.length)
-                skip = skipped(skip, mask, prompt.length)
+                skip = skipped(skip, prompt.length)
                 prompt = prompt.since(skip)
                 layers = self._half.load_layers(
                     prompt,
@@ -269,7 +267,6 @@ class CacheEngine:
         device: DeviceKV,
         *,
         skip: int = 0,
-        mask: Sequence[bool] | None = None,
         namespace: Namespace | None = None,
         wait: bool = True,
     ) -> StoreReport:
@@ -278,7 +275,7 @@ class CacheEngine:
             until = Deadline.after(self._clock, self._deadlines.store)
             prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
-            first = skipped(skip, mask, prompt.length)
+            first = skipped(skip, prompt.length)
             if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)
             if first:
@@ -297,7 +294,6 @@ class CacheEngine:
         device: DeviceKV,
         *,
         skip: int = 0,
-        mask: Sequence[bool] | None = None,
         namespace: Namespace | None = None,
         wait: bool = True,
     ) -> Iterator[LayeredWrite]:
@@ -307,7 +303,7 @@ class CacheEngine:
                 with patience.step() as until:
                     whole = self._naming.prompt(tokens, namespace, until)
                 check_window(device, whole.layout, whole.length)
-                prompt = whole.since(skipped(skip, mask, whole.length))
+                prompt = whole.since(skipped(skip, whole.length))
                 frozen = self._calls.frozen
                 layers = self._half.save_layers(
                     prompt.part(0, 0) if frozen else prompt,
@@ -377,7 +373,10 @@ class CacheEngine:
             return self._half.flush(Deadline.after(self._clock, seconds))
 
     def steps(self) -> Sequence[TraceStep]:
-        """See :class:`hexkv.ports.SupportsSteps`."""
+        """Return the last steps, a few thousand at most, in the order in which they ended.
+
+        The parts of a call come before the whole.
+        """
         self._door.home.check()
         return self._half.runtime.steps.steps()
 

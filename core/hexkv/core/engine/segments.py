@@ -133,7 +133,7 @@ class Segments:
             until = self._until(self._deadlines.retrieve)
             found = self._found(tokens, namespace, parts, saved, until)
             check_window(device, found.front.layout, found.tokens)
-            skip = skipped(skip, None, found.tokens)
+            skip = skipped(skip, found.tokens)
             laps.mark(("find", "", laps.now()))
             front: Retrieved | None = None
             if found.prefix > skip:
@@ -177,7 +177,7 @@ class Segments:
                 with patience.step() as until:
                     found = self._found(tokens, namespace, parts, saved, until)
                 check_window(device, found.front.layout, found.tokens)
-                skip = skipped(skip, None, found.tokens)
+                skip = skipped(skip, found.tokens)
                 front = found.front.since(skip)
                 chunks, total = found.chunks(), Arrived()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf, isfinite
 from operator import index
 
@@ -68,17 +67,12 @@ def check_window(device: DeviceKV, layout: KVLayout, tokens: int) -> None:
         )
 
 
-def skipped(skip: int, mask: Sequence[bool] | None, tokens: int) -> int:
-    """Return how many tokens at the front to skip, from a number or a mask.
+def skipped(skip: int, tokens: int) -> int:
+    """Return how many of *tokens* tokens at the front to skip.
 
     Raises:
-        InvalidRequest: no whole number, out of range, given both ways, or a mask of the wrong
-            length, or one that is not ``False`` at first and ``True`` from there on.
+        InvalidRequest: *skip* is no whole number, or out of range.
     """
-    if mask is not None:
-        if skip:
-            raise InvalidRequest("give skip or mask, not both")
-        return _leading_false(mask, tokens)
     try:
         count = index(skip)  # also numpy's integers, but no float
     except TypeError as error:
@@ -86,17 +80,3 @@ def skipped(skip: int, mask: Sequence[bool] | None, tokens: int) -> int:
     if not 0 <= count <= tokens:
         raise InvalidRequest(f"skip must be between 0 and {tokens}, not {skip!r}")
     return count
-
-
-def _leading_false(mask: Sequence[bool], tokens: int) -> int:
-    try:
-        # Tensors and arrays as well: each has its own type of booleans.
-        values = bytes(mask.tolist() if hasattr(mask, "tolist") else mask)
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"a mask holds one boolean per token: {error}") from error
-    if len(values) != tokens:
-        raise InvalidRequest(f"the mask has {len(values)} values for {tokens} tokens")
-    kept = values.lstrip(b"\0")
-    if kept.strip(b"\1"):
-        raise InvalidRequest("a mask is False for the tokens to skip, then True to the end")
-    return tokens - len(kept)

@@ -7,7 +7,6 @@ against the request's deadline: the time in which the model computes does not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, Self
 
@@ -87,7 +86,6 @@ class LayerwiseCache(Protocol):
         device: DeviceKV,
         *,
         skip: int = 0,
-        mask: Sequence[bool] | None = None,
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
     ) -> AbstractContextManager[LayeredRead]:
@@ -100,7 +98,6 @@ class LayerwiseCache(Protocol):
         device: DeviceKV,
         *,
         skip: int = 0,
-        mask: Sequence[bool] | None = None,
         namespace: Namespace | None = None,
         wait: bool = True,
     ) -> AbstractContextManager[LayeredWrite]:

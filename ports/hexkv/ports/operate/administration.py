@@ -36,7 +36,10 @@ class Administration(Relocation, Protocol):
         ...
 
     def steps(self) -> Sequence[TraceStep]:
-        """Return the latest timed steps; see :class:`~hexkv.ports.SupportsSteps`."""
+        """Return the last steps, a few thousand at most, in the order in which they ended.
+
+        The parts of a call come before the whole.
+        """
         ...
 
     def tiers(self) -> Sequence[TierState]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 
 class TraceStep(NamedTuple):
@@ -34,15 +33,3 @@ class TraceStep(NamedTuple):
 
     key: str = ""
     """For a whole call: the last chunk of its prompt, in hexadecimal."""
-
-
-@runtime_checkable
-class SupportsSteps(Protocol):
-    """An object that remembers its last steps. Safe from any thread."""
-
-    def steps(self) -> Sequence[TraceStep]:
-        """Return the last steps, a few thousand at most, in the order in which they ended.
-
-        The parts of a call come before the whole.
-        """
-        ...
