@@ -136,7 +136,7 @@ def test_what_is_computed_sooner_is_not_loaded_until_it_is_worth_it_again(rig):
     with line.engine.retrieve_layers(PROMPT, empty(PROMPT, DEEP)) as layers:
         assert list(layers) == list(range(9))
         assert layers.result().misses == got.misses
-    why = line.engine.admin.explain(PROMPT)
+    why = line.engine.explain(PROMPT)
     assert (why.hit_tokens, why.diverges.tiers["link"].reason) == (0, Reason.SLOWER)
     assert held_by_key(line) == {Reason.SLOWER}
     assert line.engine.pin(PROMPT, "me") == FULL, "it is there all the same"
@@ -145,7 +145,7 @@ def test_what_is_computed_sooner_is_not_loaded_until_it_is_worth_it_again(rig):
     line.takes(1e-3)
     hits = [line.engine.lookup(PROMPT).hit_tokens for _ in range(PROBE_EVERY - 6)]
     assert hits == [0] * (PROBE_EVERY - 7) + [FULL]
-    assert line.engine.admin.explain(PROMPT).hit_tokens == FULL
+    assert line.engine.explain(PROMPT).hit_tokens == FULL
     assert line.load().hit_tokens == FULL, "what the lookup promised"
     assert line.load().hit_tokens == FULL
     counts = line.rig.telemetry

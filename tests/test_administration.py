@@ -16,7 +16,7 @@ RED = Selection(tenant="red")
 
 
 def managed_by(engine):
-    return Managed(engine, engine.admin.chunks, CHUNK, engine.close)
+    return Managed(engine, engine.admin, CHUNK, engine.close)
 
 
 class TestInThisProcess(AdministrationContract):
@@ -91,7 +91,7 @@ def test_a_tier_that_only_its_store_knows_is_cleared_by_key_and_refused_otherwis
     with rigging() as build:
         plans = [tier("memory", MemoryStore(SystemClock())), TierPlan("far", DictStore(medium))]
         engine = build(plans, clock=SystemClock()).engine
-        admin = engine.admin.chunks
+        admin = engine.admin
         tokens = list(range(64))
         engine.store(tokens, HeapKV(LAYOUT, 64).compute(tokens))
         keys = tuple(engine.chunk_keys(tokens))

@@ -14,6 +14,7 @@ from hexkv.core.policies import POLICIES
 from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import ConfigError, CounterName, InvalidRequest
+from rigging import attach, chosen
 
 PROMPTS = [prompt(number) for number in range(12)]
 KV = [computed(tokens) for tokens in PROMPTS]
@@ -90,13 +91,14 @@ class Worker:
 
     def move(self, tokens, number):
         carry = self.rng.choice([self.engine.admin.move, self.engine.admin.copy])
-        carry(tokens if self.rng.random() < 0.9 else None, *self.rng.sample(TIERS, 2))
+        some = tokens if self.rng.random() < 0.9 else None
+        carry(chosen(self.engine, some), *self.rng.sample(TIERS, 2))
 
     def change(self, tokens, number):
         if self.rng.random() < 0.5:
-            self.engine.admin.compress(tokens, self.rng.choice(TIERS), SERDE)
+            self.engine.admin.compress(chosen(self.engine, tokens), self.rng.choice(TIERS), SERDE)
         else:
-            self.engine.admin.decompress(tokens, self.rng.choice(TIERS))
+            self.engine.admin.compress(chosen(self.engine, tokens), self.rng.choice(TIERS), "raw")
 
     def clear(self, tokens, number):
         self.engine.clear(tokens if self.rng.random() < 0.9 else None)
@@ -106,7 +108,7 @@ class Worker:
         store = DiskStore(self.root / name)
         guest = TierPlan(name, store, TierIndex(POLICIES["lru"](), 20 * FRAME))
         try:
-            self.engine.admin.attach(guest, self.rng.choice([None, 0, 1]))
+            attach(self.engine, guest, self.rng.choice([None, 0, 1]))
         except ConfigError:  # it is there already
             store.close()
             leave(self.engine, name)

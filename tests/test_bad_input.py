@@ -53,14 +53,12 @@ SPARSE = torch.zeros(3, dtype=torch.int64).to_sparse()
         lambda e, tokens: e.prefetch("id", tokens),
         lambda e, tokens: e.pin(tokens, "owner"),
         lambda e, tokens: e.clear(tokens),
-        lambda e, tokens: e.admin.explain(tokens),
-        lambda e, tokens: e.admin.copy(tokens, "memory", "disk"),
-        lambda e, tokens: e.admin.move(tokens, "memory", "disk"),
-        lambda e, tokens: e.admin.decompress(tokens, "disk"),
+        lambda e, tokens: e.explain(tokens),
+        lambda e, tokens: e.chunk_keys(tokens),
         lambda e, tokens: e.retrieve_layers(tokens, computed()).__enter__(),
         lambda e, tokens: e.store_layers(tokens, computed()).__enter__(),
     ],
-    ids=["prefetch", "pin", "clear", "explain", "copy", "move", "decompress", "retrieve", "store"],
+    ids=["prefetch", "pin", "clear", "explain", "keys", "retrieve", "store"],
 )
 def test_wrong_tokens_are_refused_by_every_call(engine, call, tokens):
     engine.store(PROMPT, computed())
@@ -75,8 +73,7 @@ def test_prompts_shorter_than_a_chunk_pass_through_every_call(engine, tokens):
     assert engine.prefetch("id", tokens) == 0
     assert engine.pin(tokens, "owner") == engine.unpin("owner") == 0
     assert engine.clear(tokens).chunks == 0
-    assert engine.admin.move(tokens, "memory", "disk").done == 0
-    assert engine.admin.explain(tokens).hit_tokens == 0
+    assert engine.explain(tokens).hit_tokens == 0
     with engine.retrieve_layers(tokens, HeapKV(LAYOUT, len(tokens))) as layers:
         assert list(layers) == list(range(LAYOUT.layers))
 
@@ -96,8 +93,8 @@ def test_only_a_whole_number_of_tokens_can_be_skipped(engine, skip):
 
 def test_rules_that_there_are_not_change_nothing(engine):
     with pytest.raises(InvalidRequest, match="there are all, evicted, none"):
-        engine.admin.change_rules("disk", writes="sometimes")
-    engine.admin.change_rules("disk", writes="none")
+        engine.admin.rules("disk", writes="sometimes")
+    engine.admin.rules("disk", writes="none")
     assert engine.store(PROMPT, computed()).tiers == {"memory": len(PROMPT)}
 
 

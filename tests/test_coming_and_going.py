@@ -11,7 +11,7 @@ from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
-from rigging import CHUNK, LAYOUT, tier
+from rigging import CHUNK, LAYOUT, attach, tier
 
 PROMPT = random.Random(3).choices(range(50_000), k=4 * CHUNK)
 
@@ -26,7 +26,7 @@ def memory(name="memory"):
 
 def test_two_tiers_that_come_at_once_both_stay(rig):
     r = rig([memory()])
-    other = Thread(target=r.engine.admin.attach, args=(memory("other"),))
+    other = Thread(target=r.engine.admin.stack.attach, args=(memory("other"), None))
 
     class Meanwhile:
         """A position that is asked for in the middle of an attach."""
@@ -36,7 +36,7 @@ def test_two_tiers_that_come_at_once_both_stay(rig):
             other.join(0.05)  # as long as the first is not done it may have to wait
             return 1
 
-    r.engine.admin.attach(memory("one"), Meanwhile())
+    r.engine.admin.stack.attach(memory("one"), Meanwhile())
     other.join(60)
     assert [health.name for health in r.engine.health().tiers] == ["memory", "one", "other"]
 
@@ -57,7 +57,7 @@ def test_a_tier_may_take_the_name_of_one_that_is_on_its_way_out(rig, tmp_path):
     leaving.start()
     while len(r.engine.health().tiers) > 1 and not soon.wait(0.001):
         pass
-    r.engine.admin.attach(tier("disk", DiskStore(tmp_path / "new")))
+    attach(r.engine, tier("disk", DiskStore(tmp_path / "new")))
     go_on.set()
     leaving.join(60)
     assert r.engine.clear(tiers=["memory"]).chunks == 4

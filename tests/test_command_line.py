@@ -161,7 +161,7 @@ def place(tmp_path, monkeypatch):
     with short_folder() as folder:
         socket = str(folder / "admin.sock")
         with built(tmp_path / "disk", admin={"address": socket}) as engine:
-            Managed(engine, engine.admin.chunks, CHUNK, engine.close).store()
+            Managed(engine, engine.admin, CHUNK, engine.close).store()
             yield socket
     for number, handler in former.items():  # which servers take over
         signal.signal(number, handler)

@@ -60,7 +60,7 @@ def test_what_memory_evicts_is_kept_smaller_and_comes_back_bit_for_bit():
         assert tier.index.used == kept.used_bytes <= 8 * RAW
         assert tiers_of_hits(engine, PROMPTS[-4]) == {"heap": 2 * CHUNK}
         assert tiers_of_hits(engine, PROMPTS[-4]) == {"memory": 2 * CHUNK}, "it was promoted"
-        assert engine.admin.explain(PROMPTS[-4]).hit_tokens == 2 * CHUNK
+        assert engine.explain(PROMPTS[-4]).hit_tokens == 2 * CHUNK
     assert kept.used_bytes == 0
 
 

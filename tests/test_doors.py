@@ -93,7 +93,7 @@ class Doors:
             lambda: engine.unpin("handler"),
             lambda: engine.clear(TOKENS[: CHUNK - 1]),
             lambda: engine.chunk_keys(ELSE),
-            lambda: engine.admin.explain(ELSE),
+            lambda: engine.explain(ELSE),
             lambda: engine.freeze(False),
             lambda: engine.flush(0.0),
             lambda: engine.key_space(),

@@ -19,7 +19,7 @@ from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.core.tiers.write.clearing import forget
 from hexkv.ports import InvalidTokens, Miss, Reason, StoreUnreachable
-from rigging import CHUNK, FRAME, LAYOUT, tier
+from rigging import CHUNK, FRAME, LAYOUT, chosen, tier
 
 PROMPT = random.Random(3).choices(range(50_000), k=6 * CHUNK + 5)
 OTHER = random.Random(4).choices(range(50_000), k=6 * CHUNK)
@@ -69,7 +69,7 @@ class Faulty(ScanningStore):
 def test_what_is_there_needs_no_explanation(rig):
     r = rig([memory()])
     r.engine.store(PROMPT[:FULL], computed(PROMPT[:FULL]))
-    told = r.engine.admin.explain(PROMPT[:FULL])
+    told = r.engine.explain(PROMPT[:FULL])
     assert (told.chunks, told.hit_chunks, told.hit_tokens) == (6, 6, FULL)
     assert told.diverges is None
     assert told.missed == told.elsewhere == ()
@@ -79,31 +79,31 @@ def test_what_is_there_needs_no_explanation(rig):
 def test_a_tail_that_fills_no_chunk_is_too_short(rig):
     r = rig([memory()])
     r.engine.store(PROMPT, computed())
-    (tail,) = r.engine.admin.explain(PROMPT).missed
+    (tail,) = r.engine.explain(PROMPT).missed
     assert (tail.start, tail.end, tail.reason) == (FULL, FULL + 5, Reason.TOO_SHORT)
 
 
 @each("tokens", [PROMPT[:1], PROMPT[: CHUNK - 1]])
 def test_a_prompt_shorter_than_a_chunk_is_too_short(rig, tokens):
-    told = rig([memory()]).engine.admin.explain(tokens)
+    told = rig([memory()]).engine.explain(tokens)
     assert told.chunks == told.hit_chunks == 0
     assert told.diverges.reason is Reason.TOO_SHORT
     assert (told.diverges.start, told.diverges.end) == (0, len(tokens))
 
 
 def test_an_empty_prompt_misses_nothing(rig):
-    assert rig([memory()]).engine.admin.explain([]).missed == ()
+    assert rig([memory()]).engine.explain([]).missed == ()
 
 
 def test_tokens_that_are_none_are_refused(rig):
     with pytest.raises(InvalidTokens):
-        rig([memory()]).engine.admin.explain([-1])
+        rig([memory()]).engine.explain([-1])
 
 
 def test_the_first_chunk_that_diverges_is_named(rig):
     r = rig([memory()])
     r.engine.store(PROMPT, computed())
-    told = r.engine.admin.explain(PROMPT[: 2 * CHUNK + 3] + OTHER)
+    told = r.engine.explain(PROMPT[: 2 * CHUNK + 3] + OTHER)
     assert told.hit_chunks == 2
     assert (told.diverges.index, told.diverges.start, told.diverges.end) == (2, 32, 48)
     assert set(reasons(told, "memory")) == {Reason.NEVER_STORED}
@@ -115,7 +115,7 @@ def test_evicted_says_when_and_by_which_policy(rig):
     r.engine.store(PROMPT, computed())
     clock.advance(100)
     r.engine.store(OTHER, computed(OTHER))
-    why = r.engine.admin.explain(PROMPT).diverges.tiers["memory"]
+    why = r.engine.explain(PROMPT).diverges.tiers["memory"]
     assert (why.reason, why.when, why.detail) == (Reason.EVICTED, clock.wall(), "by FIFO")
 
 
@@ -131,7 +131,7 @@ def test_a_retrieve_counts_as_evicted_what_explain_says_was_evicted(rig):
         for _ in layers:
             pass
         assert layers.result().misses == misses
-    told = engine.admin.explain(PROMPT).reasons["memory"]
+    told = engine.explain(PROMPT).reasons["memory"]
     assert told == {"evicted": 6}
     engine.store(PROMPT, computed())
     engine.clear(PROMPT)
@@ -144,7 +144,7 @@ def test_a_chunk_behind_a_missing_one_is_there_but_no_use(rig):
     index = r.tiers["memory"].index
     second = index.keys()[1]
     forget(r.tiers["memory"], [second], None)
-    told = r.engine.admin.explain(PROMPT)
+    told = r.engine.explain(PROMPT)
     assert told.hit_chunks == 1
     behind = [Reason.BEHIND_A_MISS] * 4
     assert [chunk.reason for chunk in told.missed] == [None, *behind, Reason.TOO_SHORT]
@@ -157,7 +157,7 @@ def test_what_a_store_lost_is_lost(rig, tmp_path):
     for file in tmp_path.rglob("*.hexkv"):
         file.unlink()
     r.engine.retrieve(PROMPT, empty())
-    assert reasons(r.engine.admin.explain(PROMPT), "disk")[0] is Reason.LOST
+    assert reasons(r.engine.explain(PROMPT), "disk")[0] is Reason.LOST
 
 
 def test_damage_is_remembered(rig, tmp_path):
@@ -168,7 +168,7 @@ def test_damage_is_remembered(rig, tmp_path):
         data[5000] ^= 1
         file.write_bytes(data)
     r.engine.retrieve(PROMPT, empty())
-    assert reasons(r.engine.admin.explain(PROMPT), "disk")[0] is Reason.CORRUPT
+    assert reasons(r.engine.explain(PROMPT), "disk")[0] is Reason.CORRUPT
 
 
 @each(
@@ -181,7 +181,7 @@ def test_what_a_store_says_of_its_own_deeds_is_believed(rig, answer, cause):
     r.engine.store(PROMPT, computed())
     store.answer = answer
     assert r.engine.retrieve(PROMPT, empty()).misses == {answer: 6}
-    why = r.engine.admin.explain(PROMPT).diverges.tiers["remote"]
+    why = r.engine.explain(PROMPT).diverges.tiers["remote"]
     assert why.reason is cause
     assert r.engine.lookup(PROMPT).hit_tokens == 0
 
@@ -192,13 +192,13 @@ def test_a_failed_read_gives_the_stores_words_until_it_reads_well(rig):
     r.engine.store(PROMPT, computed())
     store.reads = False
     r.engine.retrieve(PROMPT, empty())
-    told = r.engine.admin.explain(PROMPT)
+    told = r.engine.explain(PROMPT)
     why = told.diverges.tiers["remote"]
     assert (told.hit_chunks, why.reason) == (0, Reason.READ_FAILED)
     assert why.detail == "StoreUnreachable: the cable is out"
     store.reads = True
     assert r.engine.retrieve(PROMPT, empty()).hit_tokens == FULL
-    assert r.engine.admin.explain(PROMPT).hit_chunks == 6
+    assert r.engine.explain(PROMPT).hit_chunks == 6
 
 
 def test_a_failed_write_gives_the_stores_words_until_it_writes_well(rig):
@@ -206,12 +206,12 @@ def test_a_failed_write_gives_the_stores_words_until_it_writes_well(rig):
     r = rig([tier("remote", store)])
     store.writes = False
     r.engine.store(PROMPT, computed())
-    why = r.engine.admin.explain(PROMPT).diverges.tiers["remote"]
+    why = r.engine.explain(PROMPT).diverges.tiers["remote"]
     assert why.reason is Reason.WRITE_FAILED
     assert why.detail == "StoreUnreachable: the cable is out"
     store.writes = True
     r.engine.store(PROMPT, computed())
-    assert r.engine.admin.explain(PROMPT).hit_chunks == 6
+    assert r.engine.explain(PROMPT).hit_chunks == 6
 
 
 def test_what_found_no_room_was_dropped(rig):
@@ -219,7 +219,7 @@ def test_what_found_no_room_was_dropped(rig):
     r.engine.store(PROMPT, computed())
     r.engine.pin(PROMPT, "operator")
     r.engine.store(OTHER, computed(OTHER))
-    why = r.engine.admin.explain(OTHER).diverges.tiers["memory"]
+    why = r.engine.explain(OTHER).diverges.tiers["memory"]
     assert (why.reason, why.detail) == (Reason.DROPPED, "no room")
     r.engine.unpin("operator")
 
@@ -241,7 +241,7 @@ def test_what_no_queue_took_was_dropped(rig):
     r.engine.store(OTHER, computed(OTHER), wait=False)
     go_on.set()
     assert r.engine.flush(60)
-    why = r.engine.admin.explain(OTHER).diverges.tiers["remote"]
+    why = r.engine.explain(OTHER).diverges.tiers["remote"]
     assert (why.reason, why.detail) == (Reason.DROPPED, "queue full")
 
 
@@ -252,7 +252,7 @@ def test_what_the_device_did_not_give_was_dropped(rig):
 
     r = rig([memory()])
     r.engine.store(PROMPT, Dead(LAYOUT, len(PROMPT)))
-    why = r.engine.admin.explain(PROMPT).diverges.tiers["memory"]
+    why = r.engine.explain(PROMPT).diverges.tiers["memory"]
     assert (why.reason, why.detail) == (Reason.DROPPED, "not copied")
 
 
@@ -260,9 +260,9 @@ def test_what_was_cleared_or_moved_is_not_called_evicted(rig, tmp_path):
     r = rig([memory(), disk(tmp_path)])
     r.engine.store(PROMPT, computed())
     r.engine.clear(PROMPT, tiers=["disk"])
-    r.engine.admin.move(PROMPT, "memory", "disk")
+    r.engine.admin.move(chosen(r.engine, PROMPT), "memory", "disk")
     r.engine.clear(PROMPT, tiers=["disk"])
-    tiers = r.engine.admin.explain(PROMPT).diverges.tiers
+    tiers = r.engine.explain(PROMPT).diverges.tiers
     assert (tiers["memory"].reason, tiers["memory"].detail) == (Reason.MOVED, "to disk")
     assert tiers["disk"].reason is Reason.CLEARED
 
@@ -277,7 +277,7 @@ def test_a_tier_that_failed_is_off_and_its_chunks_are_not_called_gone(rig, index
     r.engine.store(PROMPT, computed())
     store.reads = False
     r.engine.retrieve(PROMPT, empty())
-    told = r.engine.admin.explain(PROMPT)
+    told = r.engine.explain(PROMPT)
     assert told.hit_chunks == 0
     assert set(reasons(told, "remote")) == {Reason.TIER_OFF}
 
@@ -285,7 +285,7 @@ def test_a_tier_that_failed_is_off_and_its_chunks_are_not_called_gone(rig, index
 def test_a_tier_that_is_never_read_is_off_by_its_rules(rig):
     r = rig([tier("archive", ScanningStore({}), reads=False)])
     r.engine.store(PROMPT, computed())
-    why = r.engine.admin.explain(PROMPT).diverges.tiers["archive"]
+    why = r.engine.explain(PROMPT).diverges.tiers["archive"]
     assert why.reason is Reason.TIER_OFF
     assert why.detail == "its rules say that it is not read"
 
@@ -294,7 +294,7 @@ def test_a_tier_that_takes_nothing_new_says_so(rig):
     r = rig([tier("archive", ScanningStore({}), writes=Writes.NONE)])
     assert r.engine.flush(60)  # it is indexed
     r.engine.store(PROMPT, computed())
-    why = r.engine.admin.explain(PROMPT).diverges.tiers["archive"]
+    why = r.engine.explain(PROMPT).diverges.tiers["archive"]
     assert (why.reason, why.detail) == (Reason.NEVER_STORED, "the tier takes none")
 
 
@@ -307,11 +307,11 @@ def test_while_a_tier_is_indexed_nothing_is_called_never_stored(rig):
             yield from super().scan()
 
     r = rig([tier("remote", Slow({}))])
-    told = r.engine.admin.explain(PROMPT)
+    told = r.engine.explain(PROMPT)
     go_on.set()
     assert set(reasons(told, "remote")) == {Reason.INDEXING}
     assert r.engine.flush(60)
-    assert set(reasons(r.engine.admin.explain(PROMPT), "remote")) == {Reason.NEVER_STORED}
+    assert set(reasons(r.engine.explain(PROMPT), "remote")) == {Reason.NEVER_STORED}
 
 
 def test_a_store_that_does_not_answer_is_not_said_to_lack_anything(rig):
@@ -320,7 +320,7 @@ def test_a_store_that_does_not_answer_is_not_said_to_lack_anything(rig):
             raise StoreUnreachable("gone")
 
     r = rig([TierPlan("remote", Mute({}))])
-    assert set(reasons(r.engine.admin.explain(PROMPT), "remote")) == {Reason.NO_ANSWER}
+    assert set(reasons(r.engine.explain(PROMPT), "remote")) == {Reason.NO_ANSWER}
 
 
 def test_every_tier_says_its_own(rig, tmp_path):
@@ -328,7 +328,7 @@ def test_every_tier_says_its_own(rig, tmp_path):
     assert r.engine.flush(60)  # it is indexed
     r.engine.store(PROMPT, computed())
     r.engine.store(OTHER, computed(OTHER))
-    tiers = r.engine.admin.explain(PROMPT).diverges.tiers
+    tiers = r.engine.explain(PROMPT).diverges.tiers
     assert {name: why.reason for name, why in tiers.items()} == {
         "memory": Reason.EVICTED,
         "disk": Reason.NEVER_STORED,
@@ -336,7 +336,7 @@ def test_every_tier_says_its_own(rig, tmp_path):
 
 
 def test_of_many_chunks_the_first_are_listed_and_all_are_counted(rig):
-    told = rig([memory()]).engine.admin.explain(list(range(100 * CHUNK)))
+    told = rig([memory()]).engine.explain(list(range(100 * CHUNK)))
     assert len(told.missed) == 16
     assert told.reasons == {"memory": {"never stored": 100}}
 
@@ -344,6 +344,6 @@ def test_of_many_chunks_the_first_are_listed_and_all_are_counted(rig):
 def test_it_reads_as_a_sentence(rig):
     r = rig([memory()])
     r.engine.store(PROMPT[: 2 * CHUNK], computed(PROMPT[: 2 * CHUNK]))
-    assert str(r.engine.admin.explain(PROMPT)) == (
+    assert str(r.engine.explain(PROMPT)) == (
         "32 of 101 tokens would be loaded; tokens 32 to 48: memory: never stored"
     )

@@ -45,7 +45,7 @@ def memory():
 def test_the_field_in_which_a_namespace_differs_is_named(rig, change, difference):
     r = rig([memory()])
     r.engine.store(PROMPT, computed())
-    told = r.engine.admin.explain(PROMPT, namespace=replace(NAMESPACE, **change))
+    told = r.engine.explain(PROMPT, namespace=replace(NAMESPACE, **change))
     (other,) = told.elsewhere
     assert other.chunks == 6
     assert [str(d) for d in other.differs] == [difference]
@@ -56,7 +56,7 @@ def test_of_salts_only_digests_are_told(rig):
     r = rig([memory()])
     tenant = replace(NAMESPACE, salt="hunter2")
     r.engine.store(PROMPT, computed(), namespace=tenant)
-    told = r.engine.admin.explain(PROMPT, namespace=replace(NAMESPACE, salt="swordfish"))
+    told = r.engine.explain(PROMPT, namespace=replace(NAMESPACE, salt="swordfish"))
     (other,) = told.elsewhere
     assert [d.field for d in other.differs] == ["salt"]
     assert "digest" in other.differs[0].ours
@@ -69,7 +69,7 @@ def test_a_namespace_that_holds_no_more_is_not_named(rig):
     r.engine.store(PROMPT[: 2 * CHUNK], computed(PROMPT[: 2 * CHUNK]))
     other = replace(NAMESPACE, model="other")
     r.engine.store(PROMPT[: 2 * CHUNK], computed(PROMPT[: 2 * CHUNK]), namespace=other)
-    told = r.engine.admin.explain(PROMPT)
+    told = r.engine.explain(PROMPT)
     assert (told.hit_chunks, told.elsewhere) == (2, ())
 
 
@@ -100,7 +100,7 @@ def test_blocks_that_only_vllm_understands_differ_in_the_layout(rig):
         r = rig([memory()])
         device = HeapKV(stored.layout, len(PROMPT)).compute(PROMPT)
         r.engine.store(PROMPT, device, namespace=stored)
-        told = r.engine.admin.explain(PROMPT, namespace=asked)
+        told = r.engine.explain(PROMPT, namespace=asked)
         assert told.hit_tokens == 0
         (other,) = told.elsewhere
         assert {d.field.partition(".")[0] for d in other.differs} == {"layout"}

@@ -252,7 +252,7 @@ def test_a_foreign_answer_is_a_failure_that_names_the_tier_and_never_kv(drawn, w
             for key in list(store.medium)[:2] if turn == 0 else ():
                 store.medium[key] = bytes(FRAME)
             assert r.engine.lookup(PROMPT).hit_tokens >= 0
-            assert r.engine.admin.explain(PROMPT)
+            assert r.engine.explain(PROMPT)
         r.engine.clear(PROMPT)
         assert set(r.engine.health().leases) <= {"store"}
         r.engine.close()
@@ -352,4 +352,4 @@ def test_an_error_that_cannot_say_what_it_is_is_a_failure_like_any_other(rig):
     r = rig([place])
     r.engine.store(PROMPT, computed())
     assert r.engine.retrieve(PROMPT, empty()).misses["failed"] == 1
-    assert "BrokenText" in str(r.engine.admin.explain(PROMPT))
+    assert "BrokenText" in str(r.engine.explain(PROMPT))

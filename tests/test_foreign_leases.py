@@ -22,7 +22,7 @@ from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.tiers.rules import Writes
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import PAGE, DType, KVLayout, Namespace, frame_bytes
-from rigging import CHUNK, FRAME, LAYOUT, rigging, tier
+from rigging import ALL, CHUNK, FRAME, LAYOUT, chosen, rigging, tier
 
 PROMPT = random.Random(7).choices(range(50_000), k=6 * CHUNK)
 FULL = len(PROMPT)
@@ -168,7 +168,7 @@ def test_what_is_evicted_goes_to_the_disk_below_and_comes_back_from_there(
     r.engine.store(OTHER, computed(OTHER))
     assert agreed(r, first) == {"disk": 3 * CHUNK}
     assert agreed(r, OTHER) == {"own": len(OTHER)}
-    r.engine.admin.change_rules("own", promotes=True)
+    r.engine.admin.rules("own", promotes=True)
     assert agreed(r, first) == {"disk": 3 * CHUNK}
     assert agreed(r, first) == {"own": 3 * CHUNK}
 
@@ -195,25 +195,25 @@ def test_moving_and_copying_both_ways(rig, tmp_path_factory, options, make):
     tmp_path = tmp_path_factory.mktemp("case")
     there = disk(tmp_path) if make is disk else own(name="other")
     r = rig([own(promotes=False, **options), there])
-    r.engine.admin.change_rules(there.name, writes=Writes.NONE)
+    r.engine.admin.rules(there.name, writes=Writes.NONE)
     r.engine.store(PROMPT, computed())
     part = PROMPT[: 4 * CHUNK]
-    assert r.engine.admin.copy(part, "own", there.name).done == 4
+    assert r.engine.admin.copy(chosen(r.engine, part), "own", there.name).done == 4
     r.engine.clear(part, tiers=["own"])
     assert agreed(r) == {there.name: 4 * CHUNK, "own": 2 * CHUNK}
-    assert r.engine.admin.move(part, there.name, "own").done == 4
+    assert r.engine.admin.move(chosen(r.engine, part), there.name, "own").done == 4
     assert agreed(r) == {"own": FULL}
-    assert r.engine.admin.move(None, "own", there.name).done == 6
+    assert r.engine.admin.move(ALL, "own", there.name).done == 6
     assert agreed(r) == {there.name: FULL}
 
 
 def test_memory_of_the_pool_holds_what_was_moved_to_it_until_it_goes(rig):
     r = rig([memory(promotes=False), own(writes=Writes.NONE)])
     r.engine.store(PROMPT, computed())
-    assert r.engine.admin.move(None, "memory", "own").done == 6
+    assert r.engine.admin.move(ALL, "memory", "own").done == 6
     assert r.pool.ledger() == {}
     assert agreed(r) == {"own": FULL}
-    assert r.engine.admin.move(None, "own", "memory").done == 6
+    assert r.engine.admin.move(ALL, "own", "memory").done == 6
     assert r.engine.retrieve(PROMPT, HeapKV(LAYOUT, FULL)).tiers == {"memory": FULL}
     assert r.engine.clear().complete
     assert r.tiers["own"].store.used == 0
@@ -226,11 +226,11 @@ def test_compressing_and_decompressing_in_own_memory(rig, options):
     store = r.tiers["own"].store
     r.engine.store(PROMPT, ZEROS)
     before = store.used
-    moved = r.engine.admin.compress(PROMPT, "own", ZSTD.name)
+    moved = r.engine.admin.compress(chosen(r.engine, PROMPT), "own", ZSTD.name)
     assert (moved.done, moved.saved_bytes) == (6, before - store.used)
     assert moved.saved_bytes > 0
     assert agreed(r, kv=ZEROS) == {"own": FULL}
-    back = r.engine.admin.decompress(None, "own")
+    back = r.engine.admin.compress(ALL, "own", "raw")
     assert (back.done, back.saved_bytes) == (6, -moved.saved_bytes)
     assert store.used == before
     assert agreed(r, kv=ZEROS) == {"own": FULL}
@@ -288,7 +288,7 @@ def test_a_lease_that_cannot_be_shared_is_a_miss_or_a_drop_and_is_given_back(rig
     place = tier("own", Miserly(SystemClock()), promotes=False)
     r = rig([place, disk(tmp_path, writes=Writes.NONE)])
     r.engine.store(PROMPT, computed())
-    assert r.engine.admin.copy(None, "own", "disk").done == 0
+    assert r.engine.admin.copy(ALL, "own", "disk").done == 0
     balanced(r)
     found = r.engine.lookup(PROMPT).hit_tokens
     assert found == FULL
@@ -352,9 +352,9 @@ STEPS = {
     "store another": lambda r: r.engine.store(OTHER, computed(OTHER)),
     "clear": lambda r: r.engine.clear(PROMPT[: 3 * CHUNK]),
     "clear own": lambda r: r.engine.clear(tiers=["own"]),
-    "down": lambda r: r.engine.admin.move(None, "own", "disk"),
-    "up": lambda r: r.engine.admin.move(PROMPT, "disk", "own"),
-    "copy": lambda r: r.engine.admin.copy(None, "disk", "own"),
+    "down": lambda r: r.engine.admin.move(ALL, "own", "disk"),
+    "up": lambda r: r.engine.admin.move(chosen(r.engine, PROMPT), "disk", "own"),
+    "copy": lambda r: r.engine.admin.copy(ALL, "disk", "own"),
     "layers": lambda r: load_layers(r),
     "pinned": lambda r: r.engine.lookup(OTHER, pin="somebody"),
     "unpinned": lambda r: r.engine.unpin("somebody"),

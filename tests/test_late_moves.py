@@ -12,7 +12,7 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
 from processes import until
-from rigging import CHUNK, tier
+from rigging import CHUNK, chosen, tier
 
 PROMPT = random.Random(3).choices(range(50_000), k=6 * CHUNK)
 ZSTD = ZstdSerde()
@@ -42,19 +42,19 @@ class Stands(ScanningStore):
 
 
 def copy(engine):
-    return engine.admin.copy(PROMPT, "slow", "memory")
+    return engine.admin.copy(chosen(engine, PROMPT), "slow", "memory")
 
 
 def move(engine):
-    return engine.admin.move(PROMPT, "slow", "memory")
+    return engine.admin.move(chosen(engine, PROMPT), "slow", "memory")
 
 
 def compress(engine):
-    return engine.admin.compress(PROMPT, "slow", ZSTD.name)
+    return engine.admin.compress(chosen(engine, PROMPT), "slow", ZSTD.name)
 
 
 def rewrite(engine):
-    return engine.admin.decompress(PROMPT, "slow")
+    return engine.admin.compress(chosen(engine, PROMPT), "slow", "raw")
 
 
 @pytest.mark.parametrize("work", [copy, move, compress, rewrite], ids=lambda work: work.__name__)

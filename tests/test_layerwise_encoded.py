@@ -5,7 +5,7 @@ from eight_serde import Eight, repeating
 from hexkv.contracts.kit.cases import each
 from hexkv.ports import CounterName, Namespace, frame_bytes
 from layered import DEEP, FULL, PROMPT, Ranged, empty, memory, settled
-from rigging import CHUNK, tier
+from rigging import CHUNK, chosen, tier
 
 
 def deep(rig, *tiers, **options):
@@ -21,7 +21,7 @@ def test_a_chunk_that_is_encoded_meanwhile_is_still_given_and_nothing_is_called_
     target = empty(PROMPT, DEEP)
     with r.engine.retrieve_layers(PROMPT, target) as layers:
         assert next(layers) == 0
-        assert r.engine.admin.compress(PROMPT, "ranges", "eight/1").done == 10
+        assert r.engine.admin.compress(chosen(r.engine, PROMPT), "ranges", "eight/1").done == 10
         assert list(layers) == list(range(1, 9))
         assert layers.result().hit_tokens == FULL
     assert target.agrees(repeating(), FULL)
@@ -51,7 +51,7 @@ def test_chunks_that_a_serde_encoded_are_read_once_and_given_layer_by_layer(rig,
 def test_a_chunk_that_memory_keeps_encoded_is_given_layer_by_layer(rig):
     r = deep(rig, memory())
     r.engine.store(PROMPT, repeating())
-    assert r.engine.admin.compress(PROMPT, "memory", "eight/1").done == 10
+    assert r.engine.admin.compress(chosen(r.engine, PROMPT), "memory", "eight/1").done == 10
     target = empty(PROMPT, DEEP)
     with r.engine.retrieve_layers(PROMPT, target) as layers:
         assert list(layers) == list(range(9))

@@ -35,7 +35,7 @@ from layered import (
     smooth,
 )
 from plain_serde import PlainSerde
-from rigging import CHUNK, Heap, tier
+from rigging import CHUNK, Heap, chosen, tier
 
 pytestmark = pytest.mark.usefixtures("one_by_one")
 
@@ -221,7 +221,7 @@ def test_raw_and_encoded_chunks_of_one_tier_are_both_read_by_layers(rig):
     store = Spans()
     r = deep(rig, tier("ranges", store, serdes=("raw", "plain/1")))
     r.engine.store(PROMPT, smooth())
-    r.engine.admin.compress(PROMPT[: 5 * CHUNK], "ranges", "plain/1")
+    r.engine.admin.compress(chosen(r.engine, PROMPT[: 5 * CHUNK]), "ranges", "plain/1")
     lengths = {len(frame) for frame in store.medium.values()}
     assert len(lengths) > 1
     store.log.clear()

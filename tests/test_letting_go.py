@@ -11,7 +11,7 @@ from hexkv.contracts.kit.cases import each
 from hexkv.core.tiers.write.clearing import clear, forget
 from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Item, StoreUnreachable, namespace_of
 from processes import until
-from rigging import FRAME, tier
+from rigging import FRAME, attach, tier
 
 KEY = ChunkKey(bytes(range(32)))
 FOREVER = Deadline(ManualClock(), float("inf"))
@@ -114,7 +114,7 @@ def test_what_is_deleted_while_the_store_is_listed_is_not_found_there(rig, way):
     key = ChunkKey(bytes(range(KEY_BYTES)))
     store = Listed({key: bytes(FRAME)})
     r = rig([])
-    r.engine.admin.attach(tier("disk", store))
+    attach(r.engine, tier("disk", store))
     assert r.engine.flush()
     (held,) = r.engine._half.stack.tiers
     assert not held.indexing

@@ -29,7 +29,7 @@ from hexkv.ports import (
     StoreUnreachable,
     frame_bytes,
 )
-from rigging import CHUNK, FRAME, LAYOUT, tier
+from rigging import ALL, CHUNK, FRAME, LAYOUT, attach, chosen, tier
 
 PROMPT = random.Random(3).choices(range(50_000), k=6 * CHUNK)
 FULL = 6 * CHUNK
@@ -69,9 +69,9 @@ def test_moving_a_prompt_to_another_tier_and_back(rig, tmp_path):
     r = rig([memory(promotes=False), tier("disk", DiskStore(tmp_path), writes=Writes.NONE)])
     r.engine.store(PROMPT, computed())
     part = PROMPT[: 4 * CHUNK]
-    assert r.engine.admin.move(part, "memory", "disk").done == 4
+    assert r.engine.admin.move(chosen(r.engine, part), "memory", "disk").done == 4
     assert served(r) == {"disk": 4 * CHUNK, "memory": 2 * CHUNK}
-    assert r.engine.admin.move(part, "disk", "memory").done == 4
+    assert r.engine.admin.move(chosen(r.engine, part), "disk", "memory").done == 4
     assert served(r) == {"memory": FULL}
     assert frames_in(tmp_path) == []
     assert r.at_rest()
@@ -80,7 +80,7 @@ def test_moving_a_prompt_to_another_tier_and_back(rig, tmp_path):
 def test_copying_a_whole_tier_leaves_the_source_as_it_is(rig, tmp_path):
     r = rig([memory(), tier("disk", DiskStore(tmp_path), writes=Writes.NONE)])
     r.engine.store(PROMPT, computed())
-    assert r.engine.admin.copy(None, "memory", "disk").done == 6
+    assert r.engine.admin.copy(ALL, "memory", "disk").done == 6
     r.engine.clear(tiers=["memory"])
     assert served(r) == {"disk": FULL}
 
@@ -92,18 +92,18 @@ def test_what_the_target_does_not_take_stays_where_it_was(rig):
 
     r = rig([memory(), tier("other", Refuses({}), writes=Writes.NONE)])
     r.engine.store(PROMPT, computed())
-    moved = r.engine.admin.move(None, "memory", "other")
+    moved = r.engine.admin.move(ALL, "memory", "other")
     assert (moved.done, moved.failed) == (0, 6)
     assert served(r) == {"memory": FULL}
 
 
 def test_absent_chunks_and_unknown_names_are_told(rig):
     r = rig([memory(), tier("other", ScanningStore({}))])
-    assert r.engine.admin.move(PROMPT, "memory", "other").absent == 6
+    assert r.engine.admin.move(chosen(r.engine, PROMPT), "memory", "other").absent == 6
     with pytest.raises(InvalidRequest, match="no tier 'tape'"):
-        r.engine.admin.move(PROMPT, "memory", "tape")
+        r.engine.admin.move(chosen(r.engine, PROMPT), "memory", "tape")
     with pytest.raises(InvalidRequest, match="no serde 'gzip'"):
-        r.engine.admin.compress(PROMPT, "memory", "gzip")
+        r.engine.admin.compress(chosen(r.engine, PROMPT), "memory", "gzip")
 
 
 @each("where", ["memory", "disk"])
@@ -113,14 +113,14 @@ def test_compressed_chunks_are_retrieved_like_any_other(rig, tmp_path_factory, w
     r = rig(tiers, **SQUEEZING)
     r.engine.store(PROMPT, ZEROS)
     before = r.engine.health().tiers[0].used_bytes
-    moved = r.engine.admin.compress(PROMPT, where, ZSTD.name)
+    moved = r.engine.admin.compress(chosen(r.engine, PROMPT), where, ZSTD.name)
     after = r.engine.health().tiers[0].used_bytes
     assert (moved.done, moved.saved_bytes) == (6, before - after)
     assert after < before
     target = HeapKV(WIDE, len(PROMPT)).compute(PROMPT)
     assert r.engine.retrieve(PROMPT, target).hit_tokens == FULL
     assert target.agrees(ZEROS, FULL)
-    back = r.engine.admin.decompress(None, where)
+    back = r.engine.admin.compress(ALL, where, "raw")
     assert (back.done, back.saved_bytes) == (6, after - before)
     assert r.engine.health().tiers[0].used_bytes == before
     assert r.engine.retrieve(PROMPT, target.compute(PROMPT)).hit_tokens == FULL
@@ -166,8 +166,8 @@ def test_at_every_moment_of_a_move_each_chunk_is_readable(rig):
     reader = Thread(target=read)
     reader.start()
     for _ in range(20):
-        assert r.engine.admin.move(None, "memory", "other").done == 6
-        assert r.engine.admin.move(None, "other", "memory").done == 6
+        assert r.engine.admin.move(ALL, "memory", "other").done == 6
+        assert r.engine.admin.move(ALL, "other", "memory").done == 6
     stop.set()
     reader.join(60)
     assert not reader.is_alive()
@@ -193,10 +193,10 @@ def test_a_tier_is_attached_and_detached_while_the_engine_runs(rig, tmp_path):
     first.engine.close()
     r = rig([memory()])
     assert r.engine.lookup(PROMPT).hit_tokens == 0
-    r.engine.admin.attach(tier("disk", DiskStore(tmp_path)))
+    attach(r.engine, tier("disk", DiskStore(tmp_path)))
     assert served(r) == {"disk": FULL}
     with pytest.raises(ConfigError, match="already"):
-        r.engine.admin.attach(memory())
+        attach(r.engine, memory())
     assert r.engine.admin.detach("disk")
     assert served(r) == {"memory": FULL}
     DiskStore(tmp_path).close()  # its lock was given back
@@ -236,14 +236,14 @@ def test_several_tiers_of_one_kind_and_any_order(rig, tmp_path):
 def test_rules_change_while_the_engine_runs(rig, tmp_path):
     r = rig([memory(), tier("disk", DiskStore(tmp_path))])
     r.engine.store(PROMPT[: 2 * CHUNK], computed(PROMPT[: 2 * CHUNK]))
-    r.engine.admin.change_rules("memory", reads=False, writes=Writes.NONE, promotes=False)
+    r.engine.admin.rules("memory", reads=False, writes=Writes.NONE, promotes=False)
     r.engine.store(PROMPT, computed())
     assert served(r) == {"disk": FULL}
     assert r.engine.health().tiers[0].chunks == 2
-    r.engine.admin.change_rules("memory", reads=True)
+    r.engine.admin.rules("memory", reads=True)
     assert served(r) == {"memory": 2 * CHUNK, "disk": 4 * CHUNK}
     with pytest.raises(InvalidRequest, match="no tier 'tape'"):
-        r.engine.admin.change_rules("tape", reads=True)
+        r.engine.admin.rules("tape", reads=True)
 
 
 def test_damage_that_a_move_meets_is_counted_and_set_aside(rig, tmp_path):
@@ -253,7 +253,7 @@ def test_damage_that_a_move_meets_is_counted_and_set_aside(rig, tmp_path):
     r.engine.store(PROMPT, computed())
     broken = min(frames_in(tmp_path))
     broken.write_bytes(bytes(FRAME))
-    moved = r.engine.admin.move(None, "disk", "other")
+    moved = r.engine.admin.move(ALL, "disk", "other")
     assert (moved.done, moved.absent) == (5, 1)
     assert r.telemetry.total(CounterName.CORRUPT) == 1
     assert r.engine.health().tiers[0].chunks == 0
@@ -273,7 +273,7 @@ def test_a_move_of_more_chunks_than_the_pool_has_blocks_goes_through_in_pieces(
     r = rig(near_and_far(tmp_path), slots=slots)
     r.engine.store(PROMPT, computed())
     assert r.engine.flush()  # a queue this small takes a batch only when no scan is in it
-    moved = r.engine.admin.move(None, "near", "far")
+    moved = r.engine.admin.move(ALL, "near", "far")
     assert (moved.done, moved.absent, moved.failed) == (6, 0, 0)
     assert served(r) == {"far": FULL}
     assert r.at_rest()
@@ -286,7 +286,7 @@ def test_moves_at_once_never_wait_for_blocks_that_they_hold_themselves(rig, tmp_
 
     def work(there, back):
         for _ in range(10):
-            r.engine.admin.copy(None, there, back)
+            r.engine.admin.copy(ALL, there, back)
 
     ways = [("near", "far"), ("far", "near")] * 3
     threads = [Thread(target=work, args=way, daemon=True) for way in ways]
@@ -301,7 +301,7 @@ def test_moves_at_once_never_wait_for_blocks_that_they_hold_themselves(rig, tmp_
 def test_what_there_was_no_memory_to_change_has_failed_and_not_been_done(rig, tmp_path):
     r = rig([tier("disk", DiskStore(tmp_path))], slots=1, **SQUEEZING)
     r.engine.store(PROMPT, ZEROS)
-    moved = r.engine.admin.compress(PROMPT, "disk", ZSTD.name)
+    moved = r.engine.admin.compress(chosen(r.engine, PROMPT), "disk", ZSTD.name)
     assert (moved.done, moved.failed, moved.saved_bytes) == (0, 6, 0)
     assert r.at_rest()
 
@@ -319,7 +319,7 @@ def test_a_serde_that_fails_costs_no_chunk_and_no_worker(rig, tmp_path):
     r = rig([tier("disk", DiskStore(tmp_path), serdes=(ZSTD.name,), lane=lane)], **broken)
     for part in (PROMPT[: 2 * CHUNK], PROMPT):
         assert r.engine.store(part, HeapKV(WIDE, len(part))).dropped_tokens == 0
-    moved = r.engine.admin.compress(PROMPT, "disk", ZSTD.name)
+    moved = r.engine.admin.compress(chosen(r.engine, PROMPT), "disk", ZSTD.name)
     assert (moved.done, moved.failed) == (0, 6)
     target = HeapKV(WIDE, len(PROMPT)).compute(PROMPT)
     assert r.engine.retrieve(PROMPT, target).hit_tokens == FULL
@@ -342,9 +342,11 @@ def test_what_happens_to_a_chunk_while_it_is_replaced_never_falsifies_the_count(
     if what == "clear":
         meanwhile.append(lambda: r.engine.clear(PROMPT))
     else:
-        meanwhile.append(lambda: r.engine.admin.decompress(PROMPT, "memory"))
-        meanwhile.append(lambda: r.engine.admin.compress(PROMPT, "memory", ZSTD.name))
-    r.engine.admin.compress(PROMPT, "memory", ZSTD.name)
+        meanwhile.append(lambda: r.engine.admin.compress(chosen(r.engine, PROMPT), "memory", "raw"))
+        meanwhile.append(
+            lambda: r.engine.admin.compress(chosen(r.engine, PROMPT), "memory", ZSTD.name)
+        )
+    r.engine.admin.compress(chosen(r.engine, PROMPT), "memory", ZSTD.name)
     assert r.engine.health().tiers[0].used_bytes == sum(entry.size for entry in store.scan())
     assert r.at_rest()
 
@@ -355,6 +357,6 @@ def test_memory_counts_what_a_chunk_takes_of_the_pool(rig):
     r.engine.store(tail, HeapKV(WIDE, len(tail)))
     health = r.engine.health()
     assert health.tiers[0].used_bytes == health.pool_held_bytes == WIDE_FRAME
-    assert r.engine.admin.compress(tail, "memory", ZSTD.name).saved_bytes > 0
+    assert r.engine.admin.compress(chosen(r.engine, tail), "memory", ZSTD.name).saved_bytes > 0
     health = r.engine.health()
     assert health.tiers[0].used_bytes == health.pool_held_bytes < WIDE_FRAME

@@ -45,7 +45,7 @@ def test_what_is_stored_by_tokens_is_found_by_key(engine):
 
 def test_what_is_stored_by_key_is_found_by_tokens(engine):
     engine.chunks.save(pages(engine), HeapKV(LAYOUT, FULL).compute(PROMPT[:FULL]), soon())
-    assert engine.admin.explain(PROMPT).hit_tokens == FULL
+    assert engine.explain(PROMPT).hit_tokens == FULL
     window = empty()
     assert engine.retrieve(PROMPT, window).hit_tokens == FULL
     assert window.agrees(computed(), FULL)

@@ -80,7 +80,7 @@ def test_every_call_gives_up_naming_at_its_deadline(slow):
         "stored": lambda: stored_by_layers(engine),
         "pin": lambda: engine.pin(PROMPT, "me"),
         "clear": lambda: engine.clear(PROMPT),
-        "explain": lambda: engine.admin.explain(PROMPT),
+        "explain": lambda: engine.explain(PROMPT),
     }
     said = {}
     for name, call in calls.items():
@@ -131,7 +131,7 @@ def test_a_prompt_longer_than_configured_is_refused(tmp_path):
         for call in (
             engine.lookup,
             engine.chunk_keys,
-            engine.admin.explain,
+            engine.explain,
             lambda tokens: engine.prefetch("a", tokens),
             lambda tokens: engine.store(tokens, HeapKV(SMALL, len(tokens))),
             lambda tokens: engine.segments.store(tokens, HeapKV(SMALL, len(tokens))),

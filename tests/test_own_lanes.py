@@ -20,7 +20,7 @@ from hexkv.core.tiers.index.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
-from rigging import CHUNK, FRAME, LAYOUT, PATIENCE, tier
+from rigging import ALL, CHUNK, FRAME, LAYOUT, PATIENCE, attach, chosen, tier
 
 PROMPT = random.Random(6).choices(range(50_000), k=6 * CHUNK)
 OTHER = PROMPT[CHUNK:]
@@ -92,15 +92,15 @@ def use(engine, rng):
             with engine.retrieve_layers(tokens, window, namespace=namespace) as layers:
                 for _ in layers:
                     pass
-            engine.admin.explain(tokens, namespace=namespace)
+            engine.explain(tokens, namespace=namespace)
             engine.pin(tokens, "else", namespace=namespace)
             engine.unpin("else")
-            engine.admin.copy(tokens, "disk", "other", namespace=namespace)
-            engine.admin.compress(tokens, "disk", ZSTD.name, namespace=namespace)
+            engine.admin.copy(chosen(engine, tokens, namespace), "disk", "other")
+            engine.admin.compress(chosen(engine, tokens, namespace), "disk", ZSTD.name)
             engine.store(tokens[1:], HeapKV(WIDE, len(tokens) - 1), namespace=namespace)
-            engine.admin.decompress(None, "disk")
-            engine.admin.move(tokens, "disk", "other", namespace=namespace)
-            engine.admin.move(None, "other", "disk")
+            engine.admin.compress(ALL, "disk", "raw")
+            engine.admin.move(chosen(engine, tokens, namespace), "disk", "other")
+            engine.admin.move(ALL, "other", "disk")
         engine._half.stack.pool.reclaim(3 * WIDE_FRAME)
         engine.clear(PROMPT, namespace=namespace)
     engine.flush()
@@ -142,7 +142,7 @@ def test_whatever_is_asked_only_its_own_workers_call_a_store_that_does_io(rig, t
     engine.flush()
     use(engine, rng)
     stores["late"] = Observed(tmp_path / "late")
-    engine.admin.attach(share("late", stores["late"], 3, 3))
+    attach(engine, share("late", stores["late"], 3, 3))
     engine.store(PROMPT, HeapKV(WIDE, len(PROMPT)), namespace=REDS[0])
     engine.flush()
     engine.admin.detach("late")

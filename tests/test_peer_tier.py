@@ -35,9 +35,9 @@ ALL = len(PROMPT) // CHUNK
 def test_what_a_peer_holds_is_a_hit_and_kept():
     with opened(*fleet("a", "b", "c")) as (a, b, c):
         a.store(PROMPT, computed())
-        assert c.admin.chunks.detach("peers")
+        assert c.admin.detach("peers")
         assert hit(c) == 0
-        c.admin.chunks.attach({"store": "peers"})
+        c.admin.attach({"store": "peers"})
         assert b.lookup(PROMPT).hit_tokens == len(PROMPT)
         assert hit(b) == len(PROMPT)
         assert b.telemetry.total(CounterName.HITS, tier="peers") == ALL

@@ -7,7 +7,7 @@ from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.doubles.own_memory import OwnMemoryStore
 from hexkv.core.tiers.rules import Writes
 from hexkv.plugins.clock import SystemClock
-from rigging import CHUNK, FRAME, LAYOUT, PATIENCE, tier
+from rigging import ALL, CHUNK, FRAME, LAYOUT, PATIENCE, tier
 
 
 class Stopped(DiskStore):
@@ -29,7 +29,7 @@ def test_promoting_does_not_push_out_what_is_to_be_loaded_next(rig, tmp_path):
     kv = HeapKV(LAYOUT, len(prompt)).compute(prompt)
     r = rig([fast, tier("disk", below, writes=Writes.EVICTED)], slots=8)
     r.engine.store(prompt, kv)
-    r.engine.admin.move(None, "own", "disk")
+    r.engine.admin.move(ALL, "own", "disk")
     r.engine.store(prompt, kv)
     assert r.engine.lookup(prompt).tiers == {"disk": 4 * CHUNK, "own": 4 * CHUNK}
     below.going.clear()  # what is evicted now is on no tier for a while

@@ -7,6 +7,7 @@ from hexkv.contracts.kit.cases import each
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.ports import CounterName, Reason
+from rigging import chosen
 from simulation.medium import Medium
 from simulation.prompts import CHUNK, FRAME, Window, keys
 from simulation.stage import DEADLINES, MEMORY, Place, Settings, Stage
@@ -236,7 +237,9 @@ def test_a_copy_between_tiers_that_comes_too_late_leaves_no_lease():
     sim = Sim(disk)
     sim.only_on_disk()
     disk.store.hang()
-    moved, took = sim.timed(lambda: sim.engine.admin.copy(PROMPT, "disk", MEMORY))
+    moved, took = sim.timed(
+        lambda: sim.engine.admin.copy(chosen(sim.engine, PROMPT), "disk", MEMORY)
+    )
     assert (moved.done, took) == (0, pytest.approx(DEADLINES.store))
     disk.store.release()
     sim.world.release_held()

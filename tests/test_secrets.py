@@ -156,7 +156,7 @@ def test_an_engine_whose_servers_are_not_there_says_no_secret(out):
     kv = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT)
     with build(loaded, NAMESPACE, registry=REGISTRY) as engine:
         out += [engine.store(PROMPT, kv), engine.lookup(PROMPT), engine.retrieve(PROMPT, kv)]
-        out += [engine.admin.explain(PROMPT), repr(engine), engine.namespace, vars(engine)]
+        out += [engine.explain(PROMPT), repr(engine), engine.namespace, vars(engine)]
         engine.flush()
         out += [engine.health(), render(engine, engine.telemetry), engine.telemetry.snapshot()]
         soon = Deadline.after(SystemClock(), 0.5)

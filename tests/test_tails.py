@@ -15,7 +15,7 @@ from hexkv.plugins.configuration.config import load
 from hexkv.ports import ConfigError, CounterName, Reason
 from layered import PROMPT, Ranged, computed, disk, empty, layerwise, memory, store_layerwise
 from prompts import files_in
-from rigging import CHUNK, rigging, tier
+from rigging import CHUNK, chosen, rigging, tier
 
 STEP = 4
 TAILS = PrefixChunker(CHUNK, STEP)
@@ -45,7 +45,7 @@ def test_a_prompt_finds_the_longest_prefix_that_was_stored(prompts, step, place,
             assert r.engine.lookup(tokens, pin="lookup").hit_tokens == expected
             assert sum(r.engine.lookup(tokens).tiers.values()) == expected
             assert r.engine.pin(tokens, "pin") == r.engine.prefetch(f"{number}", tokens) == expected
-            assert r.engine.admin.explain(tokens).hit_tokens == expected
+            assert r.engine.explain(tokens).hit_tokens == expected
             for options in ({}, {"lookup_id": f"{number}"}):
                 target = empty(tokens)
                 got = (
@@ -88,7 +88,7 @@ def test_only_tiers_that_keep_tails_are_given_any_or_asked_for_one(rig, tmp_path
     assert r.engine.retrieve(longer, target).tiers == {"slow": 2 * CHUNK, "disk": 12}
     assert target.agrees(computed(longer), 2 * CHUNK + 12)
     assert r.engine.lookup(longer).tiers == {"memory": 2 * CHUNK + 12}
-    r.engine.admin.copy(longer, "memory", "slow")
+    r.engine.admin.copy(chosen(r.engine, longer), "memory", "slow")
     memory_tier = r.tiers["memory"]
     assert len(memory_tier.index.keys()) == 3
     r.pool.reclaim(memory_tier.index.used)
@@ -99,7 +99,7 @@ def test_only_tiers_that_keep_tails_are_given_any_or_asked_for_one(rig, tmp_path
     assert {bytes(key) for key in asked} <= set(slow.medium)
     assert r.telemetry.total(CounterName.DROPPED) == 0
     r.engine.clear(longer)
-    why = r.engine.admin.explain(longer).missed[2].tiers
+    why = r.engine.explain(longer).missed[2].tiers
     assert why["slow"].detail == f"the tier takes no chunk of fewer than {CHUNK} tokens"
     assert why["disk"].reason is Reason.CLEARED
 

@@ -16,7 +16,7 @@ from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.index.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import ChunkKey, Entry, Namespace
-from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, tier
+from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, attach, tier
 
 PROMPT = random.Random(4).choices(range(50_000), k=8 * CHUNK)
 RED = Namespace("toy", LAYOUT, revision="1", salt="red secret")
@@ -226,7 +226,7 @@ def test_a_write_begun_before_its_tenant_was_met_keeps_within_the_share():
 def test_a_tier_that_joins_later_keeps_the_shares_of_tenants_met_before(rig, tmp_path):
     r = rig([tier("memory", MemoryStore(ManualClock()))], tenants=TENANTS)
     r.engine.store(PROMPT, kv(), namespace=RED)
-    r.engine.admin.attach(divided("disk", DiskStore(tmp_path), rest=2, red=3, blue=2))
+    attach(r.engine, divided("disk", DiskStore(tmp_path), rest=2, red=3, blue=2))
     r.engine.clear(tiers=["memory"])
     r.engine.store(PROMPT, kv(), namespace=RED)
     assert r.engine.health().tiers[1].tenants == {"red": 3 * FRAME, "blue": 0}

@@ -50,7 +50,7 @@ def test_the_step_that_is_slow_is_named_and_the_parts_add_up(rig, slow, monkeypa
     assert (got.slowest.name, got.slowest.tier) == ("read", slow)
     assert got.slowest.seconds >= SLOW
     monkeypatch.undo()
-    explained = r.engine.admin.explain(PROMPT)
+    explained = r.engine.explain(PROMPT)
     assert explained.slowest == got.slowest
     assert f"read ({slow})" in str(explained)
     shown = json.loads(json.dumps(chrome_trace(r.engine.steps())))

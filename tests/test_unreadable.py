@@ -261,7 +261,7 @@ def test_event_sinks_get_the_return_of_what_was_mended_by_hand(over, load):
 def test_explain_has_the_reason_of_its_absence(over):
     r = over(Sectors())
     got(r)
-    why = r.engine.admin.explain(PROMPT).diverges.tiers["disk"]
+    why = r.engine.explain(PROMPT).diverges.tiers["disk"]
     assert why.reason is Reason.READ_FAILED
     assert "Input/output error" in why.detail
 

@@ -78,12 +78,12 @@ def say(word):
 
 def main():
     with build(load(None, {}, json.loads(sys.stdin.readline())), NAMESPACE) as engine:
-        say(engine.admin.chunks.peers.member.address)
+        say(engine.admin.peers.member.address)
         liar = None
         for line in sys.stdin:
             verb, *number = line.split()
             if verb == "lie":
-                liar = liar or LyingPeer(engine.admin.chunks.peers)
+                liar = liar or LyingPeer(engine.admin.peers)
                 liar.lie(" ".join(number))
                 say("so be it")
                 continue

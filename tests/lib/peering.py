@@ -50,7 +50,7 @@ def free_address():
 
 
 def peers_of(engine):
-    return engine.admin.chunks.peers
+    return engine.admin.peers
 
 
 def address_of(engine):

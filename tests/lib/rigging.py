@@ -21,7 +21,7 @@ from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
-from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
+from hexkv.ports import DType, KVLayout, Namespace, Selection, frame_bytes
 
 CHUNK = 16
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=3, heads=2, key_width=8, value_width=4)
@@ -29,6 +29,7 @@ FRAME = frame_bytes(LAYOUT.chunk_bytes(CHUNK))
 MEMORY = "memory store"
 """In whose name the memory tier leases."""
 NAMESPACE = Namespace("toy", LAYOUT, revision="1")
+ALL = Selection(everything=True)
 PATIENCE = 60.0
 """Seconds after which what a worker does counts as hanging."""
 
@@ -36,6 +37,19 @@ PATIENCE = 60.0
 def tier(name, store, budget=1 << 30, policy="lru", **rules):
     """What a tier over *store* is to be made of."""
     return TierPlan(name, store, TierIndex(POLICIES[policy](), budget), TierRules(**rules))
+
+
+def chosen(engine, tokens, namespace=None):
+    """A selection of the chunks of a prompt; of all chunks for None."""
+    if tokens is None:
+        return ALL
+    return Selection(keys=tuple(engine.chunk_keys(tokens, namespace=namespace)))
+
+
+def attach(engine, plan, position=None):
+    """Add the tier of *plan* while the engine runs."""
+    engine.admin.open_tier = lambda given: given["plan"]
+    engine.admin.attach({"plan": plan}, position)
 
 
 class ByTheClock(Threads):

@@ -20,7 +20,7 @@ def served(folder, tmp_path):
     """An engine with one prompt, and ``hexkv(verb, ...)``."""
     admin = {"address": str(folder / "admin.sock")}
     with built(tmp_path / "disk", tenants=TENANTS, admin=admin) as engine:
-        managed = Managed(engine, engine.admin.chunks, CHUNK, engine.close)
+        managed = Managed(engine, engine.admin, CHUNK, engine.close)
         managed.store()
         managed.hexkv = lambda *words: main(["admin", admin["address"], *words])
         yield managed

@@ -78,7 +78,7 @@ def test_what_cannot_be_done_is_said_before_anything_changes(members, fleet):
             with open_fleet(members.config) as again, pytest.raises(InvalidRequest, match=said):
                 wrong(again)
     members.engines.pop("dan")
-    members.engines["bob"].admin.chunks.freeze()
+    members.engines["bob"].admin.freeze()
     with pytest.raises(InvalidRequest, match="frozen"):
         fleet.move(ALL, "ada", "bob")
     assert not members.engines["ada"].health().frozen

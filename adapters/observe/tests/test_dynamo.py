@@ -40,7 +40,7 @@ def test_the_indexer_agrees_on_a_thousand_prompts_after_losses_and_a_restart(tmp
             found = []
             for tokens in asked:
                 memory, total = indexer.match(tokens).get(7, (0, 0))
-                told = engine.admin.explain(tokens)
+                told = engine.explain(tokens)
                 assert told.hit_tokens == engine.lookup(tokens).hit_tokens
                 if total // CHUNK * CHUNK != told.hit_tokens or memory > total:
                     found.append((total, told))

@@ -73,7 +73,7 @@ def test_where_layouts_or_modes_differ_nothing_is_found_and_the_field_is_named(
         theirs = storage.namespace
     with another(tmp_path) as engine:
         engine.store(TOKENS, HeapKV(LAYOUT, len(TOKENS)).compute(TOKENS))
-        why = engine.admin.explain(TOKENS, namespace=theirs)
+        why = engine.explain(TOKENS, namespace=theirs)
         assert why.hit_tokens == 0
         [other] = why.elsewhere
         assert {difference.field for difference in other.differs} == fields

@@ -1,6 +1,7 @@
 """What callers ask of the engine, and what each answer must be."""
 
 from hexkv.ports import EngineClosed
+from rigging import chosen
 from simulation.play import SLACK, Violation
 from simulation.prompts import CHUNK, NAMESPACES, Window, keys
 from simulation.stage import DEADLINES, MEMORY
@@ -201,7 +202,7 @@ def transfer(play):
 
     def work():
         act = engine.admin.move if move else engine.admin.copy
-        act(tokens, source, target, namespace=NAMESPACES[tenant])
+        act(chosen(engine, tokens, NAMESPACES[tenant]), source, target)
 
     play.call(f"transfer {source} {target} {move=}", DEADLINES.store, unless_closed(work))
 

@@ -23,6 +23,7 @@ from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import CounterName
+from rigging import attach
 from simulation.locks import OfGreenlets
 from simulation.medium import ListingStore, LossyStore, Medium, MediumStore
 from simulation.prompts import CHUNK, FRAME, NAMESPACES, SALT
@@ -264,7 +265,7 @@ class Stage:
 
     def attach(self, plan):
         """Add a tier to the engine that runs."""
-        self.engine.admin.attach(plan)
+        attach(self.engine, plan)
         self.tiers.extend(tier for tier in self.stack.tiers if tier not in self.tiers)
 
     @property

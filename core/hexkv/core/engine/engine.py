@@ -14,15 +14,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from hexkv.core.engine.admin import Admin
+from hexkv.core.admin.explain import Explanation, explain
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.guarded import GuardedRead, GuardedWrite
 from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.engine.keyed import KeyedCache
-from hexkv.core.engine.keyed_admin import keyed_admin
+from hexkv.core.engine.keyed_admin import KeyedAdmin, keyed_admin
 from hexkv.core.engine.naming import Naming, meet
 from hexkv.core.engine.segments import SegmentRules, Segments
-from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher, Prompt
@@ -123,16 +122,27 @@ class CacheEngine:
         self._keyed_admin = keyed_admin(half, self._calls, deadlines, tenants)
 
     @property
-    def admin(self) -> Admin:
-        """The operators' calls: move, compress, explain, add and remove tiers.
+    def admin(self) -> KeyedAdmin:
+        """The operators' calls, by key, as they are served to other processes.
 
         Raises:
             InvalidRequest: the tiers belong to another process.
         """
-        if not isinstance(self._half, TieredHalf) or self._keyed_admin is None:
+        if self._keyed_admin is None:
             raise InvalidRequest("the tiers are a node's, which has to be asked itself")
-        stack, chunks = self._half.stack, self._keyed_admin
-        return Admin(stack, self._calls, self._naming, self._deadlines, chunks)
+        return self._keyed_admin
+
+    def explain(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Explanation:
+        """Return where the hits of *tokens* end, and why, tier by tier. Loads and changes nothing.
+
+        Names other namespaces of this engine that hold the same tokens, and the fields in
+        which they differ: for operators, not for one tenant among several. Raises as ``admin``.
+        """
+        stack = self.admin.stack
+        with self._calls.call():
+            until = Deadline.after(self._clock, self._deadlines.lookup)
+            prompt = self._naming.prompt(tokens, namespace, until)
+            return explain(stack, prompt, tokens, self._naming.keyers(), until)
 
     @property
     def telemetry(self) -> Telemetry:
@@ -373,10 +383,7 @@ class CacheEngine:
             return self._half.flush(Deadline.after(self._clock, seconds))
 
     def steps(self) -> Sequence[TraceStep]:
-        """Return the last steps, a few thousand at most, in the order in which they ended.
-
-        The parts of a call come before the whole.
-        """
+        """Return the last steps; see :meth:`hexkv.ports.Administration.steps`."""
         self._door.home.check()
         return self._half.runtime.steps.steps()
 

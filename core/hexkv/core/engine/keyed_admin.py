@@ -79,6 +79,7 @@ class KeyedAdmin(Relocations):
 
         super().__init__(half.stack, calls, work=work)
         self.peers = half.stack.runtime.peers  # used by fleets
+        self.stack = half.stack  # explained by tokens
         self._look = look
         self._pin = pin
         self._namespaces = Namespaces(half.stack, tenants)

@@ -145,7 +145,7 @@ def build(
         opened.pop_all()
         opened.callback(engine.close)
         if isinstance(half, TieredHalf):
-            admin, block = engine.admin.chunks, _block(loaded, namespace)
+            admin, block = engine.admin, _block(loaded, namespace)
             let_attach(admin, half.stack, loaded, registry, clock, block)
             if peers is not None:
                 admin.at_close(peers.close)
