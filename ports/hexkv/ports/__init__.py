@@ -137,7 +137,7 @@ from hexkv.ports.operate.recording import (
 
 # Blending: segments at any place in a prompt.
 from hexkv.ports.blending.parts import PromptParts, RetrievedParts, SegmentRun
-from hexkv.ports.blending.segments import LayeredSegments, SegmentAccess, SegmentCache
+from hexkv.ports.blending.segments import LayeredSegments, SegmentCache
 from hexkv.ports.blending.finder import Piece, SegmentFinder
 from hexkv.ports.blending.report import BLEND_KINDS, BlendOutcome, BlendReport
 
@@ -163,7 +163,7 @@ __all__ = [
     "PlacedFrame", "Plane", "Policy", "PoolExhausted", "PrefixCache", "Progress", "PromptParts",
     "PromptSink", "Publishing", "ReadOnlyStore", "ReadOutcome", "Reason", "RecordedCache",
     "RecordedCall", "RecordedKind", "RecordedStep", "Relocation", "Report", "Retrieved",
-    "RetrievedParts", "RoomSpan", "ScaleGroup", "SegmentAccess", "SegmentCache",
+    "RetrievedParts", "RoomSpan", "ScaleGroup", "SegmentCache",
     "SegmentFinder", "SegmentRun", "Selection", "Serde", "ServedAdministration", "ServiceHold",
     "SharedMedium", "Sink", "Span", "SpanSink", "Step", "StoreBusy", "StoreError", "StoreFull",
     "StoreReport", "StoreUnreachable", "Stored", "SupportsBackground", "SupportsClear",

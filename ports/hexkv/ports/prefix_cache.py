@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from hexkv.ports.blending.segments import SegmentAccess
+from hexkv.ports.blending.segments import SegmentCache
 from hexkv.ports.caches.keyed import KeyedAccess
 from hexkv.ports.caches.layerwise import LayerwiseCache
 from hexkv.ports.device import DeviceKV
@@ -23,12 +23,17 @@ from hexkv.ports.results import Cleared, Lookup, Retrieved, StoreReport
 
 
 @runtime_checkable
-class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, SegmentAccess, Protocol):
+class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, Protocol):
     """A cache of KV by the tokens that it was computed from; loads the longest stored prefix."""
 
     @property
     def namespace(self) -> Namespace:
         """The namespace of calls without one of their own."""
+        ...
+
+    @property
+    def segments(self) -> SegmentCache:
+        """The cache of segments, on the same tiers. It ends with this one."""
         ...
 
     def lookup(

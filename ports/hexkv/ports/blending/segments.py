@@ -127,12 +127,3 @@ class SegmentCache(Protocol):
     def report(self, blend: BlendReport) -> None:
         """Count a request by its host's report. Never raises."""
         ...
-
-
-class SegmentAccess(Protocol):
-    """Access from the cache by tokens to the cache of segments."""
-
-    @property
-    def segments(self) -> SegmentCache:
-        """The cache of segments, on the same tiers. It ends with this one."""
-        ...
