@@ -376,7 +376,7 @@ class Dying(NodeProcess):
         module, name = self._at
         code = (
             "import os, sys\n"
-            f"from hexkv.adapters.node import {module}\n"
+            f"from hexkv.adapters.node.server import {module}\n"
             f"{module}.{name} = lambda *_: os.kill(os.getpid(), 9)\n"
             "from hexkv.plugins.__main__ import main\n"
             "sys.exit(main())\n"
