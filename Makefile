@@ -66,7 +66,7 @@ ADAPTERS ?= local redis vllm
 SGLANG ?= 0.5.23
 SGLANGS ?= 0.5.12 0.5.17 0.5.20
 SGLANG_ENGINE := $(VENV)/sglang
-DISTS  := . contracts kernels $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
+DISTS  := . contracts kernels $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml adapters/*/pyproject.toml))
 ENGINE_DISTS := . contracts kernels adapters/admin adapters/directory adapters/local adapters/lossless adapters/net adapters/node adapters/observe adapters/peer adapters/redis adapters/tcp adapters/vllm
 PIP_ENGINE   := $(RUN) -m pip --python $(ENGINE)/bin/python --disable-pip-version-check
 INTO_ENGINE  := $(PIP_ENGINE) install --quiet
@@ -233,7 +233,7 @@ shells:
 
 # One stray __init__.py would hide every other distribution, this project's pytest plugin included.
 namespace:
-	@strays=$$(ls */hexkv/__init__.py adapters/*/hexkv/__init__.py \
+	@strays=$$(ls */hexkv/__init__.py plugins/*/hexkv/__init__.py adapters/*/hexkv/__init__.py \
 	  adapters/*/hexkv/adapters/__init__.py 2> /dev/null); \
 	test -z "$$strays" || { echo "remove $$strays: hexkv and hexkv.adapters are namespaces"; exit 1; }
 

@@ -38,7 +38,7 @@ from functools import partial
 from itertools import accumulate, count, islice
 from random import Random
 
-from hexkv.core.planning import Request
+from hexkv.plan.trace import Request
 from hexkv.ports import KEY_BYTES, ChunkKey
 
 CHUNK = 512

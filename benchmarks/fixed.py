@@ -229,7 +229,8 @@ def _beside_the_copy(
 def _turn(checkout: Path) -> dict[str, float]:
     """The figures of a checkout's code, from a process of its own."""
     roots = [checkout / root for root in ("ports", "core", "plugins", "contracts", "kernels")]
-    path = os.pathsep.join(map(str, (*roots, *checkout.glob("adapters/*"))))
+    roots += [*checkout.glob("plugins/*"), *checkout.glob("adapters/*")]
+    path = os.pathsep.join(map(str, roots))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.fixed", "--turn"],
         cwd=HERE.parent,

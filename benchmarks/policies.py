@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from hexkv.core.planning import Request, optimal, read_mooncake, replay, unlimited
-from hexkv.core.planning.workloads import WORKLOADS, footprint, synthetic
 from hexkv.core.policies import POLICIES
+from hexkv.plan.replay import optimal, replay, unlimited
+from hexkv.plan.trace import Request, read_mooncake
+from hexkv.plan.workloads import WORKLOADS, footprint, synthetic
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 50_000)
 SHARES = (0.02, 0.08, 0.25, 0.6)

@@ -23,10 +23,11 @@ from typing import NamedTuple
 
 from benchmarks.families import FAMILIES, trace
 from benchmarks.unseen import interval
-from hexkv.core.planning import Request, read_mooncake, replay
-from hexkv.core.planning.stacked import Below, replay_stacked
-from hexkv.core.planning.workloads import footprint
 from hexkv.core.policies import LRU
+from hexkv.plan.replay import replay
+from hexkv.plan.stacked import Below, replay_stacked
+from hexkv.plan.trace import Request, read_mooncake
+from hexkv.plan.workloads import footprint
 
 RATIOS = (1.5, 2.0, 4.0)
 """Of zstd, int8 and the coarser ones, about, as ``results/serdes.json`` has them."""

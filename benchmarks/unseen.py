@@ -21,9 +21,9 @@ from random import Random
 from typing import NamedTuple
 
 from benchmarks.families import FAMILIES, trace
-from hexkv.core.planning import replay, unlimited
-from hexkv.core.planning.workloads import footprint
 from hexkv.core.policies import POLICIES
+from hexkv.plan.replay import replay, unlimited
+from hexkv.plan.workloads import footprint
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.55, 0.8)
 SEEDS = range(1, 11)

@@ -13,6 +13,7 @@ import pytest
 
 from hexkv.plugins import AdapterSpec, CommandSpec
 from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.distributions import COMMANDS
 from hexkv.plugins.discovery.registry import Origin, Registry, missing, words
 from hexkv.ports import ConfigError
 
@@ -197,11 +198,13 @@ def test_one_name_may_stand_for_adapters_of_several_kinds():
     assert len(registry.adapters) == 2
 
 
-def test_an_adapter_of_ours_that_is_not_installed_says_what_to_install():
+def test_what_is_ours_and_not_installed_says_what_to_install():
     """Not the name of another one that happens to be near: redis was answered by disk."""
     bare = Registry()
     for (kind, name), origin in discover().origin.items():
-        if kind not in ("command", "device", "wire") and origin.distribution.startswith("hexkv-"):
+        if kind == "command" and origin.plugin != "builtin":
+            assert COMMANDS.get(name, "acme-tape") == origin.distribution.split()[0]
+        elif kind not in ("command", "device", "wire") and origin.distribution.startswith("hexkv-"):
             distribution = origin.distribution.split()[0]
             with pytest.raises(ConfigError, match=f"{kind} adapter '{name}': .* {distribution}$"):
                 bare.find(kind, name)

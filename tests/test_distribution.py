@@ -23,10 +23,11 @@ ABSENT = {
 """What an extra does not bring: its host, which is there in a build for the machine, or options."""
 
 IMPORTS = """\
-import importlib, json, pkgutil, sys
-import hexkv.adapters
+import importlib, importlib.util, json, pkgutil
+tops = ["hexkv", *(["hexkv.adapters"] if importlib.util.find_spec("hexkv.adapters") else [])]
+paths = [(importlib.import_module(top).__path__, f"{top}.") for top in tops]
 absent = set()
-for module in pkgutil.walk_packages(hexkv.adapters.__path__, "hexkv.adapters."):
+for module in (found for path, top in paths for found in pkgutil.walk_packages(path, top)):
     try:
         importlib.import_module(module.name)
     except ModuleNotFoundError as error:
@@ -35,13 +36,14 @@ print(json.dumps(sorted(absent)))
 """
 
 
-def adapters():
-    """The folders of distributions that plugins come from."""
-    return [f for f in FOLDERS if f.parent.name == "adapters" and "entry-points" in project(f)]
+def beside():
+    """The folders of distributions beside ``hexkv`` that have plugins."""
+    tops = ("adapters", "plugins")
+    return [f for f in FOLDERS if f.parent.name in tops and "entry-points" in project(f)]
 
 
-def test_every_adapter_has_an_extra_of_its_name_and_all_is_all_of_them():
-    names = {folder.name for folder in adapters()}
+def test_every_distribution_has_an_extra_of_its_name_and_all_is_all_of_them():
+    names = {folder.name for folder in beside()}
     assert names == set(EXTRAS) - {"all", "blake3"}
     for name in names:
         assert f"hexkv-{name}" in {Requirement(text).name for text in EXTRAS[name]}
@@ -71,7 +73,7 @@ def test_an_extra_alone_is_installed_imports_and_is_listed(extra, wheels, tmp_pa
     rows = listed(python)
     asked = {Requirement(text).name for text in EXTRAS[extra]}
     if extra == "all":
-        asked = {f"hexkv-{folder.name}" for folder in adapters()}
+        asked = {f"hexkv-{folder.name}" for folder in beside()}
     elif extra == "blake3":
         run(python, "-I", "-c", "import blake3", cwd=tmp_path)
         asked = {"hexkv"}

@@ -29,6 +29,7 @@ from hexkv.plugins.configuration.schema import EngineSettings, Section
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import Hooks
 from hexkv.ports import DType, KVLayout, Namespace, Reason, errors
+from installing import FOLDERS, project
 from processes import held_port
 
 ROOT = Path(__file__).parent.parent
@@ -277,7 +278,7 @@ def configured(section, prefix=""):
 
 EXAMPLES = sorted(
     path
-    for folder in ("docs", "examples", "adapters", "README.md")
+    for folder in ("docs", "examples", "adapters", "plugins", "README.md")
     for path in ((ROOT / folder).rglob("*") if (ROOT / folder).is_dir() else [ROOT / folder])
     if path.suffix in (".md", ".yaml", ".json", ".service")
 )
@@ -321,14 +322,8 @@ def test_the_reference_explains_every_reason():
 
 
 def test_the_table_of_folders_names_every_distribution():
-    import tomllib
-
     shown = {row[2] for row in table(ROOT / "README.md", "folder", "import", "distribution")}
-    projects = [ROOT, *(path.parent for path in (*ROOT.glob("*/pyproject.toml"),))]
-    projects += [path.parent for path in ROOT.glob("adapters/*/pyproject.toml")]
-    assert shown == {
-        tomllib.loads((path / "pyproject.toml").read_text())["project"]["name"] for path in projects
-    }
+    assert shown == {project(folder)["name"] for folder in FOLDERS}
 
 
 def test_the_glossary_points_at_what_exists():

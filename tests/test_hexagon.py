@@ -38,6 +38,7 @@ LIBRARIES = {"net"}
 """Distributions among the adapters that adapters stand on; they offer nothing themselves."""
 
 ADAPTERS = [path for path in PROJECTS if "adapters" in folders(path)]
+PLUGINS = [path for path in PROJECTS if "plugins" in folders(path)]
 PRODUCT = [p for p in SOURCES if p.suffix == ".py" and "hexkv" in folders(p)]
 
 
@@ -63,7 +64,7 @@ def test_the_namespaces_have_no_module_of_their_own():
     """One stray ``hexkv/__init__.py`` would hide every other distribution."""
     strays = [
         path
-        for pattern in ("*/hexkv/", "adapters/*/hexkv/", "adapters/*/hexkv/adapters/")
+        for pattern in ("*/hexkv/", "*/*/hexkv/", "adapters/*/hexkv/adapters/")
         for path in ROOT.glob(f"{pattern}__init__.py")
     ]
     assert strays == []
@@ -71,14 +72,18 @@ def test_the_namespaces_have_no_module_of_their_own():
 
 def test_every_module_has_one_owner():
     seen = {}
-    for top in (*ROOT.glob("*/hexkv"), *ROOT.glob("adapters/*/hexkv")):
+    for top in (*ROOT.glob("*/hexkv"), *ROOT.glob("*/*/hexkv")):
         for path in top.rglob("*.py"):
             module = path.relative_to(top.parent).as_posix()
             assert seen.setdefault(module, top) == top, f"{module}: {seen[module]} and {top}"
 
 
 def test_every_package_says_that_it_is_typed():
-    packages = [*ROOT.glob("*/hexkv/*/"), *ROOT.glob("adapters/*/hexkv/adapters/*/")]
+    packages = [
+        *ROOT.glob("*/hexkv/*/"),
+        *ROOT.glob("*/*/hexkv/*/"),
+        *ROOT.glob("*/*/hexkv/adapters/*/"),
+    ]
     packages = [package for package in packages if (package / "__init__.py").exists()]
     assert len(packages) >= 7
     for package in packages:
@@ -89,11 +94,12 @@ def test_there_is_one_version():
     assert len({project(path)["version"] for path in PROJECTS}) == 1
 
 
-def test_an_adapter_is_named_after_its_folder():
-    for path in ADAPTERS:
+def test_a_distribution_is_named_after_its_folder():
+    for path in (*ADAPTERS, *PLUGINS):
         folder = path.parent.name
+        package = f"hexkv.adapters.{folder}" if path in ADAPTERS else f"hexkv.{folder}"
         assert project(path)["name"] == f"hexkv-{folder}"
-        offered = {} if folder in LIBRARIES else {folder: f"hexkv.adapters.{folder}.plugin"}
+        offered = {} if folder in LIBRARIES else {folder: f"{package}.plugin"}
         assert project(path).get("entry-points", {}).get("hexkv", {}) == offered
 
 

@@ -38,7 +38,7 @@ def test_a_matrix_is_whole_and_the_part_of_minutes_has_each_value(columns):
 def test_no_fixture_outlives_its_module_by_mistake():
     """Without an ``__init__.py`` pytest takes a package's fixture for one of the whole session."""
     root = Path(__file__).parents[1]
-    files = [*root.glob("tests/**/*.py"), *root.glob("adapters/*/*/**/*.py")]
+    files = [*root.glob("tests/**/*.py"), *root.glob("*/*/*/**/*.py")]
     assert Path(__file__) in files
     wrong = re.compile(r"""scope=["']package""")
     assert [str(file) for file in files if wrong.search(file.read_text())] == []

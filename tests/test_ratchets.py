@@ -28,7 +28,8 @@ MODULES_OF_A_FOLDER = 15
 CLASSES_OF_A_NAME = 2
 PRODUCT = sorted(
     path
-    for top in (*ROOT.glob("*/hexkv"), *ROOT.glob("adapters/*/hexkv"))
+    for pattern in ("*/hexkv", "plugins/*/hexkv", "adapters/*/hexkv")
+    for top in ROOT.glob(pattern)
     for path in top.rglob("*.py")
 )
 TREES = {path: ast.parse(path.read_text()) for path in PRODUCT}
@@ -81,7 +82,7 @@ def prose(path):
 def room(path):
     """The distribution or top-level package of a file: ``core``, ``adapters/vllm``."""
     parts = path.relative_to(ROOT).parts
-    return "/".join(parts[: 2 if parts[0] == "adapters" else 1])
+    return "/".join(parts[: parts.index("hexkv")])
 
 
 def test_no_room_has_more_private_words_than_before():

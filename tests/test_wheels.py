@@ -52,7 +52,8 @@ def test_the_wheels_together_hold_every_module_once_and_nothing_else(tmp_path):
     ]
     written = [
         path.relative_to(top.parent).as_posix()
-        for top in (*ROOT.glob("*/hexkv"), *ROOT.glob("adapters/*/hexkv"))
+        for pattern in ("*/hexkv", "*/*/hexkv")
+        for top in ROOT.glob(pattern)
         for path in top.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     ]

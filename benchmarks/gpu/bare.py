@@ -28,7 +28,12 @@ class NotAWheel(Exception):
 def paths(root: Path = ROOT) -> list[Path]:
     """Where the repository's packages lie, each with its part of the namespace ``hexkv``."""
     first = [root / name for name in ("ports", "core", "plugins", "contracts", "kernels")]
-    return [*first, *sorted(at.parent for at in root.glob("adapters/*/pyproject.toml")), root]
+    return [*first, *(at.parent for at in _beside(root)), root]
+
+
+def _beside(root: Path) -> list[Path]:
+    """The projects of distributions in folders of theirs."""
+    return sorted([*root.glob("adapters/*/pyproject.toml"), *root.glob("plugins/*/pyproject.toml")])
 
 
 def environment(folder: Path, wheels: Path, root: Path = ROOT) -> dict[str, str]:
@@ -45,9 +50,8 @@ def environment(folder: Path, wheels: Path, root: Path = ROOT) -> dict[str, str]
 
 def announce(folder: Path, root: Path = ROOT) -> None:
     """Write the metadata of every distribution of the repository to *folder*."""
-    for project in (root / "pyproject.toml", *sorted(root.glob("*/pyproject.toml"))):
-        _announce(project, folder)
-    for project in sorted(root.glob("adapters/*/pyproject.toml")):
+    tops = sorted(root.glob("*/pyproject.toml"))
+    for project in (root / "pyproject.toml", *tops, *_beside(root)):
         _announce(project, folder)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.quality.blended import ALL, LATER_KEYS, NONE, SELECTORS, UNROTATED
 from benchmarks.quality.page import ROOT
-from hexkv.plugins.reports import document, svg
+from hexkv.plan.reports import document, svg
 
 PAGE = ROOT / "docs" / "blending.md"
 RESULT = ROOT / "benchmarks" / "results" / "blending.json"

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.core.planning import Below, Request, replay_stacked, unlimited
 from hexkv.core.policies import LRU
 from hexkv.core.tiers.write.admission import Admission
+from hexkv.plan.replay import unlimited
+from hexkv.plan.stacked import Below, replay_stacked
+from hexkv.plan.trace import Request
 from hexkv.ports import ChunkKey
 
 HORIZON = 50

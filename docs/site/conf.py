@@ -18,10 +18,14 @@ root_doc = "docs/index"
 include_patterns = [
     *("*.md", "*/README.md"),
     *("docs/*.md", "docs/*/*.md"),
+    "plugins/*/README.md",
     *("adapters/*/README.md", "adapters/hf/hexkv/adapters/hf/models/README.md"),
     "benchmarks/gpu/README.md",
 ]
-exclude_patterns = [".*", "**/.*", "build", "dist", "tests", "**/tests", "core", "plugins", "ports"]
+exclude_patterns = [
+    *(".*", "**/.*", "build", "dist", "tests", "**/tests"),
+    *("core", "plugins/hexkv", "ports"),
+]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 4

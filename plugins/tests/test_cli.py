@@ -17,6 +17,7 @@ from hexkv.plugins.cli.output import human_age, human_size
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.distributions import COMMANDS
 from hexkv.plugins.discovery.registry import Origin, Registry
 from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import ConfigError, DType, KVLayout, Namespace, ParallelSlice
@@ -284,11 +285,12 @@ def test_a_plugins_command_that_lacks_something_says_so(run, registry):
     assert err == "error: adapter 'gpu' is not available: needs no_such_module (pip install x)\n"
 
 
-def test_the_demo_without_its_plugin_says_what_to_install(run, registry):
-    registry.commands.pop("demo", None)
-    code, out, err = run("demo", "--model", "x")
+@each(("name", "distribution"), COMMANDS.items())
+def test_a_command_that_is_not_installed_names_its_distribution(name, distribution, run, registry):
+    registry.commands.pop(name)
+    code, out, err = run(name, "--model", "x")
     assert (code, out) == (1, "")
-    assert 'pip install "hexkv[hf]"' in err
+    assert f"(pip install {distribution})" in err
     assert err.count("\n") == 1
 
 

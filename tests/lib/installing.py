@@ -19,7 +19,8 @@ FOLDERS = [
     ROOT,
     *sorted(
         path.parent
-        for path in (*ROOT.glob("*/pyproject.toml"), *ROOT.glob("adapters/*/pyproject.toml"))
+        for pattern in ("*/pyproject.toml", "adapters/*/pyproject.toml", "plugins/*/pyproject.toml")
+        for path in ROOT.glob(pattern)
     ),
 ]
 """Of each distribution."""

@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 from hexkv.plugins.cli.output import CalledWrongly, installed, new_app, run_app
+from hexkv.plugins.discovery.distributions import COMMANDS
 from hexkv.plugins.discovery.registry import Registry, require
 from hexkv.plugins.spec import CommandSpec
 from hexkv.ports import AdapterUnavailable, HexKVError
-
-_DEMO = "Show a first hit with a real model"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, CalledWrongly) else 1
-    if wanted and wanted not in {*registry.commands, "demo"} and registry.broken:
+    if wanted and wanted not in {*registry.commands, *COMMANDS} and registry.broken:
         print(registry.said_of_broken().removeprefix("; "), file=sys.stderr)
     return code
 
@@ -43,8 +42,7 @@ def _application(registry: Registry, wanted: str) -> typer.Typer:
     """Return the command *wanted* alone; all commands if none has that name."""
     app = new_app("A pluggable multi-tier KV cache for LLM serving.")
     app.callback(invoke_without_command=True)(_options)
-    commands = dict(registry.commands)
-    commands.setdefault("demo", CommandSpec("demo", _DEMO, lambda _: _no_demo(registry)))
+    commands = {name: _lacking(name, registry) for name in COMMANDS} | registry.commands
     for name in [wanted] if wanted in commands else sorted(commands):
         app.command(
             name,
@@ -85,12 +83,15 @@ def _caller(command: CommandSpec) -> Callable[[typer.Context], None]:
     return call
 
 
-def _no_demo(registry: Registry) -> int:
-    raise AdapterUnavailable(
-        "demo",
-        f"no plugin offers it{registry.said_of_broken()}",
-        'pip install "hexkv[hf]"',
-    )
+def _lacking(name: str, registry: Registry) -> CommandSpec:
+    """Return a command in place of one of ours that is not installed: it names its distribution."""
+    hint = f"pip install {COMMANDS[name]}"
+
+    def refuse(_: Sequence[str]) -> int:
+        why = f"no plugin offers it{registry.said_of_broken()}"
+        raise AdapterUnavailable(name, why, hint)
+
+    return CommandSpec(name, f"Not installed: {hint}", refuse)
 
 
 if __name__ == "__main__":

@@ -36,10 +36,7 @@ def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("import", "Put the chunks of an archive on tiers", _import)
     yield CommandSpec("explain", "Say how much of a prompt a directory holds", _explain)
     yield CommandSpec("inspect", "Describe the frames in a directory", _inspect)
-    yield CommandSpec("plan", "Replay a trace through policies and sizes", _plan)
-    yield CommandSpec("report", "Say what a recorded cache did, and what more room brings", _report)
     yield CommandSpec("serdes", "Measure serdes, and say what to load over which link", _serdes)
-    yield CommandSpec("size", "Compute what a cache of a model and its traffic takes", _size)
     yield CommandSpec("top", "Show what running caches do, live", _top)
 
 
@@ -102,24 +99,6 @@ def _inspect(arguments: Sequence[str]) -> int:
 
 def _serdes(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.serdes import run
-
-    return run(arguments)
-
-
-def _plan(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.cli.plan import run
-
-    return run(arguments)
-
-
-def _report(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.cli.report import run
-
-    return run(arguments)
-
-
-def _size(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.cli.size import run
 
     return run(arguments)
 

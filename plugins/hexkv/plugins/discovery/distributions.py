@@ -1,31 +1,45 @@
-"""The distribution of each adapter of this project, for users who configured it without."""
+"""The distribution of each adapter and command of this project, for users who lack it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal
+
 from hexkv.plugins.spec import Kind
 
-_BRINGS: dict[str, list[tuple[Kind, str]]] = {
-    "hexkv-admin": [("admin", "socket")],
+_BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
+    "hexkv-admin": [
+        ("admin", "socket"),
+        *(("command", name) for name in ("admin", "fleet", "trace")),
+    ],
     "hexkv-cachegen": [
         *(("serde", f"cachegen{level}") for level in ("", "-fine", "-small", "-tiny")),
         *(("serde", name) for name in ("fp8", "int4", "int8")),
     ],
+    "hexkv-contracts": [("command", "check"), ("command", "new-adapter")],
     "hexkv-cuda": [("memory", "pinned")],
-    "hexkv-directory": [("directory", "embedded"), ("directory", "static")],
+    "hexkv-directory": [
+        ("command", "directory"),
+        ("directory", "embedded"),
+        ("directory", "static"),
+    ],
     "hexkv-gds": [("store", "gds")],
+    "hexkv-hf": [("command", name) for name in ("blend", "demo", "tokens", "warm")],
     "hexkv-infinistore": [("store", "infinistore")],
     "hexkv-lmcache": [("store", "lm")],
-    "hexkv-lmserver": [("store", "hexkv")],
+    "hexkv-lmserver": [("command", "serve"), ("store", "hexkv")],
     "hexkv-local": [
+        ("command", "fsck"),
         ("memory", "mmap"),
         *(("store", name) for name in ("disk", "fs", "heap", "memory")),
     ],
     "hexkv-lossless": [("serde", "rans"), ("serde", "zstd")],
     "hexkv-mooncake": [("channel", "mooncake"), ("store", "mooncake")],
     "hexkv-nixl": [("channel", "nixl"), ("store", "nixl")],
-    "hexkv-node": [("memory", "shared"), ("node", "unix")],
+    "hexkv-node": [("command", "node"), ("memory", "shared"), ("node", "unix")],
     "hexkv-observe": [("observe", "server")],
     "hexkv-peer": [("store", "peers")],
+    "hexkv-plan": [("command", name) for name in ("plan", "report", "size")],
     "hexkv-obstore": [("store", "obstore")],
     "hexkv-redis": [("directory", "redis"), ("store", "redis")],
     "hexkv-s3": [("store", "s3")],
@@ -33,7 +47,12 @@ _BRINGS: dict[str, list[tuple[Kind, str]]] = {
     "hexkv-tcp": [("channel", "tcp")],
 }
 
-_BROUGHT = {adapter: name for name, brings in _BRINGS.items() for adapter in brings}
+_BROUGHT = {brought: name for name, brings in _BRINGS.items() for brought in brings}
+
+COMMANDS: Mapping[str, str] = {
+    name: distribution for (kind, name), distribution in _BROUGHT.items() if kind == "command"
+}
+"""The distribution to install for each command of ours that ``hexkv`` itself does not bring."""
 
 
 def distribution_of(kind: Kind, name: str) -> str | None:

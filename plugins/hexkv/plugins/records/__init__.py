@@ -1,4 +1,4 @@
-"""Records of calls as files: the format of a line, and reading of files.
+"""The format of records: calls as lines of files. ``hexkv.plan.records`` reads them.
 
 A record is a set of files that one process wrote. Each file begins with a line that describes the
 record; then there is a line for each call, in JSON. Every line ends with its own CRC-32, so that
@@ -17,18 +17,14 @@ from hexkv.plugins.records.format import (
     encode_state,
     seal,
 )
-from hexkv.plugins.records.reading import Record, is_record, read_records
 
 __all__ = [
     "PATTERN",
     "VERSION",
     "Head",
     "Names",
-    "Record",
     "State",
     "encode_call",
     "encode_state",
-    "is_record",
-    "read_records",
     "seal",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hexkv.core.planning.cache_size import ModelShape
+from hexkv.plan.cache_size import ModelShape
 from hexkv.ports import ConfigError, DType, InvalidRequest
 
 _LARGEST = 1 << 22

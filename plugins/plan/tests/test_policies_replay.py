@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.kit.cases import each
-from hexkv.core.planning import BadTrace, Request, optimal, read_mooncake, replay, unlimited
-from hexkv.core.planning.workloads import WORKLOADS, footprint, synthetic
 from hexkv.core.policies import LRU, MRU, POLICIES
+from hexkv.plan.replay import optimal, replay, unlimited
+from hexkv.plan.trace import BadTrace, Request, read_mooncake
+from hexkv.plan.workloads import WORKLOADS, footprint, synthetic
 from hexkv.ports import ChunkKey
 
-EXCERPT = Path(__file__).parents[2] / "tests" / "data" / "conversation.jsonl"
+EXCERPT = Path(__file__).parents[3] / "tests" / "data" / "conversation.jsonl"
 
 
 def request(path):

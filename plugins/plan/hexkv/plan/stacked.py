@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from hexkv.core.memory.pipelining import Pipelining
-from hexkv.core.planning.trace import Request
 from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.write.admission import Admission
+from hexkv.plan.trace import Request
 from hexkv.ports import ChunkKey, Policy
 
 _OWNER = "replay"

@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from hexkv.core.planning import BadTrace
+from hexkv.plan.trace import BadTrace
 from hexkv.plugins.records.format import (
     LONGEST_LINE,
     PATTERN,

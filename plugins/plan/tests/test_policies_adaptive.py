@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depth import covering, thorough
-from hexkv.core.planning import replay
-from hexkv.core.planning.workloads import WORKLOADS, footprint, synthetic
 from hexkv.core.policies import ARC, FIFO, LFU, LRU, MRU, Adaptive
 from hexkv.core.policies.adaptive._ages import BINS, EDGES, EPOCH, bin_of
 from hexkv.core.policies.adaptive._ghosts import Run, Runs
 from hexkv.core.policies.adaptive._reuse_distance import Gaps
 from hexkv.core.policies.adaptive._shelves import Shelves
+from hexkv.plan.replay import replay
+from hexkv.plan.workloads import WORKLOADS, footprint, synthetic
 from hexkv.ports import ChunkKey
 
 SEED = 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hexkv.core.planning.trace import Request
+from hexkv.plan.trace import Request
 from hexkv.ports import ChunkKey, RecordedCall, RecordedKind
 
 COMPUTED = "computed"

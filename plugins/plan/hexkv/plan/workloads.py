@@ -12,7 +12,7 @@ from itertools import accumulate, chain, islice
 from random import Random
 from types import MappingProxyType
 
-from hexkv.core.planning.trace import Request
+from hexkv.plan.trace import Request
 from hexkv.ports import KEY_BYTES, ChunkKey
 
 CHUNK = 512

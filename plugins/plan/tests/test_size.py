@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from call_records import CHUNK, a_call, keys_of, write_record
 from hexkv.contracts.kit.cases import each
-from hexkv.core.planning.cache_size import ModelShape, Traffic, size_cache
+from hexkv.plan.cache_size import ModelShape, Traffic, size_cache
+from hexkv.plan.model_config import read_shape
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.support.model_config import read_shape
 from hexkv.ports import (
     ConfigError,
     DType,

@@ -11,8 +11,14 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from hexkv.core.planning import Request, requests_of
-from hexkv.plugins.cli.chart import bar
+from hexkv.plan.cli.chart import bar
+from hexkv.plan.cli.replaying import Compared, Plan, compared, jobs_of, replays
+from hexkv.plan.recorded import requests_of
+from hexkv.plan.records import is_record, read_records
+from hexkv.plan.reports import svg
+from hexkv.plan.reports.document import write
+from hexkv.plan.reports.planned import FUTURE, UNLIMITED, drawing, lines_of, plan_page
+from hexkv.plan.trace import Request
 from hexkv.plugins.cli.output import (
     Json,
     installed,
@@ -22,12 +28,7 @@ from hexkv.plugins.cli.output import (
     print_table,
     run_app,
 )
-from hexkv.plugins.cli.replaying import Compared, Plan, compared, jobs_of, replays
 from hexkv.plugins.configuration.schema import parse_size
-from hexkv.plugins.records import is_record, read_records
-from hexkv.plugins.reports import svg
-from hexkv.plugins.reports.document import write
-from hexkv.plugins.reports.planned import FUTURE, UNLIMITED, drawing, lines_of, plan_page
 from hexkv.ports import InvalidRequest
 
 _COUNT = re.compile(r"(\d{1,12})([km]?)", re.ASCII)

@@ -8,22 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from hexkv.core.planning import (
-    BadTrace,
-    Below,
-    Replay,
-    Request,
-    optimal,
-    read_mooncake,
-    replay,
-    replay_stacked,
-    requests_of,
-    unlimited,
-)
+from hexkv.plan.recorded import requests_of
+from hexkv.plan.records import read_records
+from hexkv.plan.replay import Replay, optimal, replay, unlimited
+from hexkv.plan.stacked import Below, replay_stacked
+from hexkv.plan.trace import BadTrace, Request, read_mooncake
 from hexkv.plugins.cli.output import installed
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery.registry import Registry
-from hexkv.plugins.records import read_records
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Policy
 

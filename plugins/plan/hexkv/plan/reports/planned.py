@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hexkv.plan.reports import svg
+from hexkv.plan.reports.document import figure, heading, page, table, words
 from hexkv.plugins.configuration.sizes import human_size
-from hexkv.plugins.reports import svg
-from hexkv.plugins.reports.document import figure, heading, page, table, words
 
 FUTURE, UNLIMITED = "knowing the future", "without limits"
 

@@ -9,8 +9,12 @@ from typing import Annotated
 
 import typer
 
-from hexkv.core.planning import BadTrace, requests_of, unlimited
-from hexkv.core.planning.cache_size import ModelShape, Sized, Traffic, size_cache
+from hexkv.plan.cache_size import ModelShape, Sized, Traffic, size_cache
+from hexkv.plan.model_config import read_shape
+from hexkv.plan.recorded import requests_of
+from hexkv.plan.records import read_records
+from hexkv.plan.replay import unlimited
+from hexkv.plan.trace import BadTrace
 from hexkv.plugins.cli.output import (
     Json,
     human_size,
@@ -21,8 +25,6 @@ from hexkv.plugins.cli.output import (
     refuse,
     run_app,
 )
-from hexkv.plugins.records import read_records
-from hexkv.plugins.support.model_config import read_shape
 from hexkv.ports import DType
 
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hexkv.plan.reports import svg
+from hexkv.plan.reports.document import figure, folded, heading, page, table, words
+from hexkv.plan.reports.planned import sections
 from hexkv.plugins.configuration.sizes import human_size
-from hexkv.plugins.reports import svg
-from hexkv.plugins.reports.document import figure, folded, heading, page, table, words
-from hexkv.plugins.reports.planned import sections
 
 _PARTS = {
     "lookup": "asking before loading",

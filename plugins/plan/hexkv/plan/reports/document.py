@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from hexkv.plugins.reports import svg
+from hexkv.plan.reports import svg
 
 _STYLE = (
     ":root{color-scheme:light dark}"

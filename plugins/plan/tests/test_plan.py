@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from hexkv.contracts.kit.cases import each
+from hexkv.plan.cli.chart import bar
+from hexkv.plan.cli.plan import parse_chunks
+from hexkv.plan.reports import svg
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.cli.chart import bar
-from hexkv.plugins.cli.plan import parse_chunks
-from hexkv.plugins.reports import svg
 
-EXCERPT = Path(__file__).parents[2] / "tests" / "data" / "conversation.jsonl"
+EXCERPT = Path(__file__).parents[3] / "tests" / "data" / "conversation.jsonl"
 
 
 @pytest.fixture

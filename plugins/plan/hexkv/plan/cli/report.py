@@ -8,7 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from hexkv.core.planning import requests_of, unlimited
+from hexkv.plan.cli.plan import (
+    Html,
+    Policies,
+    Processes,
+    chunks_of,
+    compare,
+    policy_names,
+    save,
+)
+from hexkv.plan.cli.replaying import Job, Plan, Replayer
+from hexkv.plan.recorded import requests_of
+from hexkv.plan.records import read_records
+from hexkv.plan.replay import unlimited
+from hexkv.plan.reports.record_page import record_page
+from hexkv.plan.reports.recorded import changed, changes, measured, sizes_of
 from hexkv.plugins.cli.output import (
     Json,
     human_size,
@@ -19,19 +33,6 @@ from hexkv.plugins.cli.output import (
     print_table,
     run_app,
 )
-from hexkv.plugins.cli.plan import (
-    Html,
-    Policies,
-    Processes,
-    chunks_of,
-    compare,
-    policy_names,
-    save,
-)
-from hexkv.plugins.cli.replaying import Job, Plan, Replayer
-from hexkv.plugins.records import read_records
-from hexkv.plugins.reports.record_page import record_page
-from hexkv.plugins.reports.recorded import changed, changes, measured, sizes_of
 
 
 def report(

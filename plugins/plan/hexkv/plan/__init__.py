@@ -1,0 +1,1 @@
+"""Planning: traces and records replayed through the policies, sizes computed, and reports."""

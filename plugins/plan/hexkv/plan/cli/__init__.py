@@ -1,0 +1,1 @@
+"""The commands ``hexkv plan``, ``hexkv report`` and ``hexkv size``."""
