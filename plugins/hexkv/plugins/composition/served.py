@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Self
 from weakref import ref
 
-from hexkv.core.admin.carrying import in_memory
 from hexkv.core.engine.calls import Calls
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.keyed_admin import KeyedAdmin
@@ -19,6 +18,7 @@ from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.peers.announced import Announced
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.listing import in_memory
 from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.composition.addresses import Addresses
 from hexkv.plugins.composition.administering import let_attach, serve_admin

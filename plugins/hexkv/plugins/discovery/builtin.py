@@ -32,8 +32,6 @@ def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("adapters", "List the installed adapters", _adapters)
     yield CommandSpec("completion", "Print what a shell completes words by", _completion)
     yield CommandSpec("config", "Show the configuration, and where it comes from", _config)
-    yield CommandSpec("export", "Write chunks of tiers into an archive", _export)
-    yield CommandSpec("import", "Put the chunks of an archive on tiers", _import)
     yield CommandSpec("explain", "Say how much of a prompt a directory holds", _explain)
     yield CommandSpec("inspect", "Describe the frames in a directory", _inspect)
     yield CommandSpec("serdes", "Measure serdes, and say what to load over which link", _serdes)
@@ -77,18 +75,6 @@ def _explain(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.explain import run
 
     return run(arguments)
-
-
-def _export(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.cli.archives import run_export
-
-    return run_export(arguments)
-
-
-def _import(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.cli.archives import run_import
-
-    return run_import(arguments)
 
 
 def _inspect(arguments: Sequence[str]) -> int:

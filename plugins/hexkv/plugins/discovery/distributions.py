@@ -12,6 +12,7 @@ _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
         ("admin", "socket"),
         *(("command", name) for name in ("admin", "fleet", "trace")),
     ],
+    "hexkv-archives": [("command", "export"), ("command", "import")],
     "hexkv-cachegen": [
         *(("serde", f"cachegen{level}") for level in ("", "-fine", "-small", "-tiny")),
         *(("serde", name) for name in ("fp8", "int4", "int8")),

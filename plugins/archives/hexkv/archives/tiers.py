@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from hexkv.core.admin.carrying import Carrier, lasting, writable
+from hexkv.archives.carrier import Carrier, lasting, writable
 from hexkv.core.tiers.batches import Pending
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.peering import OF_PEERS
@@ -57,7 +57,7 @@ class Taken:
         """Returns the reason of a tier that refused it."""
 
     def settle(self) -> Mapping[str, str | None]:
-        """See :class:`~hexkv.plugins.archives.carrying.Taking`."""
+        """See :class:`~hexkv.archives.carrying.Taking`."""
         found: dict[str, str | None] = {}
         for tier, pending in self._written.items():
             if isinstance(pending, Reason):
@@ -70,7 +70,7 @@ class Taken:
 
 
 class TieredPlace:
-    """A :class:`~hexkv.plugins.archives.carrying.Place`: tiers that outlive a process.
+    """A :class:`~hexkv.archives.carrying.Place`: tiers that outlive a process.
 
     A context manager: its end writes the queue and closes the tiers.
     """

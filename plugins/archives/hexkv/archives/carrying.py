@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from hexkv.archives.format import ArchiveReader, Totals, end_page, head_page
+from hexkv.archives.selection import Selection, prefix_of, unfit
 from hexkv.core.frames.codec import FrameCodec
-from hexkv.plugins.archives.format import ArchiveReader, Totals, end_page, head_page
-from hexkv.plugins.archives.selection import Selection, prefix_of, unfit
 from hexkv.ports import (
     PAGE,
     AdapterUnavailable,

@@ -1,13 +1,12 @@
-"""Carrying: read whole frames from tiers and write them to tiers unchanged, also encoded ones.
+"""Whole frames read from tiers and written to tiers unchanged, also encoded ones.
 
-Archives use it. None of this counts as a use of a chunk: policies do not learn of it, and no chunk
+None of this counts as a use of a chunk: policies do not learn of it, and no chunk
 is copied to faster tiers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from heapq import nsmallest
 
 from hexkv.core.admin.moving import STEP, Mover, label
 from hexkv.core.frames.opening import Opening, opened
@@ -16,11 +15,8 @@ from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.rules import Writes
-from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkKey, ChunkSpec, Deadline, FrameHeader, Lease, Reason
-
-_LISTING = "list"
+from hexkv.ports import ChunkKey, Deadline, FrameHeader, Lease, Reason
 
 _AT_ONCE = 64
 """The number of keys that are looked up at a time."""
@@ -133,26 +129,3 @@ def lasting(tiers: Sequence[Tier]) -> list[Tier]:
 def writable(tiers: Sequence[Tier]) -> list[Tier]:
     """Return those of *tiers* that may be written at all."""
     return [tier for tier in tiers if tier.rules.writes is not Writes.NONE]
-
-
-def in_memory(stack: TierStack, after: ChunkKey | None, most: int) -> list[ChunkSpec]:
-    """Return some of the chunks that tiers in memory keep behind *after*, in key order.
-
-    At most *most*, with the spec of a hold: raw. Empty only if there are none left.
-    """
-    tiers = [tier for tier in stack.tiers if tier.lends]
-    keys = {key for tier in tiers for key in tier.index.keys()}  # noqa: SIM118 - no mapping
-    behind = [key for key in keys if after is None or key > after]
-    while some := nsmallest(most, behind):
-        found: dict[ChunkKey, ChunkSpec] = {}
-        for tier in tiers:
-            for key, lease in zip(some, tier.calls.get_lease(some, _LISTING), strict=True):
-                if lease is None:
-                    continue
-                with lease:
-                    if lease.spec is not None:
-                        found[key] = lease.spec._replace(serde=RAW)
-        if found:
-            return [found[key] for key in some if key in found]
-        behind = [key for key in behind if key > some[-1]]  # all of these were evicted by now
-    return []

@@ -7,8 +7,8 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.archives.format import ArchiveReader, Totals, end_page, head_page
 from hexkv.core.frames.codec import CRC32, FrameCodec
-from hexkv.plugins.archives.format import ArchiveReader, Totals, end_page, head_page
 from hexkv.ports import PAGE, ChunkKey, FrameHeader, InvalidRequest, frame_bytes
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from hexkv.plugins.archives.carrying import (
+from hexkv.archives.carrying import (
     Exported,
     Imported,
     Place,
@@ -22,10 +22,10 @@ from hexkv.plugins.archives.carrying import (
     export,
     writing,
 )
-from hexkv.plugins.archives.format import ArchiveReader
-from hexkv.plugins.archives.node import NodePlace
-from hexkv.plugins.archives.selection import Selection
-from hexkv.plugins.archives.tiers import TieredPlace
+from hexkv.archives.format import ArchiveReader
+from hexkv.archives.node import NodePlace
+from hexkv.archives.selection import Selection
+from hexkv.archives.tiers import TieredPlace
 from hexkv.plugins.cli.output import (
     Json,
     human_size,

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from hexkv.archives.format import ArchiveReader, Totals, end_page, head_page
+from hexkv.archives.selection import prefix_of
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.archives.format import ArchiveReader, Totals, end_page, head_page
-from hexkv.plugins.archives.selection import prefix_of
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.algorithms import frame_codec
