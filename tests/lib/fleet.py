@@ -16,7 +16,7 @@ from moving_nodes import MovingNode
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.local import LocalDirectory
 from hexkv.contracts.doubles import ManualClock, chunk_key
-from hexkv.core.planning.draining import DrainRules, drain, tokens_of
+from hexkv.fleet.draining import DrainRules, drain, tokens_of
 from hexkv.plugins.observing.reporting import HeldChunks, Reporter
 from hexkv.plugins.support.lives import Life
 from hexkv.ports import (

@@ -11,9 +11,9 @@ from time import monotonic
 
 from net_namespaces import machines
 
-from hexkv.api.fleet import open_fleet
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.fleet.api import open_fleet
 from nodes import NodeProcess
 from processes import until
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from administration import short_folder
 from configured import FRAME, prompt
 from directory_servers import SECRET, Served
-from hexkv.api.fleet import open_fleet
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.fleet.api import open_fleet
 from hexkv.plugins.clock import SystemClock
 from peering import eventually, serving
 

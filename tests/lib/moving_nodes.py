@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 from hexkv.contracts.doubles import ManualClock, chunk_key
 from hexkv.core.admin.claims import Claims
-from hexkv.core.planning.draining import DrainRules, drain, tokens_of
-from hexkv.core.planning.relocation import Route, relocate
+from hexkv.fleet.draining import DrainRules, drain, tokens_of
+from hexkv.fleet.relocation import Route, relocate
 from hexkv.ports import ClaimState, HexKVError, InvalidRequest, Peer, StoreUnreachable, WorkReport
 
 NODES = ["ada", "bob", "cyd"]

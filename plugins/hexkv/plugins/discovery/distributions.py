@@ -10,7 +10,7 @@ from hexkv.plugins.spec import Kind
 _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
     "hexkv-admin": [
         ("admin", "socket"),
-        *(("command", name) for name in ("admin", "fleet", "trace")),
+        *(("command", name) for name in ("admin", "trace")),
     ],
     "hexkv-archives": [("command", "export"), ("command", "import")],
     "hexkv-cachegen": [
@@ -24,6 +24,7 @@ _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
         ("directory", "embedded"),
         ("directory", "static"),
     ],
+    "hexkv-fleet": [("command", "fleet")],
     "hexkv-gds": [("store", "gds")],
     "hexkv-hf": [("command", name) for name in ("blend", "demo", "tokens", "warm")],
     "hexkv-infinistore": [("store", "infinistore")],

@@ -20,12 +20,6 @@ def _admin(arguments: Sequence[str]) -> int:
     return run(arguments)
 
 
-def _fleet(arguments: Sequence[str]) -> int:
-    from hexkv.adapters.admin.cli.fleet import run
-
-    return run(arguments)
-
-
 def _trace(arguments: Sequence[str]) -> int:
     from hexkv.adapters.admin.cli.trace import run
 
@@ -50,6 +44,5 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
 def hexkv_commands() -> Iterable[CommandSpec]:
     return [
         CommandSpec("admin", "Look into a running cache, and act on it", _admin),
-        CommandSpec("fleet", "Look into all nodes of a fleet, and act on them", _fleet),
         CommandSpec("trace", "Write what took time in a running cache, as a picture", _trace),
     ]

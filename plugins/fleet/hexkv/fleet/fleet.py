@@ -9,15 +9,14 @@ from threading import Lock
 from types import TracebackType
 from typing import Self, TypeVar
 
-from hexkv.core.planning.draining import (
+from hexkv.fleet.draining import (
     DrainRules,
     drain,
     list_chunks,
     relocate_all,
     tokens_of,
 )
-from hexkv.core.planning.relocation import Route
-from hexkv.plugins.fleet.nodes import (
+from hexkv.fleet.nodes import (
     Connect,
     FleetNode,
     NodeState,
@@ -26,8 +25,9 @@ from hexkv.plugins.fleet.nodes import (
     in_parallel,
     state_of,
 )
-from hexkv.plugins.fleet.reports import FleetReport, report_of, summed
-from hexkv.plugins.fleet.running import Going, run
+from hexkv.fleet.relocation import Route
+from hexkv.fleet.reports import FleetReport, report_of, summed
+from hexkv.fleet.running import Going, run
 from hexkv.ports import (
     KEY_BYTES,
     Administration,

@@ -1,6 +1,6 @@
 """Every node of a fleet, from a program: ``hexkv fleet`` for scripts.
 
-Needs ``hexkv-admin``, and the directory's requirements. As in :mod:`hexkv.api`, importing this
+Needs the directory's requirements. As in :mod:`hexkv.api`, importing this
 starts nothing.
 
 * :func:`open_fleet` returns a :class:`Fleet`
@@ -15,14 +15,14 @@ import os
 from collections.abc import Mapping, Sequence
 
 from hexkv.api.admin import connect
+from hexkv.fleet.fleet import Fleet
+from hexkv.fleet.nodes import NodeState
+from hexkv.fleet.reports import FleetReport
+from hexkv.fleet.sizing import FleetSize, size_fleet
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.tiers import naming
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
-from hexkv.plugins.fleet.fleet import Fleet
-from hexkv.plugins.fleet.nodes import NodeState
-from hexkv.plugins.fleet.reports import FleetReport
-from hexkv.plugins.fleet.sizing import FleetSize, size_fleet
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Administration, ConfigError, Directory, StoreUnreachable
 

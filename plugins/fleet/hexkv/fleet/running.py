@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
-from hexkv.core.planning.relocation import Ask
-from hexkv.plugins.fleet.nodes import FleetNode
+from hexkv.fleet.nodes import FleetNode
+from hexkv.fleet.relocation import Ask
 from hexkv.ports import HexKVError, Progress, Watch
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from hexkv.adapters.admin.cli import showing
-from hexkv.api.fleet import size_fleet
+from hexkv.fleet.sizing import size_fleet
 from hexkv.plugins.cli.output import Json, human_size, named
 
 

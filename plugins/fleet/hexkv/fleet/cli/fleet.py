@@ -11,8 +11,8 @@ import typer
 from hexkv.adapters.admin.cli import showing
 from hexkv.adapters.admin.cli.choosing import Words
 from hexkv.adapters.admin.cli.options import check_files, choosing
-from hexkv.adapters.admin.cli.sizing import size
-from hexkv.api.fleet import Fleet, FleetReport, NodeState, open_fleet
+from hexkv.fleet.api import Fleet, FleetReport, NodeState, open_fleet
+from hexkv.fleet.cli.size import size
 from hexkv.plugins.cli.inspect import model_and_layout
 from hexkv.plugins.cli.output import (
     Json,

@@ -9,10 +9,10 @@ from fleets import fleet_of, room
 
 from configured import hit
 from hexkv.api.admin import connect
-from hexkv.api.fleet import open_fleet
+from hexkv.fleet.api import open_fleet
+from hexkv.fleet.nodes import find_nodes
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.fleet.nodes import find_nodes
 from hexkv.ports import InvalidRequest, Selection, StoreUnreachable
 
 ALL = Selection(everything=True)

@@ -13,8 +13,8 @@ from hypothesis.stateful import (
 )
 from moving_nodes import KEYS, NODES, Movers, MovingNode, play
 
-from hexkv.core.planning import draining, relocation
-from hexkv.core.planning.relocation import Ask, spread
+from hexkv.fleet import draining, relocation
+from hexkv.fleet.relocation import Ask, spread
 from hexkv.ports import ClaimState, WorkReport
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hexkv.core.planning.draining import Moved
+from hexkv.fleet.draining import Moved
 from hexkv.ports import ChunkKey, WorkReport
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
-from hexkv.core.planning.relocation import OUT_SECONDS, Ask, Relocated, Route, relocate, spread
+from hexkv.fleet.relocation import OUT_SECONDS, Ask, Relocated, Route, relocate, spread
 from hexkv.ports import (
     LISTED_KEYS,
     ChunkKey,

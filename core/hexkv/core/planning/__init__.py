@@ -1,1 +1,0 @@
-"""Chunks that move between nodes: the plan, and the size of a directory."""
