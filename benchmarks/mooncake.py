@@ -26,11 +26,11 @@ from benchmarks.measure import Comparison, Goal, Turn, compare, must
 from benchmarks.report import FORMAT, table, to_json
 from benchmarks.rig import Buffers
 from benchmarks.scale import FULL, QUICK, Scale
-from hexkv.adapters.local.mapping import MmapMemory
 from hexkv.adapters.mooncake._native import Client, library
 from hexkv.adapters.mooncake.plugin import MooncakeSettings, hexkv_adapters
 from hexkv.adapters.mooncake.store import MooncakeStore
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.memory.mapping import MmapMemory
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import KEY_BYTES, PAGE, ChunkKey, Deadline, Hit, Item, MemoryRegion, Stored
 

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from benchmarks.devices import contiguous
 from benchmarks.measure import must
 from benchmarks.scale import THIN, Scale
-from hexkv.adapters.local.mapping import MmapMemory
 from hexkv.core.engine.engine import CacheEngine
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.schema import Chunk, EngineSettings, Pool, TierSettings
+from hexkv.plugins.memory.mapping import MmapMemory
 from hexkv.ports import DeviceKV, KVLayout, Namespace, frame_bytes
 
 VOCABULARY = 128_256

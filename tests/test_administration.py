@@ -5,10 +5,10 @@ import pytest
 from administration import ALL, CHUNKS, SALT, TENANTS, AdministrationContract, Managed
 from configured import CHUNK, FRAME, built
 from dict_store import DictStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import PAGE, InvalidRequest, Selection
 from rigging import LAYOUT, rigging, tier
 

@@ -3,7 +3,6 @@
 import pytest
 
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, now, soon, spec
 from hexkv.contracts.doubles.own_memory import OWNER, OwnMemoryStore
@@ -11,6 +10,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.served import ServedChunks
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import Namespace, frame_bytes
 from prompts import disk, tier
 from rigging import MEMORY

@@ -8,13 +8,13 @@ import pytest
 
 from dict_store import DictStore, ScanningStore
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import InvalidRequest, Namespace, StoreUnreachable
 from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, PATIENCE, tier
 

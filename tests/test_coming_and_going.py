@@ -5,11 +5,11 @@ from threading import Event, Thread, current_thread
 
 import rigging
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.plugins.threads import Threads
 from rigging import CHUNK, LAYOUT, attach, tier
 

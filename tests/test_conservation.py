@@ -9,11 +9,11 @@ import pytest
 from depth import thorough
 from hexkv.adapters.local._check import check
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.plugins.observing.families import DROP_REASONS, MISS_REASONS
 from hexkv.plugins.observing.telemetry import Totals, render
 from hexkv.plugins.support.survey import survey

@@ -57,7 +57,7 @@ def test_everything_in_this_repository_is_found_and_whole():
     registry = discover()
     assert registry.broken == {}
     assert registry.origin["policy", "lru"].plugin == "builtin"
-    assert registry.origin["store", "disk"] == registry.origin["memory", "mmap"]
+    assert registry.origin["store", "memory"] == registry.origin["memory", "mmap"]
     assert registry.origin["store", "disk"].distribution.startswith("hexkv-local ")
     assert "inspect" in registry.commands
 

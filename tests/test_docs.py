@@ -298,11 +298,11 @@ def test_the_reference_lists_every_key_and_its_default():
     assert shown == dict(configured(EngineSettings))
 
 
-def test_the_reference_lists_every_setting_of_the_local_adapters():
+def test_the_reference_lists_every_setting_of_the_adapters_of_memory_and_disk():
     registry = discover()
     actual = []
     for (kind, adapter), spec in sorted(registry.adapters.items()):
-        if registry.origin[kind, adapter].plugin == "local":
+        if registry.origin[kind, adapter].plugin in ("builtin", "local"):
             for field in dataclasses.fields(spec.settings):
                 missing = field.default is dataclasses.MISSING
                 default = "required" if missing else json.dumps(field.default)

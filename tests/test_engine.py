@@ -6,10 +6,10 @@ from threading import Thread
 import pytest
 
 from depth import thorough
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.composition.observing import ObservedCache
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import CounterName, EngineClosed, InvalidRequest, Namespace
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
 from rigging import CHUNK, FRAME, LAYOUT, tier

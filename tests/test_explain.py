@@ -8,7 +8,6 @@ import pytest
 
 from dict_store import DictStore, ScanningStore
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
@@ -18,6 +17,7 @@ from hexkv.core.tiers.index.indexes import Unindexed
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.core.tiers.write.clearing import forget
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import InvalidTokens, Miss, Reason, StoreUnreachable
 from rigging import CHUNK, FRAME, LAYOUT, chosen, tier
 

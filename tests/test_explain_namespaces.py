@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.vllm.configuration.windows import LayerShape, pages_of
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
 from hexkv.core.admin.explain import differing
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import DType, ParallelSlice
 from rigging import CHUNK, LAYOUT, NAMESPACE, tier
 

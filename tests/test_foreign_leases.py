@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.chunk_cache._base import LAYOUT as KEYED
 from hexkv.contracts.chunk_cache._base import TOKENS, soon, spec
@@ -21,6 +20,7 @@ from hexkv.contracts.kit.cases import each
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.tiers.rules import Writes
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import PAGE, DType, KVLayout, Namespace, frame_bytes
 from rigging import ALL, CHUNK, FRAME, LAYOUT, chosen, rigging, tier
 

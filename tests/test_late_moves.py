@@ -6,10 +6,10 @@ from threading import Event, Thread
 import pytest
 
 from dict_store import ScanningStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
 from processes import until
 from rigging import CHUNK, chosen, tier

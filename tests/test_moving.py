@@ -7,7 +7,6 @@ import pytest
 
 from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
@@ -17,6 +16,7 @@ from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.tiers.rules import Writes
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import (
     PAGE,
     ConfigError,

@@ -7,7 +7,6 @@ import pytest
 
 from dict_store import CapableStore, ScanningStore
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
@@ -19,6 +18,7 @@ from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.index.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
 from rigging import ALL, CHUNK, FRAME, LAYOUT, PATIENCE, attach, chosen, tier
 

@@ -6,9 +6,9 @@ from zlib import crc32
 import pytest
 
 from dict_store import ScanningStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import (
     PAGE,
     CounterName,

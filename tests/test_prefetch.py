@@ -7,13 +7,13 @@ from threading import Event
 import pytest
 
 from dict_store import ScanningStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
 from hexkv.core.peers.lending import Lending, LendingRules
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import CounterName, Deadline, Offer, release_all
 from processes import until
 from rigging import CHUNK, FRAME, LAYOUT, tier

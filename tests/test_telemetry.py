@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from configured import PATIENT
 from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
@@ -21,6 +20,7 @@ from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.plugins.observing.telemetry import BUCKETS, Totals, families, render
 from hexkv.ports import CounterName, HistogramName, ParallelSlice, StoreUnreachable, Telemetry
 from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, rigging, tier

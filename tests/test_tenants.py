@@ -8,13 +8,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from depth import examples
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.policies import POLICIES
 from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.index.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import ChunkKey, Entry, Namespace
 from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, attach, tier
 

@@ -6,7 +6,6 @@ import pytest
 
 from configured import PATIENT
 from dict_store import ScanningStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.api.admin import connect
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
@@ -14,6 +13,7 @@ from hexkv.core.steps import StepRing
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.plugins.observing.tracing import chrome_trace
 from rigging import CHUNK, LAYOUT, NAMESPACE, tier
 

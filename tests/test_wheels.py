@@ -8,8 +8,32 @@ from pathlib import Path
 
 import pytest
 
-from installing import ROOT, build, environment, run
+from hexkv.plugins.discovery.distributions import COMMANDS
+from installing import ROOT, attempt, build, environment, run
 
+ALONE = """\
+from hexkv.api import DType, Finished, KVLayout, open_cache
+
+class Window:
+    def __init__(self, tokens):
+        self.layout, self.tokens, self.kv = layout, tokens, {}
+
+    def gather(self, spans, layers=None):
+        for start, end, data in spans:
+            data[:] = self.kv[start, end] = bytes([end // 256]) * data.nbytes
+        return Finished()
+
+    def scatter(self, spans, layers=None):
+        self.kv |= {(start, end): bytes(data) for start, end, data in spans}
+        return Finished()
+
+layout = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=8)
+prompt = list(range(600))
+with open_cache({"pool": {"bytes": "16MiB"}}, model="toy", layout=layout) as cache:
+    computed, loaded = Window(len(prompt)), Window(len(prompt))
+    cache.store(prompt, computed)
+    print(cache.retrieve(prompt, loaded).tiers, loaded.kv == computed.kv)
+"""
 INSTALLED = ("hexkv[local]", "hexkv-contracts")
 CONSUMER = """\
 from hexkv.adapters.local.disk import DiskStore
@@ -77,13 +101,27 @@ def test_the_command_finds_the_adapters_of_the_wheels(clean):
     assert "copier" in states.pop("new-adapter")  # an extra: no contract needs it
     assert set(states.values()) == {"ready"}
     found = {(row["kind"], row["name"]): row["plugin"] for row in rows}
-    assert found["store", "disk"] == found["store", "memory"] == found["memory", "mmap"] == "local"
+    assert found["store", "disk"] == found["store", "heap"] == "local"
+    assert found["store", "memory"] == found["memory", "mmap"] == "builtin"
     assert not any(row["distribution"].startswith(("hexkv-hf", "acme")) for row in rows)
 
 
 def test_wheels_store_and_retrieve(clean):
     said = run(clean, "-I", ROOT / "examples" / "two_tiers.py", cwd=clean.parent)
     assert "the KV is the one that was stored" in said
+
+
+@pytest.mark.thorough
+def test_hexkv_alone_is_a_cache_in_memory_and_names_what_a_command_lacks(wheels, tmp_path):
+    python = environment(tmp_path, wheels, "hexkv")
+    assert run(python, "-I", "-c", ALONE, cwd=tmp_path) == "{'memory': 512} True\n"
+    for command in ("export", "fleet", "fsck", "plan"):
+        done = attempt(python.parent / "hexkv", command, cwd=tmp_path)
+        assert done.returncode == 1
+        assert f"(pip install {COMMANDS[command]})" in done.stderr
+    rows = json.loads(run(python.parent / "hexkv", "adapters", "--json", cwd=tmp_path))
+    assert {row["distribution"].partition(" ")[0] for row in rows} == {"hexkv"}
+    assert {row["state"] for row in rows} == {"ready"}
 
 
 def complaints(output):

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from depth import thorough
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.check._apart import RawApart, Salt, apart
 from hexkv.contracts.check._catalogue import every_promise
 from hexkv.contracts.check._targets import find
@@ -21,13 +20,14 @@ from hexkv.plugins import AdapterSpec
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.discovery.registry import Origin, Registry
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import ConfigError, Item, Stored, SupportsRangeRead, SupportsScan
 from lm_servers import SMALL, RawHexkv, served
 
 BROKEN = "broken"
 FACTORIES = """
-    from hexkv.adapters.local.memory import MemoryStore
+    from hexkv.plugins.memory.store import MemoryStore
     from hexkv.api import open_cache
     from hexkv.contracts.check import Candidate
     from hexkv.contracts.doubles.heap_kv import HeapKV

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import HeapBlock, ListSink, ManualClock, chunk_key, deadline
 from hexkv.contracts.doubles.own_memory import OwnMemoryStore
 from hexkv.contracts.faults import (
@@ -19,6 +18,7 @@ from hexkv.contracts.faults import (
     SlowStore,
 )
 from hexkv.contracts.kit.cases import each
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import (
     Failed,
     Hit,

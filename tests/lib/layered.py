@@ -4,10 +4,10 @@ import random
 
 from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.frames.codec import layer_parts, part_span
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import (
     DType,
     Failed,

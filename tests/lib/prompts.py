@@ -3,9 +3,9 @@
 import random
 
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.memory.store import MemoryStore
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
 PROMPT = random.Random(1).choices(range(50_000), k=10 * CHUNK + 5)

@@ -8,12 +8,12 @@ from administration import Managed, short_folder
 from dict_store import ScanningStore
 from hexkv.adapters.admin.access import SocketAccess
 from hexkv.adapters.admin.settings import SocketSettings
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.api.admin import connect
 from hexkv.contracts.faults import FaultyStore, Scripted
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.tiers.rules import Writes
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.memory.store import MemoryStore
 from rigging import CHUNK, rigging, tier
 
 PATIENT = Deadlines(lookup=60.0, retrieve=60.0, store=60.0, close=60.0)

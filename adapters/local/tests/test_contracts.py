@@ -2,13 +2,12 @@
 
 import pytest
 
-from chunk_files import File
+from chunk_files import Copy, File
 from folder_contract import FolderContract
 from hexkv.adapters.local._frame_file import FrameMemory
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.heap import HeapStore, _filled, _read
 from hexkv.adapters.local.heap import _Kept as _InHeap
-from hexkv.adapters.local.memory import MemoryStore, _Copy
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
@@ -70,55 +69,6 @@ class TestSharedDiskStore(TestDiskStore):
     @pytest.fixture
     def make(self):
         return three_on
-
-
-class Heap:
-    """The back door to a memory store: its dictionary of what it holds."""
-
-    def __init__(self, store):
-        self.store = store
-
-    def get(self, key):
-        kept = self.store._chunks.get(key)
-        return None if kept is None else bytes(kept.frame)
-
-    def put(self, key, frame):
-        self.store._chunks[key] = _Copy(frame)
-
-    def keys(self):
-        return set(self.store._chunks)
-
-
-class Copy:
-    """What memory itself can do."""
-
-    def write(self, frame):
-        self.kept = bytes(frame)
-
-    def read(self, into):
-        into[:] = self.kept
-
-
-class TestMemoryStore(StoreContract):
-    @pytest.fixture
-    def store(self):
-        store = MemoryStore(SystemClock())
-        yield store
-        store.close()
-
-    @pytest.fixture
-    def raw(self, store):
-        return Heap(store)
-
-    @pytest.fixture
-    def sibling(self):
-        store = MemoryStore(ManualClock())
-        yield store
-        store.close()
-
-    @pytest.fixture
-    def limit(self):
-        return Copy()
 
 
 class Mapped:

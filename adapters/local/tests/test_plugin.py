@@ -3,12 +3,9 @@ from dataclasses import asdict
 
 import pytest
 
-from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.mapping import MmapMemory
-from hexkv.adapters.local.memory import MemoryStore
-from hexkv.adapters.local.plugin import DiskSettings, MmapSettings, hexkv_adapters
+from hexkv.adapters.local.plugin import DiskSettings, hexkv_adapters
 from hexkv.contracts.doubles import ManualClock, chunk_key, deadline
-from hexkv.plugins.spec import NoSettings, OpenContext
+from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Failed, Item, StoreFull
 
 
@@ -17,22 +14,9 @@ def adapters():
     return {(spec.kind, spec.name): spec for spec in hexkv_adapters()}
 
 
-def test_it_offers_memory_disk_and_shared_files(adapters):
-    stores = {("store", name) for name in ("memory", "heap", "disk", "fs")}
-    assert set(adapters) == {("memory", "mmap")} | stores
+def test_it_offers_compressed_memory_disk_and_shared_files(adapters):
+    assert set(adapters) == {("store", name) for name in ("heap", "disk", "fs")}
     assert not any(spec.requires for spec in adapters.values())
-
-
-def test_what_it_opens_is_what_it_says(adapters, tmp_path):
-    context = OpenContext(ManualClock())
-    opened = [
-        adapters["memory", "mmap"].open(MmapSettings(), context),
-        adapters["store", "memory"].open(NoSettings(), context),
-        adapters["store", "disk"].open(DiskSettings(str(tmp_path)), context),
-    ]
-    assert [type(it) for it in opened] == [MmapMemory, MemoryStore, DiskStore]
-    opened[1].close()
-    opened[2].close()
 
 
 def test_the_tier_budget_is_the_disk_store_s_capacity(adapters, tmp_path):

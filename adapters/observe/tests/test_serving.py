@@ -13,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 
 from configured import NAMESPACE, PROMPT, built, computed, hit
 from dict_store import ScanningStore
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.observe.http import HealthServer
 from hexkv.adapters.observe.openmetrics import wants_openmetrics
@@ -22,6 +21,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.composition.observing import ObservedCache
 from hexkv.plugins.configuration.config import load
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import ConfigError
 from processes import PATIENCE, held_port
 from rigging import rigging, tier

@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.faults import Seeded
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.engine.tiered import TieredHalf
@@ -22,6 +21,7 @@ from hexkv.core.tiers.index.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import CounterName
 from rigging import attach
 from simulation.locks import OfGreenlets

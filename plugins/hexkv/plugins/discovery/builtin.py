@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from hexkv.core.frames.codec import CRC32
 from hexkv.core.policies import POLICIES
 from hexkv.plugins.spec import AdapterSpec, CommandSpec, NoSettings, OpenContext, hookimpl
-from hexkv.ports import HashFunction, Policy
+from hexkv.ports import ChunkStore, HashFunction, MemoryProvider, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class MmapSettings:
+    """Settings of the memory provider ``mmap``."""
+
+    huge_pages: bool = True
+    """Ask for transparent huge pages, where the system offers them."""
+
+    prefault: bool = False
+    """Back the whole pool by memory at start, instead of each page at its first use."""
 
 
 @hookimpl
@@ -25,6 +37,12 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
         contract=2,
     )
     yield AdapterSpec("checksum", "crc32", "CRC-32 of the standard library", _crc32, contract=2)
+    yield AdapterSpec(
+        "memory", "mmap", "plain host memory, huge pages", _mmap, MmapSettings, contract=2
+    )
+    yield AdapterSpec(
+        "store", "memory", "chunks in this process's memory", _memory, isolate={}, contract=2
+    )
 
 
 @hookimpl
@@ -50,6 +68,18 @@ def _xxh3_128(_settings: NoSettings, _context: OpenContext) -> HashFunction:
 
 def _crc32(_settings: NoSettings, _context: OpenContext) -> HashFunction:
     return CRC32
+
+
+def _mmap(settings: MmapSettings, _context: OpenContext) -> MemoryProvider:
+    from hexkv.plugins.memory.mapping import MmapMemory
+
+    return MmapMemory(huge_pages=settings.huge_pages, prefault=settings.prefault)
+
+
+def _memory(_settings: NoSettings, context: OpenContext) -> ChunkStore:
+    from hexkv.plugins.memory.store import MemoryStore
+
+    return MemoryStore(context.clock)
 
 
 def _adapters(arguments: Sequence[str]) -> int:

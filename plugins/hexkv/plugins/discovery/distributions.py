@@ -32,8 +32,7 @@ _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
     "hexkv-lmserver": [("command", "serve"), ("store", "hexkv")],
     "hexkv-local": [
         ("command", "fsck"),
-        ("memory", "mmap"),
-        *(("store", name) for name in ("disk", "fs", "heap", "memory")),
+        *(("store", name) for name in ("disk", "fs", "heap")),
     ],
     "hexkv-lossless": [("serde", "rans"), ("serde", "zstd")],
     "hexkv-mooncake": [("channel", "mooncake"), ("store", "mooncake")],

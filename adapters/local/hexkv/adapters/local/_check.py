@@ -28,7 +28,7 @@ from hexkv.adapters.local.files.layout import (
 )
 from hexkv.adapters.local.files.ledger import Books
 from hexkv.adapters.local.files.nofollow import listed, move, open_file, regular_size
-from hexkv.adapters.local.mapping import MmapMemory, MmapRegion
+from hexkv.plugins.memory.mapping import MmapMemory, MmapRegion
 from hexkv.ports import (
     PAGE,
     ChunkKey,

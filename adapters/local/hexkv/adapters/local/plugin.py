@@ -1,4 +1,4 @@
-"""The plugin for host memory and local disk. Imported at discovery, so it stays light."""
+"""The plugin for compressed memory and local disk. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -17,17 +17,6 @@ from hexkv.plugins.spec import (
     about,
     hookimpl,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class MmapSettings:
-    """Settings of the memory provider ``mmap``."""
-
-    huge_pages: bool = True
-    """Ask for transparent huge pages, where the system offers them."""
-
-    prefault: bool = False
-    """Back the whole pool by memory at start, instead of each page at its first use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +57,6 @@ class SharedFileSettings:
     def __post_init__(self) -> None:
         if self.ttl is not None and not 1.0 <= self.ttl <= 1e9:
             raise SettingError("ttl", "is from a second to thirty years, or null")
-
-
-def _open_mmap(settings: MmapSettings, context: OpenContext) -> object:
-    del context
-    from hexkv.adapters.local.mapping import MmapMemory
-
-    return MmapMemory(huge_pages=settings.huge_pages, prefault=settings.prefault)
-
-
-def _open_memory(settings: NoSettings, context: OpenContext) -> object:
-    del settings
-    from hexkv.adapters.local.memory import MemoryStore
-
-    return MemoryStore(context.clock)
 
 
 def _open_heap(settings: NoSettings, context: OpenContext) -> object:
@@ -129,17 +104,6 @@ def _fsck(arguments: Sequence[str]) -> int:
 @hookimpl
 def hexkv_adapters() -> Iterable[AdapterSpec]:
     return [
-        AdapterSpec(
-            "memory", "mmap", "plain host memory, huge pages", _open_mmap, MmapSettings, contract=2
-        ),
-        AdapterSpec(
-            "store",
-            "memory",
-            "chunks in this process's memory",
-            _open_memory,
-            isolate={},
-            contract=2,
-        ),
         AdapterSpec(
             "store",
             "heap",

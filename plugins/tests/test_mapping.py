@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hexkv.adapters.local import mapping
-from hexkv.adapters.local.mapping import MmapMemory, MmapRegion
 from hexkv.contracts.kit.cases import each
 from hexkv.contracts.memory import MemoryContract
+from hexkv.plugins.memory import mapping
+from hexkv.plugins.memory.mapping import MmapMemory, MmapRegion
 from hexkv.plugins.support.available import available_bytes
 from hexkv.ports import PAGE, PoolExhausted
 

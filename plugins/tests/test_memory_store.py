@@ -1,7 +1,12 @@
+"""The memory store: its contract, and what is special about it."""
+
 import pytest
 
-from hexkv.adapters.local.memory import MemoryStore
+from chunk_files import Copy
 from hexkv.contracts.doubles import HeapBlock, ListSink, ManualClock, chunk_key, deadline
+from hexkv.contracts.store import StoreContract
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.memory.store import MemoryStore, _Copy
 from hexkv.ports import (
     PAGE,
     Entry,
@@ -15,6 +20,46 @@ from hexkv.ports import (
     SupportsZeroCopy,
     TimedOut,
 )
+
+
+class Heap:
+    """The back door to a memory store: its dictionary of what it holds."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def get(self, key):
+        kept = self.store._chunks.get(key)
+        return None if kept is None else bytes(kept.frame)
+
+    def put(self, key, frame):
+        self.store._chunks[key] = _Copy(frame)
+
+    def keys(self):
+        return set(self.store._chunks)
+
+
+class TestMemoryStore(StoreContract):
+    @pytest.fixture
+    def store(self):
+        store = MemoryStore(SystemClock())
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def raw(self, store):
+        return Heap(store)
+
+    @pytest.fixture
+    def sibling(self):
+        store = MemoryStore(ManualClock())
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def limit(self):
+        return Copy()
+
 
 A, B, C = (chunk_key(name) for name in "abc")
 

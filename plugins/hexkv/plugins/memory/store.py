@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 from typing import NamedTuple
 
-from hexkv.adapters.local.mapping import MmapMemory, MmapRegion
 from hexkv.ports import (
     ChunkKey,
     Clock,
@@ -26,8 +25,6 @@ from hexkv.ports import (
     release_all,
     share_all,
 )
-
-__all__ = ["MemoryStore", "MmapMemory", "MmapRegion"]
 
 _OWNER = "memory store"
 

@@ -1,0 +1,1 @@
+"""Memory of this process: for the pool, and as a store of chunks."""
