@@ -39,7 +39,8 @@ DOCUMENTS = sorted(
     if not path.relative_to(ROOT).parts[0].startswith(".")
 )
 PAGES = [path for path in DOCUMENTS if path.parent in (ROOT, ROOT / "docs")]
-DECISIONS = sorted((ROOT / "docs" / "adr").glob("*.md"))
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+NOTES = sorted((ROOT / "docs" / "notes").glob("0*.md"))
 MODULES = sorted(
     module.name
     for package in (hexkv.ports, hexkv.core, hexkv.plugins)
@@ -129,13 +130,32 @@ def test_links_lead_somewhere():
 @each("path", DECISIONS, ids=name)
 def test_a_decision_has_its_parts_and_fits_a_page(path):
     text = path.read_text()
-    number = int(path.name[:4])
-    assert number == DECISIONS.index(path) + 1
-    assert text.startswith(f"# {number}. ")
+    assert text.startswith(f"# {int(path.name[:4])}. ")
     assert len(text.splitlines()) <= 50
     found = re.findall(r"^(?:## (\w+)|(Status): \w+)", text, flags=re.MULTILINE)
     assert [a or b for a, b in found] == ["Status", "Context", "Decision", "Consequences"]
     assert path.name in (ROOT / "docs" / "architecture.md").read_text()
+
+
+@each("path", NOTES, ids=name)
+def test_a_note_names_the_decision_that_it_belongs_to_or_what_superseded_it(path):
+    number, text = int(path.name[:4]), path.read_text()
+    assert text.startswith(f"# {number}. ")
+    known = r"^Status: (?:measurements; the decision is in|note;|superseded by) "
+    assert re.search(known, text, flags=re.MULTILINE)
+
+
+def test_a_number_of_a_decision_is_given_once_and_leads_to_one_place():
+    index = ROOT / "docs" / "adr" / "README.md"
+    moved = {int(number): where for number, _, where in table(index, "number", "decision")}
+    binding = [int(path.name[:4]) for path in DECISIONS]
+    assert len({*binding, *moved}) == len(binding) + len(moved)
+    assert {*range(1, max(moved) + 1)} <= {*binding, *moved}
+    for number, where in moved.items():
+        target = index.parent / re.search(r"\]\(([^)#]+)", where).group(1)
+        assert re.search(rf"^#+ {number}\. ", target.read_text(), re.MULTILINE), number
+    for path in NOTES:
+        assert path.name in moved[int(path.name[:4])]
 
 
 def test_the_tutorial_quotes_every_file_of_its_package_as_it_is():

@@ -21,6 +21,7 @@ include_patterns = [
     "plugins/*/README.md",
     *("adapters/*/README.md", "adapters/hf/hexkv/adapters/hf/models/README.md"),
     "benchmarks/gpu/README.md",
+    "examples/blending-vllm/README.md",
 ]
 exclude_patterns = [
     *(".*", "**/.*", "build", "dist", "tests", "**/tests"),
