@@ -18,6 +18,7 @@ from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.node.client.client import NodeClient
 from hexkv.adapters.node.server.limits import Limits
 from hexkv.adapters.node.server.server import Allowed, NodeServer
+from hexkv.adapters.node.server.taking import Predecessor
 from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, now, soon, spec
 from hexkv.plugins.clock import SystemClock
@@ -265,3 +266,19 @@ class OverANode(ChunkCacheContract):
     def closed(self, engine, cache):
         engine.close()
         return cache
+
+
+@contextmanager
+def taken_over(node):
+    """A second node in this process, which has taken the place of the first."""
+    with Predecessor(node.path) as before:
+        state = before.take()
+        with node.cache(before.region, before.stores) as served:
+            inherited = before.adopt(served, state)
+            before.gone(served)
+            with node.succeeded(served, before.listening, inherited) as heir:
+                yield heir
+
+
+def held(hold):
+    return [None if lease is None else bytes(lease.payload) for lease in hold.leases]

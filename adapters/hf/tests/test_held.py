@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 import torch
+from hf_right import assert_right
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
@@ -94,22 +95,6 @@ KINDS = ("llama-gqa", "mistral-sliding", "hybrid")
 def subjects(models, module_engine):
     made = {kind: hybrid() if kind == "hybrid" else models[kind]() for kind in KINDS}
     return {kind: (model, CachedModel(model, module_engine(model))) for kind, model in made.items()}
-
-
-def reference(model, tokens):
-    cache = DynamicCache()
-    with torch.no_grad():
-        model(input_ids=torch.tensor([tokens]), **with_cache(model, cache))
-    return planes_of(cache)
-
-
-def assert_right(model, cached, tokens):
-    """All that is found of *tokens* is what computing them gives."""
-    loaded = cached.load([*tokens, 1])
-    for found, wanted in zip(planes_of(loaded.cache), reference(model, tokens), strict=True):
-        for one, other in zip(found, wanted, strict=True):
-            assert torch.allclose(one, other[:, :, : loaded.hit_tokens], rtol=0, atol=1e-3)
-    return loaded.hit_tokens
 
 
 def computed(chance, model, cached, kind, tokens, new):
@@ -353,62 +338,3 @@ def test_blended_kv_is_not_saved_as_exact(subjects, prompt):
     assert issubclass(BlendedLayer, ReservedLayer)
     with pytest.raises(InvalidRequest, match="blended KV"):
         cached.save(ids, blended)
-
-
-def test_other_prompts_over_one_loaded_prompt_are_refused(gqa, engine_for, prompt):
-    cached = CachedModel(gqa, engine_for(gqa))
-    one, other = prompt(4 * CHUNK + 5), prompt(4 * CHUNK + 5, seed=2)
-    for hit in (0, 4 * CHUNK):
-        loaded = cached.load(one, sequences=2)
-        assert loaded.hit_tokens == hit
-        with pytest.raises(
-            InvalidRequest, match=f"sequence 1 differs from sequence 0 at token {hit}"
-        ):
-            gqa.generate(torch.cat([one, other]), **with_cache(gqa, loaded.cache), max_new_tokens=2)
-        with torch.no_grad():  # one token that differs, the last one
-            rows = torch.cat([one, one])[:, hit:]
-            rows[1, -1] += 1
-            with pytest.raises(InvalidRequest, match=f"at token {4 * CHUNK + 4}"):
-                gqa(
-                    input_ids=rows % 128,
-                    **with_cache(gqa, cached.load(one, sequences=2).cache),
-                )
-        cached.prefill(one)
-
-
-def test_sequences_part_behind_the_prompt(gqa, engine_for, prompt):
-    cached = CachedModel(gqa, engine_for(gqa))
-    ids = prompt(4 * CHUNK + 5)
-    cached.prefill(ids)
-    loaded = cached.load(ids, sequences=2)
-    turn = prompt(7, seed=3)
-    with torch.no_grad():
-        gqa(input_ids=ids[:, loaded.hit_tokens :].expand(2, -1), **with_cache(gqa, loaded.cache))
-        gqa(input_ids=torch.cat([turn, turn.flip(1)]), **with_cache(gqa, loaded.cache))
-    for row, said in enumerate((turn, turn.flip(1))):
-        tokens = torch.cat([ids, said], 1)[0].tolist()
-        cached.save(tokens, loaded.cache, sequence=row)
-        assert_right(gqa, cached, tokens)
-        with pytest.raises(InvalidRequest, match="layer 0"):
-            cached.save(tokens, loaded.cache, sequence=1 - row)
-
-
-@each("loading", [torch.no_grad, torch.enable_grad, torch.inference_mode])
-@each("using", [torch.no_grad, torch.enable_grad, torch.inference_mode])
-def test_a_cache_loaded_in_one_mode_works_in_every_mode(gqa, engine_for, prompt, loading, using):
-    cached = CachedModel(gqa, engine_for(gqa))
-    ids = prompt(4 * CHUNK + 5)
-    wanted = gqa(input_ids=ids).logits[0, -1].detach()
-    cached.prefill(ids)
-    for room in (0, 8):
-        with loading():
-            loaded = cached.load(ids, room=room)
-        with using():
-            hit = loaded.hit_tokens
-            for step in (ids[:, hit : hit + 2], ids[:, hit + 2 :]):
-                logits = gqa(input_ids=step, **with_cache(gqa, loaded.cache)).logits[0, -1]
-            cached.save(ids, loaded.cache)
-        assert torch.allclose(logits, wanted, rtol=0, atol=1e-4)
-        if using is torch.enable_grad:
-            logits.sum().backward()
-            gqa.zero_grad()
