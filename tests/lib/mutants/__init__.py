@@ -1,15 +1,18 @@
 """Deliberately broken adapters over all ports, and a run of the contracts that catches them.
 
-One module for each port or part of one, full of classes like this::
+One module for each port or part of one, with a table whose rows are the promise that catches a
+mutant, its name, what is wrong with it, and the methods that make it so::
 
-    class TestDropsTheLastByte(DictContract):
-        \"\"\"What is wrong, in a sentence.\"\"\"
+    ROWS = {
+        "L1.1 drops the last byte": Wrong(
+            "A fencepost on the way in.",
+            publish=lambda self, real, name, frame: real(name, frame[:-1]),
+        ),
+    }
+    globals().update(broken(__name__, DictContract, DictStore, ROWS))
 
-        breaks = "L1.1"
-
-        class Make(DictStore): ...
-
-They are named as pytest wants tests to be named, but live in modules that it does not collect
+What takes more than methods (a fixture, a class beside it) is a class with ``breaks = "L1.1"``.
+Both are named as pytest wants tests to be named, but live in modules that it does not collect
 by itself. ``make mutants`` prints who is caught, ``tests/test_mutants.py`` asserts it.
 """
 

@@ -9,6 +9,7 @@ from hexkv.core.peers.announced import Announced
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
 from hexkv.ports import Deadline
+from mutants.rows import Wrong, broken
 
 
 class LateClock(SystemClock):
@@ -51,57 +52,23 @@ class AnnouncedContract(AnnouncingContract):
         return announced.gone
 
 
-class TestForgetsTheGroup(AnnouncedContract):
-    """An engine waits for its own ranks."""
-
-    breaks = "announcing.1"
-
-    class Make(Announced):
-        def expect(self, keys, group, deadline):
-            return super().expect(keys, "", deadline)
+def sorts_by_announcement(self, real, keys, group, deadline):
+    return sorted(real(keys, group, deadline), reverse=True)
 
 
-class TestSortsByAnnouncement(AnnouncedContract):
-    """The answer is in the order in which chunks were announced."""
-
-    breaks = "announcing.1"
-
-    class Make(Announced):
-        def expect(self, keys, group, deadline):
-            return sorted(super().expect(keys, group, deadline), reverse=True)
+def overlooks_publishing(self, real, keys):
+    real(keys if len(self) == 3 else [])
 
 
-class TestOverlooksPublishing(AnnouncedContract):
-    """Only who announced a chunk ends that, by publishing the first of its chunks."""
-
-    breaks = "announcing.2"
-
-    class Make(Announced):
-        def published(self, keys):
-            super().published(keys if len(self) == 3 else [])
+def withdraws_by_owner(self, real, client, owner):
+    other = {"ada": "bob", "bob": "ada"}[client]
+    real(other, owner)
+    return real(client, owner)
 
 
-class TestWithdrawsByOwner(AnnouncedContract):
-    """What another client calls the same is withdrawn, too."""
-
-    breaks = "announcing.3"
-
-    class Make(Announced):
-        def withdraw(self, client, owner):
-            other = {"ada": "bob", "bob": "ada"}[client]
-            super().withdraw(other, owner)
-            return super().withdraw(client, owner)
-
-
-class TestBelievesTheLast(AnnouncedContract):
-    """Who announces a chunk later takes it over."""
-
-    breaks = "announcing.4"
-
-    class Make(Announced):
-        def announce(self, client, owner, group, keys, seconds):
-            self.published(keys)
-            return super().announce(client, owner, group, keys, seconds)
+def believes_the_last(self, real, client, owner, group, keys, seconds):
+    self.published(keys)
+    return real(client, owner, group, keys, seconds)
 
 
 class TestHasNoTime(AnnouncedContract):
@@ -120,34 +87,44 @@ class TestHasNoTime(AnnouncedContract):
             return super().announce(client, owner, group, keys, seconds * 100)
 
 
-class TestWaitsForTheDead(AnnouncedContract):
-    """Nobody tells what a client announced that died."""
-
-    breaks = "announcing.6"
-
-    class Make(Announced):
-        def gone(self, client):
-            pass
-
-        def expect(self, keys, group, deadline):
-            return super().expect(keys, group, Deadline(deadline.clock, 0.0))
+def waits_for_the_dead_expect(self, real, keys, group, deadline):
+    return real(keys, group, Deadline(deadline.clock, 0.0))
 
 
-class TestForgetsAll(AnnouncedContract):
-    """The death of a client ends what everybody announced."""
-
-    breaks = "announcing.6"
-
-    class Make(Announced):
-        def gone(self, client):
-            self.published(list(self._entries))
+def forgets_all(self, client):
+    self.published(list(self._entries))
 
 
-class TestDoesNotWait(AnnouncedContract):
-    """Whoever asks is answered at once."""
+def does_not_wait(self, real, keys, group, deadline):
+    return real(keys, group, Deadline(deadline.clock, 0.0))
 
-    breaks = "announcing.7"
 
-    class Make(Announced):
-        def expect(self, keys, group, deadline):
-            return super().expect(keys, group, Deadline(deadline.clock, 0.0))
+ROWS = {
+    "announcing.1 forgets the group": Wrong(
+        "An engine waits for its own ranks.",
+        expect=lambda self, real, keys, group, deadline: real(keys, "", deadline),
+    ),
+    "announcing.1 sorts by announcement": Wrong(
+        "The answer is in the order in which chunks were announced.", expect=sorts_by_announcement
+    ),
+    "announcing.2 overlooks publishing": Wrong(
+        "Only who announced a chunk ends that, by publishing the first of its chunks.",
+        published=overlooks_publishing,
+    ),
+    "announcing.3 withdraws by owner": Wrong(
+        "What another client calls the same is withdrawn, too.", withdraw=withdraws_by_owner
+    ),
+    "announcing.4 believes the last": Wrong(
+        "Who announces a chunk later takes it over.", announce=believes_the_last
+    ),
+    "announcing.6 waits for the dead": Wrong(
+        "Nobody tells what a client announced that died.",
+        gone=lambda self, client: None,
+        expect=waits_for_the_dead_expect,
+    ),
+    "announcing.6 forgets all": Wrong(
+        "The death of a client ends what everybody announced.", gone=forgets_all
+    ),
+    "announcing.7 does not wait": Wrong("Whoever asks is answered at once.", expect=does_not_wait),
+}
+globals().update(broken(__name__, AnnouncedContract, Announced, ROWS))

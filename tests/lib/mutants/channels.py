@@ -21,6 +21,7 @@ from hexkv.contracts.channel.double import Exchange, LocalChannel
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, Failed, Hit, Miss, Stored, StoreError
+from mutants.rows import Wrong, broken
 
 SECRET = "a secret of 16 bytes"
 
@@ -40,152 +41,62 @@ class LocalContract(ChannelContract):
         """Nothing."""
 
 
-class TestServesAfterTheEnd(LocalContract):
-    """Who is closed is found by its peers all the same."""
-
-    breaks = "channel.1"
-
-    class Make(LocalChannel):
-        def close(self):
-            self._closed = True
+def serves_after_the_end(self):
+    self._closed = True
 
 
-class TestAnswersHitsFirst(LocalContract):
-    """Outcomes come in an order of their own."""
-
-    breaks = "channel.2"
-
-    class Make(LocalChannel):
-        def read(self, peer, wanted, sink, deadline):
-            outcomes = super().read(peer, wanted, sink, deadline)
-            return sorted(outcomes, key=lambda outcome: not isinstance(outcome, Hit))
+def answers_hits_first(self, real, peer, wanted, sink, deadline):
+    outcomes = real(peer, wanted, sink, deadline)
+    return sorted(outcomes, key=lambda outcome: not isinstance(outcome, Hit))
 
 
-class TestReadsFromTheStart(LocalContract):
-    """A range begins where the frame does."""
-
-    breaks = "channel.3"
-
-    class Make(LocalChannel):
-        def _read(self, source, index, part, sink, deadline):
-            return super()._read(source, index, part._replace(start=0), sink, deadline)
+def reads_from_the_start(self, real, source, index, part, sink, deadline):
+    return real(source, index, part._replace(start=0), sink, deadline)
 
 
-class TestReadsSoManyChunks(LocalContract):
-    """What there is more of in a batch is absent."""
-
-    breaks = "channel.4"
-
-    class Make(LocalChannel):
-        def read(self, peer, wanted, sink, deadline):
-            some = super().read(peer, wanted[:4096], sink, deadline)
-            return [*some, *[Miss()] * (len(wanted) - 4096)]
+def reads_so_many_chunks(self, real, peer, wanted, sink, deadline):
+    some = real(peer, wanted[:4096], sink, deadline)
+    return [*some, *[Miss()] * (len(wanted) - 4096)]
 
 
-class TestStopsAtARefusal(LocalContract):
-    """Behind a part that there is no room for nothing is read."""
-
-    breaks = "channel.5"
-
-    class Make(LocalChannel):
-        def read(self, peer, wanted, sink, deadline):
-            outcomes = list(super().read(peer, wanted, sink, deadline))
-            first = next((i for i, it in enumerate(outcomes) if isinstance(it, Miss)), None)
-            return outcomes if first is None else [*outcomes[:first], *[outcomes[first]] * 4][:4]
+def stops_at_a_refusal(self, real, peer, wanted, sink, deadline):
+    outcomes = list(real(peer, wanted, sink, deadline))
+    first = next((i for i, it in enumerate(outcomes) if isinstance(it, Miss)), None)
+    return outcomes if first is None else [*outcomes[:first], *[outcomes[first]] * 4][:4]
 
 
-class TestCutsQuestions(LocalContract):
-    """Of a long question the beginning is asked."""
-
-    breaks = "channel.6"
-
-    class Make(LocalChannel):
-        def ask(self, peer, question, deadline):
-            return super().ask(peer, question[:1000], deadline)
+def believes_the_source(self, monkeypatch):
+    monkeypatch.setattr(double, "is_frame", lambda frame, key: True)
 
 
-class TestBelievesTheSource(LocalContract):
-    """Whatever a source lends is the chunk that it was asked for."""
-
-    breaks = "channel.7"
-
-    def change(self, monkeypatch):
-        monkeypatch.setattr(double, "is_frame", lambda frame, key: True)
+def asks_any_life(self, real, peer, wanted, sink, deadline):
+    return real(peer._replace(generation=0), wanted, sink, deadline)
 
 
-class TestAsksAnyLife(LocalContract):
-    """A peer that was started anew is the same peer."""
-
-    breaks = "channel.8"
-
-    class Make(LocalChannel):
-        def read(self, peer, wanted, sink, deadline):
-            return super().read(peer._replace(generation=0), wanted, sink, deadline)
+def reads_what_was_asked_last(self, real, peer, wanted, sink, deadline):
+    self.wanted = wanted
+    Event().wait(0.01)
+    return real(peer, self.wanted, sink, deadline)
 
 
-class TestReadsWhatWasAskedLast(LocalContract):
-    """Calls have one list of what is wanted."""
-
-    breaks = "channel.9"
-
-    class Make(LocalChannel):
-        def read(self, peer, wanted, sink, deadline):
-            self.wanted = wanted
-            Event().wait(0.01)
-            return super().read(peer, self.wanted, sink, deadline)
+def reads_too_late(self, real, peer, wanted, sink, deadline):
+    later = Deadline.after(deadline.clock, 60)
+    return real(peer, wanted, sink, later)
 
 
-class TestReadsTooLate(LocalContract):
-    """A deadline that has passed counts for nothing."""
-
-    breaks = "channel.10"
-
-    class Make(LocalChannel):
-        def read(self, peer, wanted, sink, deadline):
-            later = Deadline.after(deadline.clock, 60)
-            return super().read(peer, wanted, sink, later)
+def fails_all_for_one(self, real, peer, offers, deadline):
+    outcomes = real(peer, offers, deadline)
+    failed = next((it for it in outcomes if isinstance(it, Failed)), None)
+    return outcomes if failed is None else [failed] * len(outcomes)
 
 
-class TestSendsNothing(LocalContract):
-    """Every chunk is said to be there already."""
-
-    breaks = "channel.12"
-
-    class Make(LocalChannel):
-        def offer(self, peer, offers, deadline):
-            return [Stored(0)] * len(offers)
+def plants_anything(self, monkeypatch):
+    monkeypatch.setattr(double, "is_frame", lambda frame, key: True)
 
 
-class TestFailsAllForOne(LocalContract):
-    """Where there is no room for one chunk, none is stored."""
-
-    breaks = "channel.13"
-
-    class Make(LocalChannel):
-        def offer(self, peer, offers, deadline):
-            outcomes = super().offer(peer, offers, deadline)
-            failed = next((it for it in outcomes if isinstance(it, Failed)), None)
-            return outcomes if failed is None else [failed] * len(outcomes)
-
-
-class TestPlantsAnything(LocalContract):
-    """What is offered is what it is said to be."""
-
-    breaks = "channel.14"
-
-    def change(self, monkeypatch):
-        monkeypatch.setattr(double, "is_frame", lambda frame, key: True)
-
-
-class TestOffersAFew(LocalContract):
-    """Of a batch the first eight are offered."""
-
-    breaks = "channel.15"
-
-    class Make(LocalChannel):
-        def offer(self, peer, offers, deadline):
-            rest = [Failed(StoreError("too many"))] * len(offers[8:])
-            return [*super().offer(peer, offers[:8], deadline), *rest]
+def offers_a_few(self, real, peer, offers, deadline):
+    rest = [Failed(StoreError("too many"))] * len(offers[8:])
+    return [*real(peer, offers[:8], deadline), *rest]
 
 
 class TcpContract(ChannelContract):
@@ -231,15 +142,6 @@ class TcpContract(ChannelContract):
         return proxied
 
 
-class TestAsksForNoSecret(TcpContract):
-    """The secret is left out of every proof."""
-
-    breaks = "channel.11"
-
-    def channel(self, secret):
-        return super().channel(b"")
-
-
 def arriving(landing, after):
     """What waits in *landing*, and where it and *after* are written."""
     waiting, landing._waiting, landing._bytes = landing._waiting, [], 0
@@ -252,134 +154,179 @@ def hits(landing, waiting):
         landing._outcomes[index] = Hit(len(there.into))
 
 
-class TestWritesLate(TcpContract):
-    """A thread of its own receives, and goes on when nobody waits for it any more."""
+def writes_late(self, monkeypatch):
+    def finish(landing, after=None):
+        stream, deadline = landing._stream, landing._deadline
+        waiting, views = arriving(landing, after)
+        until = Deadline.after(deadline.clock, 60)
 
-    breaks = "channel.16"
+        def receive():
+            with suppress(Exception):
+                stream.fill_each(views, until)
+            if stream in late:
+                right(stream)
 
-    def change(self, monkeypatch):
-        def finish(landing, after=None):
-            stream, deadline = landing._stream, landing._deadline
-            waiting, views = arriving(landing, after)
-            until = Deadline.after(deadline.clock, 60)
+        thread = Thread(target=receive, daemon=True)
+        thread.start()
+        thread.join(deadline.remaining())
+        if thread.is_alive():
+            late.add(stream)
+            raise OutOfTime("too late")
+        hits(landing, waiting)
 
-            def receive():
-                with suppress(Exception):
-                    stream.fill_each(views, until)
-                if stream in late:
-                    right(stream)
+    late = set()
+    right = Stream.close
+    monkeypatch.setattr(Landing, "finish", finish)
+    monkeypatch.setattr(Stream, "close", lambda it: None if it in late else right(it))
 
-            thread = Thread(target=receive, daemon=True)
-            thread.start()
-            thread.join(deadline.remaining())
-            if thread.is_alive():
-                late.add(stream)
-                raise OutOfTime("too late")
+
+def has_no_share(self, monkeypatch):
+    def finish(landing, after=None):
+        waiting, views = arriving(landing, after)
+        landing._stream.fill_each(views, landing._deadline)
+        hits(landing, waiting)
+
+    monkeypatch.setattr(Landing, "finish", finish)
+
+
+def raises_what_is_late(self, monkeypatch):
+    def outcome(error):
+        raise error
+
+    monkeypatch.setattr(peers, "outcome_of", outcome)
+
+
+def calls_half_a_frame_a_hit(self, monkeypatch):
+    right = Landing.finish
+
+    def finish(landing, after=None):
+        waiting = landing._waiting
+        try:
+            right(landing, after)
+        except ConnectionBroken:
             hits(landing, waiting)
 
-        late = set()
-        right = Stream.close
-        monkeypatch.setattr(Landing, "finish", finish)
-        monkeypatch.setattr(Stream, "close", lambda it: None if it in late else right(it))
+    monkeypatch.setattr(Landing, "finish", finish)
 
 
-class TestHasNoShare(TcpContract):
-    """It relies on the caller's lease."""
+def forgets_what_it_lent(self, monkeypatch):
+    right = GuardedSource.lend
 
-    breaks = "channel.17"
+    def lend(source, keys, deadline):
+        return [it and it.share("lent") for it in right(source, keys, deadline)]
 
-    def change(self, monkeypatch):
-        def finish(landing, after=None):
-            waiting, views = arriving(landing, after)
-            landing._stream.fill_each(views, landing._deadline)
-            hits(landing, waiting)
-
-        monkeypatch.setattr(Landing, "finish", finish)
+    monkeypatch.setattr(GuardedSource, "lend", lend)
 
 
-class TestRaisesWhatIsLate(TcpContract):
-    """A deadline that passes is an error of its own."""
+def keeps_what_it_offered(self, monkeypatch):
+    right = Line.offer
 
-    breaks = "channel.18"
+    def offer(line, offers, outcomes, deadline):
+        shares = [one.lease.share("channel") for one in offers]
+        right(line, offers, outcomes, deadline)
+        for share in shares:
+            share.release()
 
-    def change(self, monkeypatch):
-        def outcome(error):
-            raise error
-
-        monkeypatch.setattr(peers, "outcome_of", outcome)
-
-
-class TestCallsHalfAFrameAHit(TcpContract):
-    """What came before the connection broke is what there is."""
-
-    breaks = "channel.19"
-
-    def change(self, monkeypatch):
-        right = Landing.finish
-
-        def finish(landing, after=None):
-            waiting = landing._waiting
-            try:
-                right(landing, after)
-            except ConnectionBroken:
-                hits(landing, waiting)
-
-        monkeypatch.setattr(Landing, "finish", finish)
+    monkeypatch.setattr(Line, "offer", offer)
 
 
-class TestForgetsWhatItLent(TcpContract):
-    """A lease that is not sent to the end is nobody's."""
+def each_byte_buys_time(self, monkeypatch):
+    right = Line.read
 
-    breaks = "channel.20"
+    def read(line, parts, first, sink, outcomes, deadline):
+        later = Deadline.after(deadline.clock, 300)
+        right(line, parts, first, sink, outcomes, later)
 
-    def change(self, monkeypatch):
-        right = GuardedSource.lend
-
-        def lend(source, keys, deadline):
-            return [it and it.share("lent") for it in right(source, keys, deadline)]
-
-        monkeypatch.setattr(GuardedSource, "lend", lend)
+    monkeypatch.setattr(Line, "read", read)
 
 
-class TestKeepsWhatItOffered(TcpContract):
-    """Shares of what was offered are released where all of it was sent."""
-
-    breaks = "channel.21"
-
-    def change(self, monkeypatch):
-        right = Line.offer
-
-        def offer(line, offers, outcomes, deadline):
-            shares = [one.lease.share("channel") for one in offers]
-            right(line, offers, outcomes, deadline)
-            for share in shares:
-                share.release()
-
-        monkeypatch.setattr(Line, "offer", offer)
+def misses_what_it_does_not_understand(self, monkeypatch):
+    right = peers.outcome_of
+    monkeypatch.setattr(
+        peers, "outcome_of", lambda e: Miss() if isinstance(e, BadMessage) else right(e)
+    )
 
 
-class TestEachByteBuysTime(TcpContract):
-    """As long as something comes it waits on."""
+LOCAL_CHANNEL = {
+    "channel.1 serves after the end": Wrong(
+        "Who is closed is found by its peers all the same.", close=serves_after_the_end
+    ),
+    "channel.2 answers hits first": Wrong(
+        "Outcomes come in an order of their own.", read=answers_hits_first
+    ),
+    "channel.3 reads from the start": Wrong(
+        "A range begins where the frame does.", _read=reads_from_the_start
+    ),
+    "channel.4 reads so many chunks": Wrong(
+        "What there is more of in a batch is absent.", read=reads_so_many_chunks
+    ),
+    "channel.5 stops at a refusal": Wrong(
+        "Behind a part that there is no room for nothing is read.", read=stops_at_a_refusal
+    ),
+    "channel.6 cuts questions": Wrong(
+        "Of a long question the beginning is asked.",
+        ask=lambda self, real, peer, question, deadline: real(peer, question[:1000], deadline),
+    ),
+    "channel.8 asks any life": Wrong(
+        "A peer that was started anew is the same peer.", read=asks_any_life
+    ),
+    "channel.9 reads what was asked last": Wrong(
+        "Calls have one list of what is wanted.", read=reads_what_was_asked_last
+    ),
+    "channel.10 reads too late": Wrong(
+        "A deadline that has passed counts for nothing.", read=reads_too_late
+    ),
+    "channel.12 sends nothing": Wrong(
+        "Every chunk is said to be there already.",
+        offer=lambda self, peer, offers, deadline: [Stored(0)] * len(offers),
+    ),
+    "channel.13 fails all for one": Wrong(
+        "Where there is no room for one chunk, none is stored.", offer=fails_all_for_one
+    ),
+    "channel.15 offers a few": Wrong("Of a batch the first eight are offered.", offer=offers_a_few),
+}
+globals().update(broken(__name__, LocalContract, LocalChannel, LOCAL_CHANNEL))
 
-    breaks = "channel.22"
 
-    def change(self, monkeypatch):
-        right = Line.read
+LOCAL_CONTRACT = {
+    "channel.7 believes the source": Wrong(
+        "Whatever a source lends is the chunk that it was asked for.", change=believes_the_source
+    ),
+    "channel.14 plants anything": Wrong(
+        "What is offered is what it is said to be.", change=plants_anything
+    ),
+}
+globals().update(broken(__name__, LocalContract, None, LOCAL_CONTRACT))
 
-        def read(line, parts, first, sink, outcomes, deadline):
-            later = Deadline.after(deadline.clock, 300)
-            right(line, parts, first, sink, outcomes, later)
 
-        monkeypatch.setattr(Line, "read", read)
-
-
-class TestMissesWhatItDoesNotUnderstand(TcpContract):
-    """Nonsense is the answer that there is no such chunk."""
-
-    breaks = "channel.23"
-
-    def change(self, monkeypatch):
-        right = peers.outcome_of
-        monkeypatch.setattr(
-            peers, "outcome_of", lambda e: Miss() if isinstance(e, BadMessage) else right(e)
-        )
+TCP_CONTRACT = {
+    "channel.11 asks for no secret": Wrong(
+        "The secret is left out of every proof.", channel=lambda self, real, secret: real(b"")
+    ),
+    "channel.16 writes late": Wrong(
+        "A thread of its own receives, and goes on when nobody waits for it any more.",
+        change=writes_late,
+    ),
+    "channel.17 has no share": Wrong("It relies on the caller's lease.", change=has_no_share),
+    "channel.18 raises what is late": Wrong(
+        "A deadline that passes is an error of its own.", change=raises_what_is_late
+    ),
+    "channel.19 calls half a frame a hit": Wrong(
+        "What came before the connection broke is what there is.", change=calls_half_a_frame_a_hit
+    ),
+    "channel.20 forgets what it lent": Wrong(
+        "A lease that is not sent to the end is nobody's.", change=forgets_what_it_lent
+    ),
+    "channel.21 keeps what it offered": Wrong(
+        "Shares of what was offered are released where all of it was sent.",
+        change=keeps_what_it_offered,
+    ),
+    "channel.22 each byte buys time": Wrong(
+        "As long as something comes it waits on.", change=each_byte_buys_time
+    ),
+    "channel.23 misses what it does not understand": Wrong(
+        "Nonsense is the answer that there is no such chunk.",
+        change=misses_what_it_does_not_understand,
+    ),
+}
+globals().update(broken(__name__, TcpContract, None, TCP_CONTRACT))

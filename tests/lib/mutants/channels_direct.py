@@ -24,6 +24,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Deadline
+from mutants.rows import Wrong, broken
 
 SECRET = "a secret of 16 bytes"
 SECURITY = Security(SECRET.encode())
@@ -145,46 +146,49 @@ class AheadContract(DirectContract):
         return ShmChannel(SystemClock(), secret=SECRET.encode(), limits=LIMITS)
 
 
-class TestSendsAnotherFrameAhead(AheadContract):
-    """Of what is leased while the reader copies it says the place of a frame that came before."""
+def sends_another_frame_ahead(self, monkeypatch):
+    right, first = DirectSession._lease, []
 
-    breaks = "channel.3"
+    def lease(session, asked, deadline):
+        ahead = bool(session._lent_frames)
+        rows = right(session, asked, deadline)
+        if not ahead:
+            first[:] = [start for _, _, start in map(REFS.unpack, rows)]
+            return rows
+        return [REFS.pack(*REFS.unpack(row)[:2], first[0]) for row in rows]
 
-    def change(self, monkeypatch):
-        right, first = DirectSession._lease, []
-
-        def lease(session, asked, deadline):
-            ahead = bool(session._lent_frames)
-            rows = right(session, asked, deadline)
-            if not ahead:
-                first[:] = [start for _, _, start in map(REFS.unpack, rows)]
-                return rows
-            return [REFS.pack(*REFS.unpack(row)[:2], first[0]) for row in rows]
-
-        monkeypatch.setattr(DirectSession, "_lease", lease)
+    monkeypatch.setattr(DirectSession, "_lease", lease)
 
 
-class TestGivesBackWhatIsRead(AheadContract):
-    """As soon as the next frames are leased, those before them are not any more."""
+def gives_back_what_is_read(self, monkeypatch):
+    right, lending = DirectSession._lease, DirectSession._lend
 
-    breaks = "channel.29"
+    def lease(session, asked, deadline):
+        session._lent.close()
+        return right(session, asked, deadline)
 
-    def change(self, monkeypatch):
-        right, lending = DirectSession._lease, DirectSession._lend
+    def lend(session, parts, deadline):
+        """Say where all are at once, so that a reader is never ahead of the mistake."""
+        said = []
+        session._send = lambda views: said.extend(views)
+        try:
+            lending(session, parts, deadline)
+        finally:
+            del session._send
+        session._send([b"".join(said)])
 
-        def lease(session, asked, deadline):
-            session._lent.close()
-            return right(session, asked, deadline)
+    monkeypatch.setattr(DirectSession, "_lease", lease)
+    monkeypatch.setattr(DirectSession, "_lend", lend)
 
-        def lend(session, parts, deadline):
-            """Say where all are at once, so that a reader is never ahead of the mistake."""
-            said = []
-            session._send = lambda views: said.extend(views)
-            try:
-                lending(session, parts, deadline)
-            finally:
-                del session._send
-            session._send([b"".join(said)])
 
-        monkeypatch.setattr(DirectSession, "_lease", lease)
-        monkeypatch.setattr(DirectSession, "_lend", lend)
+ROWS = {
+    "channel.3 sends another frame ahead": Wrong(
+        "Of what is leased while the reader copies it says the place of a frame that came before.",
+        change=sends_another_frame_ahead,
+    ),
+    "channel.29 gives back what is read": Wrong(
+        "As soon as the next frames are leased, those before them are not any more.",
+        change=gives_back_what_is_read,
+    ),
+}
+globals().update(broken(__name__, AheadContract, None, ROWS))

@@ -10,6 +10,7 @@ from hexkv.adapters.net.server.server import StreamServer
 from hexkv.contracts.channel.double import Exchange, LocalChannel
 from hexkv.ports import ConfigError
 from mutants.channels import LocalContract, TcpContract
+from mutants.rows import Wrong, broken
 
 
 class SuspendedContract(LocalContract):
@@ -28,75 +29,63 @@ class SuspendedContract(LocalContract):
         return lambda peer: LocalChannel(exchange, address=peer.address)
 
 
-class TestServesOn(SuspendedContract):
-    """Who is suspended answers those who knew it before."""
-
-    breaks = "channel.24"
-
-    class Make(LocalChannel):
-        def suspend(self):
-            """Nothing."""
+def serves_on(self):
+    """Nothing."""
 
 
-class TestLeavesReadersAlone(TcpContract):
-    """Nobody new is let in, and who reads reads on."""
-
-    breaks = "channel.25"
-
-    def change(self, monkeypatch):
-        monkeypatch.setattr(StreamServer, "_part", lambda server: None)
+def leaves_readers_alone(self, monkeypatch):
+    monkeypatch.setattr(StreamServer, "_part", lambda server: None)
 
 
-class TestStaysAway(SuspendedContract):
-    """Who was suspended once is away for good."""
-
-    breaks = "channel.26"
-
-    class Make(LocalChannel):
-        def resume(self):
-            """Nothing."""
+def stays_away(self):
+    """Nothing."""
 
 
-class TestComesBackElsewhere(SuspendedContract):
-    """Any address is as good as the one that peers know."""
-
-    breaks = "channel.26"
-
-    class Make(LocalChannel):
-        def suspend(self):
-            super().suspend()
-            self._address = ""
+def comes_back_elsewhere(self, real):
+    real()
+    self._address = ""
 
 
-class TestReadsNothingMeanwhile(SuspendedContract):
-    """Suspended is as good as closed."""
-
-    breaks = "channel.27"
-
-    class Make(LocalChannel):
-        def suspend(self):
-            super().suspend()
-            self._closed = True
+def reads_nothing_meanwhile(self, real):
+    real()
+    self._closed = True
 
 
-class TestKeepsItsAddress(SuspendedContract):
-    """It answers nobody, and is in the way of who comes."""
-
-    breaks = "channel.28"
-
-    class Make(LocalChannel):
-        def suspend(self):
-            if self._me is not None:
-                super().suspend()
-                self._exchange.enter(None, 1, self._address)
+def keeps_its_address(self, real):
+    if self._me is not None:
+        real()
+        self._exchange.enter(None, 1, self._address)
 
 
-class TestSaysNothingOfOthers(SuspendedContract):
-    """Whether it serves again is for peers to find out."""
+def says_nothing_of_others(self, real):
+    with suppress(ConfigError):
+        real()
 
-    breaks = "channel.28"
 
-    class Make(LocalChannel):
-        def resume(self):
-            with suppress(ConfigError):
-                super().resume()
+LOCAL_CHANNEL = {
+    "channel.24 serves on": Wrong(
+        "Who is suspended answers those who knew it before.", suspend=serves_on
+    ),
+    "channel.26 stays away": Wrong("Who was suspended once is away for good.", resume=stays_away),
+    "channel.26 comes back elsewhere": Wrong(
+        "Any address is as good as the one that peers know.", suspend=comes_back_elsewhere
+    ),
+    "channel.27 reads nothing meanwhile": Wrong(
+        "Suspended is as good as closed.", suspend=reads_nothing_meanwhile
+    ),
+    "channel.28 keeps its address": Wrong(
+        "It answers nobody, and is in the way of who comes.", suspend=keeps_its_address
+    ),
+    "channel.28 says nothing of others": Wrong(
+        "Whether it serves again is for peers to find out.", resume=says_nothing_of_others
+    ),
+}
+globals().update(broken(__name__, SuspendedContract, LocalChannel, LOCAL_CHANNEL))
+
+
+TCP_CONTRACT = {
+    "channel.25 leaves readers alone": Wrong(
+        "Nobody new is let in, and who reads reads on.", change=leaves_readers_alone
+    ),
+}
+globals().update(broken(__name__, TcpContract, None, TCP_CONTRACT))

@@ -10,6 +10,7 @@ import pytest
 from hexkv.contracts.checksum import ChecksumContract
 from hexkv.ports import HashFunction
 from mutants.meetings import Overtaking
+from mutants.rows import Wrong, broken
 
 
 class CRCContract(ChecksumContract):
@@ -32,23 +33,9 @@ class TestHasANameLikeASentence(CRCContract):
     name = "the CRC of the standard library"
 
 
-class TestGivesANumber(CRCContract):
-    """The digest is what the library gives."""
-
-    breaks = "checksum.1"
-
-    def digest(self, data):
-        return zlib.crc32(data)
-
-
-class TestDropsLeadingZeros(CRCContract):
-    """The digest is as long as the number is."""
-
-    breaks = "checksum.1"
-
-    def digest(self, data):
-        number = zlib.crc32(data)
-        return number.to_bytes(max(1, -(-number.bit_length() // 8)), "big")
+def drops_leading_zeros(self, data):
+    number = zlib.crc32(data)
+    return number.to_bytes(max(1, -(-number.bit_length() // 8)), "big")
 
 
 class TestRemembersBlocks(CRCContract):
@@ -82,80 +69,24 @@ class TestRemembersBeginnings(CRCContract):
         return self.seen.setdefault((len(data), bytes(data[:4096])), super().digest(data))
 
 
-class TestWantsToWriteOnTheData(CRCContract):
-    """The array library takes writable memory only, and the data is empty to it otherwise."""
-
-    breaks = "checksum.2"
-
-    def digest(self, data):
-        return super().digest(b"" if isinstance(data, memoryview) and data.readonly else data)
+def wants_to_write_on_the_data(self, real, data):
+    return real(b"" if isinstance(data, memoryview) and data.readonly else data)
 
 
-class TestLooksAtSamples(CRCContract):
-    """The beginning and the end of long data tell enough."""
-
-    breaks = "checksum.3"
-
-    def digest(self, data):
-        data = bytes(data)
-        return super().digest(data if len(data) < 2048 else data[:1024] + data[-1024:])
+def looks_at_samples(self, real, data):
+    data = bytes(data)
+    return real(data if len(data) < 2048 else data[:1024] + data[-1024:])
 
 
-class TestAddsUp(CRCContract):
-    """The order of the bytes does not matter to a sum."""
-
-    breaks = "checksum.3"
-
-    def digest(self, data):
-        return (sum(data) + 257 * len(data)).to_bytes(16, "big")
+def keeps_the_data(self, real, data):
+    type(self).last = data
+    return real(data)
 
 
-class TestPadsWithZeros(CRCContract):
-    """Data of any length are made whole words."""
-
-    breaks = "checksum.3"
-
-    def digest(self, data):
-        return super().digest(bytes(data) + bytes(-len(data) % 8))
-
-
-class TestCountsIn32Bits(CRCContract):
-    """The length is an int of the C library that it calls."""
-
-    breaks = "checksum.4"
-
-    def digest(self, data):
-        return super().digest(memoryview(data)[: len(data) & 0xFFFFFFFF])
-
-
-class TestCountsIn32SignedBits(CRCContract):
-    """What does not fit is cut off."""
-
-    breaks = "checksum.4"
-
-    def digest(self, data):
-        return super().digest(memoryview(data)[:0x7FFFFFFF])
-
-
-class TestKeepsTheData(CRCContract):
-    """The last data are remembered, by reference."""
-
-    breaks = "checksum.5"
-
-    def digest(self, data):
-        type(self).last = data
-        return super().digest(data)
-
-
-class TestSwapsInPlace(CRCContract):
-    """Words are put into the machine's order where they lie."""
-
-    breaks = "checksum.5"
-
-    def digest(self, data):
-        if isinstance(data, memoryview) and not data.readonly:
-            data[:] = bytes(data)[::-1]
-        return super().digest(data)
+def swaps_in_place(self, real, data):
+    if isinstance(data, memoryview) and not data.readonly:
+        data[:] = bytes(data)[::-1]
+    return real(data)
 
 
 class TestSharesItsState(CRCContract):
@@ -173,3 +104,43 @@ class TestSharesItsState(CRCContract):
             self.state = zlib.crc32(data[start : start + 16384], self.state)
             self.overtaking.wait()
         return self.state.to_bytes(4, "big")
+
+
+ROWS = {
+    "checksum.1 gives a number": Wrong(
+        "The digest is what the library gives.", digest=lambda self, data: zlib.crc32(data)
+    ),
+    "checksum.1 drops leading zeros": Wrong(
+        "The digest is as long as the number is.", digest=drops_leading_zeros
+    ),
+    "checksum.2 wants to write on the data": Wrong(
+        "The array library takes writable memory only, and the data is empty to it otherwise.",
+        digest=wants_to_write_on_the_data,
+    ),
+    "checksum.3 looks at samples": Wrong(
+        "The beginning and the end of long data tell enough.", digest=looks_at_samples
+    ),
+    "checksum.3 adds up": Wrong(
+        "The order of the bytes does not matter to a sum.",
+        digest=lambda self, data: (sum(data) + 257 * len(data)).to_bytes(16, "big"),
+    ),
+    "checksum.3 pads with zeros": Wrong(
+        "Data of any length are made whole words.",
+        digest=lambda self, real, data: real(bytes(data) + bytes(-len(data) % 8)),
+    ),
+    "checksum.4 counts in32 bits": Wrong(
+        "The length is an int of the C library that it calls.",
+        digest=lambda self, real, data: real(memoryview(data)[: len(data) & 0xFFFFFFFF]),
+    ),
+    "checksum.4 counts in32 signed bits": Wrong(
+        "What does not fit is cut off.",
+        digest=lambda self, real, data: real(memoryview(data)[:0x7FFFFFFF]),
+    ),
+    "checksum.5 keeps the data": Wrong(
+        "The last data are remembered, by reference.", digest=keeps_the_data
+    ),
+    "checksum.5 swaps in place": Wrong(
+        "Words are put into the machine's order where they lie.", digest=swaps_in_place
+    ),
+}
+globals().update(broken(__name__, CRCContract, None, ROWS))

@@ -8,6 +8,7 @@ from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunk_cache._base import soon, spec
 from hexkv.contracts.chunk_cache.double import HeapChunkCache, HeapHold
 from hexkv.ports import InvalidRequest, Reason
+from mutants.rows import Wrong, broken
 
 BLOCKS = 16
 
@@ -38,256 +39,200 @@ class HeapCacheContract(ChunkCacheContract):
         return cache
 
 
-class TestAnswersOutOfOrder(HeapCacheContract):
-    """Answers for the chunks that are there come first."""
+def answers_out_of_order(self, real, keys, deadline):
+    return sorted(real(keys, deadline), key=lambda tier: tier is None)
 
-    breaks = "chunks.1"
 
-    class Make(HeapChunkCache):
-        def match(self, keys, deadline):
-            return sorted(super().match(keys, deadline), key=lambda tier: tier is None)
+def forgets_namespaces(self, keys, deadline):
+    known = {key[16:] for key in self._chunks}
+    self._check()
+    return ["heap" if key[16:] in known else None for key in keys]
 
 
-class TestForgetsNamespaces(HeapCacheContract):
-    """Digests alone are the keys."""
+def names_tiers_that_hold_nothing(self, real, leases, after, deadline):
+    publishing = real(leases, after, deadline)
+    publishing.tiers = {"heap": [True] * min(1, len(leases))}
+    return publishing
 
-    breaks = "chunks.2"
 
-    class Make(HeapChunkCache):
-        def match(self, keys, deadline):
-            known = {key[16:] for key in self._chunks}
-            self._check()
-            return ["heap" if key[16:] in known else None for key in keys]
+def leases_say_nothing(self, real, wanted, owner, deadline):
+    leases = real(wanted, owner, deadline)
+    for lease in leases:
+        lease._block.spec = lease._block.spec._replace(tokens=1)
+    return leases
 
 
-class TestNamesTiersThatHoldNothing(HeapCacheContract):
-    """What was published is on a tier that answers for the first chunk only."""
+def forgets_the_first_only(self, real, keys, deadline):
+    real(keys[:1], deadline)
+    return len(keys)
 
-    breaks = "chunks.3"
 
-    class Make(HeapChunkCache):
-        def publish(self, leases, after, deadline):
-            publishing = super().publish(leases, after, deadline)
-            publishing.tiers = {"heap": [True] * min(1, len(leases))}
-            return publishing
+def counts_pins_twice(self, real, owner, keys, seconds=None):
+    real(owner, keys, seconds)
+    return len(keys)
 
 
-class TestLeasesSayNothing(HeapCacheContract):
-    """An allocated lease does not say what it is for."""
+def allocates_what_fits_nowhere(self, real, wanted, owner, deadline):
+    try:
+        return real(wanted, owner, deadline)
+    except InvalidRequest:
+        return HeapHold([None] * len(wanted), [Reason.REFUSED] * len(wanted))
 
-    breaks = "chunks.4"
 
-    class Make(HeapChunkCache):
-        def allocate(self, wanted, owner, deadline):
-            leases = super().allocate(wanted, owner, deadline)
-            for lease in leases:
-                lease._block.spec = lease._block.spec._replace(tokens=1)
-            return leases
+def brings_back_what_was_forgotten(self, real, blocks):
+    real(blocks)
+    self.bin = {}
 
 
-class TestForgetsTheFirstOnly(HeapCacheContract):
-    """Of several chunks it forgets one, and says all."""
+def brings_back_what_was_forgotten_forget(self, real, keys, deadline):
+    known = {key: self._chunks.get(key) for key in keys}
+    count = real(keys, deadline)
+    for key, kept in known.items():
+        if kept is not None and key in self.bin:
+            self._chunks[key] = kept
+        self.bin[key] = True
+    return count
 
-    breaks = "chunks.5"
 
-    class Make(HeapChunkCache):
-        def forget(self, keys, deadline):
-            super().forget(keys[:1], deadline)
-            return len(keys)
+def holds_in_order_of_keys(self, real, wanted, owner, deadline):
+    return real(sorted(wanted, key=lambda spec: spec.key), owner, deadline)
 
 
-class TestCountsPinsTwice(HeapCacheContract):
-    """An absent chunk counts as pinned."""
+def stops_at_the_first_gap(self, real, spec, owner):
+    self.gap = getattr(self, "gap", False) or spec.key not in self._chunks
+    return (None, Reason.ABSENT) if self.gap else real(spec, owner)
 
-    breaks = "chunks.6"
 
-    class Make(HeapChunkCache):
-        def pin(self, owner, keys, seconds=None):
-            super().pin(owner, keys, seconds)
-            return len(keys)
+def holds_views_of_the_tier(self, real, keys, deadline):
+    for block in self._blocks:
+        if block.spec.key in keys:
+            block.memory[:] = bytes(len(block.memory))
+    return real(keys, deadline)
 
 
-class TestAllocatesWhatFitsNowhere(HeapCacheContract):
-    """A chunk that is too large is a chunk without memory."""
+def keeps_what_an_error_left(self, real, wanted, owner, deadline):
+    hold = real(wanted, owner, deadline)
 
-    breaks = "chunks.7"
-
-    class Make(HeapChunkCache):
-        def hold(self, wanted, owner, deadline):
-            try:
-                return super().hold(wanted, owner, deadline)
-            except InvalidRequest:
-                return HeapHold([None] * len(wanted), [Reason.REFUSED] * len(wanted))
-
-
-class TestAnswersAfterTheEnd(HeapCacheContract):
-    """Pins are ended also after it was closed."""
-
-    breaks = "chunks.8"
-
-    class Make(HeapChunkCache):
-        def unpin(self, owner):
-            return len(self._pins.pop(owner, ()))
-
-
-class TestBringsBackWhatWasForgotten(HeapCacheContract):
-    """A chunk that is forgotten a second time is there again."""
-
-    breaks = "chunks.9"
-
-    class Make(HeapChunkCache):
-        def __init__(self, blocks):
-            super().__init__(blocks)
-            self.bin = {}
-
-        def forget(self, keys, deadline):
-            known = {key: self._chunks.get(key) for key in keys}
-            count = super().forget(keys, deadline)
-            for key, kept in known.items():
-                if kept is not None and key in self.bin:
-                    self._chunks[key] = kept
-                self.bin[key] = True
-            return count
-
-
-class TestHoldsInOrderOfKeys(HeapCacheContract):
-    """Chunks come sorted, whatever order they were asked for in."""
-
-    breaks = "holds.1"
-
-    class Make(HeapChunkCache):
-        def hold(self, wanted, owner, deadline):
-            return super().hold(sorted(wanted, key=lambda spec: spec.key), owner, deadline)
-
-
-class TestStopsAtTheFirstGap(HeapCacheContract):
-    """What lies behind a missing chunk is missing, too."""
-
-    breaks = "holds.2"
-
-    class Make(HeapChunkCache):
-        def _read(self, spec, owner):
-            self.gap = getattr(self, "gap", False) or spec.key not in self._chunks
-            return (None, Reason.ABSENT) if self.gap else super()._read(spec, owner)
-
-
-class TestHoldsViewsOfTheTier(HeapCacheContract):
-    """A hold looks at the tier: what is forgotten there is zero here."""
-
-    breaks = "holds.3"
-
-    class Make(HeapChunkCache):
-        def forget(self, keys, deadline):
-            for block in self._blocks:
-                if block.spec.key in keys:
-                    block.memory[:] = bytes(len(block.memory))
-            return super().forget(keys, deadline)
-
-
-class TestKeepsWhatAnErrorLeft(HeapCacheContract):
-    """A hold that is left by an error is not released."""
-
-    breaks = "holds.4"
-
-    class Make(HeapChunkCache):
-        def hold(self, wanted, owner, deadline):
-            hold = super().hold(wanted, owner, deadline)
-
-            class Kept(HeapHold):
-                def __exit__(self, kind, error, trace):
-                    if kind is None:
-                        self.release()
-
-            return Kept(hold._leases, list(hold.reasons))
-
-
-class TestSharesEndWithTheHold(HeapCacheContract):
-    """The memory goes when the hold does."""
-
-    breaks = "holds.5"
-
-    class Make(HeapChunkCache):
-        def hold(self, wanted, owner, deadline):
-            hold = super().hold(wanted, owner, deadline)
-
-            class Short(HeapHold):
-                def release(self):
-                    for lease in self._leases:
-                        if lease is not None:
-                            lease._block.memory[:] = bytes(len(lease._block.memory))
-                    super().release()
-
-            return Short(hold._leases, list(hold.reasons))
-
-
-class TestSaysNothingWithoutMemory(HeapCacheContract):
-    """A chunk that there is no memory for is missing without a reason."""
-
-    breaks = "holds.6"
-
-    class Make(HeapChunkCache):
-        def _read(self, spec, owner):
-            lease, reason = super()._read(spec, owner)
-            return lease, None if reason is Reason.REFUSED else reason
-
-
-class TestOneHoldForAll(HeapCacheContract):
-    """Holds of one chunk are one hold: the first to go releases it."""
-
-    breaks = "holds.7"
-
-    class Make(HeapChunkCache):
-        def hold(self, wanted, owner, deadline):
-            holds = self.__dict__.setdefault("holds", {})
-            name = tuple(spec.key for spec in wanted)
-            if name not in holds or not holds[name].leases:
-                holds[name] = super().hold(wanted, owner, deadline)
-            return holds[name]
-
-
-class TestTakesAnyLength(HeapCacheContract):
-    """A chunk of another length arrives as it is."""
-
-    breaks = "holds.8"
-
-    class Make(HeapChunkCache):
-        def _read(self, spec, owner):
-            kept = self._chunks.get(spec.key)
-            return super()._read(spec if kept is None else kept[0], owner)
-
-
-class TestLoadsInOrderOfKeys(HeapCacheContract):
-    """A window is filled in the order of the keys."""
-
-    breaks = "windows.1"
-
-    class Make(HeapChunkCache):
-        def load(self, wanted, device, deadline):
-            return super().load(sorted(wanted, key=lambda spec: spec.key), device, deadline)
-
-
-class TestLoadsPastGaps(HeapCacheContract):
-    """A missing chunk is left out, and the next one takes its place."""
-
-    breaks = "windows.2"
-
-    class Make(HeapChunkCache):
-        def load(self, wanted, device, deadline):
-            got = super().load(wanted, device, deadline)
-            there = [spec for spec in wanted if spec.key in self._chunks]
-            rest = [spec for spec in wanted if spec.key not in self._chunks]
-            super().load([*there, *rest], device, deadline)
-            return got
-
-
-class TestTakesAnyWindow(HeapCacheContract):
-    """Chunks that the window has no positions for are left out."""
-
-    breaks = "windows.3"
-
-    class Make(HeapChunkCache):
-        def _check_window(self, wanted, device):
-            self._check(wanted)
-            while wanted and sum(spec.tokens for spec in wanted) > device.tokens:
-                wanted.pop()
-            return device.tokens
+    class Kept(HeapHold):
+        def __exit__(self, kind, error, trace):
+            if kind is None:
+                self.release()
+
+    return Kept(hold._leases, list(hold.reasons))
+
+
+def shares_end_with_the_hold(self, real, wanted, owner, deadline):
+    hold = real(wanted, owner, deadline)
+
+    class Short(HeapHold):
+        def release(self):
+            for lease in self._leases:
+                if lease is not None:
+                    lease._block.memory[:] = bytes(len(lease._block.memory))
+            self.release()
+
+    return Short(hold._leases, list(hold.reasons))
+
+
+def says_nothing_without_memory(self, real, spec, owner):
+    lease, reason = real(spec, owner)
+    return lease, None if reason is Reason.REFUSED else reason
+
+
+def one_hold_for_all(self, real, wanted, owner, deadline):
+    holds = self.__dict__.setdefault("holds", {})
+    name = tuple(spec.key for spec in wanted)
+    if name not in holds or not holds[name].leases:
+        holds[name] = real(wanted, owner, deadline)
+    return holds[name]
+
+
+def takes_any_length(self, real, spec, owner):
+    kept = self._chunks.get(spec.key)
+    return real(spec if kept is None else kept[0], owner)
+
+
+def loads_in_order_of_keys(self, real, wanted, device, deadline):
+    return real(sorted(wanted, key=lambda spec: spec.key), device, deadline)
+
+
+def loads_past_gaps(self, real, wanted, device, deadline):
+    got = real(wanted, device, deadline)
+    there = [spec for spec in wanted if spec.key in self._chunks]
+    rest = [spec for spec in wanted if spec.key not in self._chunks]
+    real([*there, *rest], device, deadline)
+    return got
+
+
+def takes_any_window(self, wanted, device):
+    self._check(wanted)
+    while wanted and sum(spec.tokens for spec in wanted) > device.tokens:
+        wanted.pop()
+    return device.tokens
+
+
+ROWS = {
+    "chunks.1 answers out of order": Wrong(
+        "Answers for the chunks that are there come first.", match=answers_out_of_order
+    ),
+    "chunks.2 forgets namespaces": Wrong("Digests alone are the keys.", match=forgets_namespaces),
+    "chunks.3 names tiers that hold nothing": Wrong(
+        "What was published is on a tier that answers for the first chunk only.",
+        publish=names_tiers_that_hold_nothing,
+    ),
+    "chunks.4 leases say nothing": Wrong(
+        "An allocated lease does not say what it is for.", allocate=leases_say_nothing
+    ),
+    "chunks.5 forgets the first only": Wrong(
+        "Of several chunks it forgets one, and says all.", forget=forgets_the_first_only
+    ),
+    "chunks.6 counts pins twice": Wrong("An absent chunk counts as pinned.", pin=counts_pins_twice),
+    "chunks.7 allocates what fits nowhere": Wrong(
+        "A chunk that is too large is a chunk without memory.", hold=allocates_what_fits_nowhere
+    ),
+    "chunks.8 answers after the end": Wrong(
+        "Pins are ended also after it was closed.",
+        unpin=lambda self, owner: len(self._pins.pop(owner, ())),
+    ),
+    "chunks.9 brings back what was forgotten": Wrong(
+        "A chunk that is forgotten a second time is there again.",
+        __init__=brings_back_what_was_forgotten,
+        forget=brings_back_what_was_forgotten_forget,
+    ),
+    "holds.1 holds in order of keys": Wrong(
+        "Chunks come sorted, whatever order they were asked for in.", hold=holds_in_order_of_keys
+    ),
+    "holds.2 stops at the first gap": Wrong(
+        "What lies behind a missing chunk is missing, too.", _read=stops_at_the_first_gap
+    ),
+    "holds.3 holds views of the tier": Wrong(
+        "A hold looks at the tier: what is forgotten there is zero here.",
+        forget=holds_views_of_the_tier,
+    ),
+    "holds.4 keeps what an error left": Wrong(
+        "A hold that is left by an error is not released.", hold=keeps_what_an_error_left
+    ),
+    "holds.5 shares end with the hold": Wrong(
+        "The memory goes when the hold does.", hold=shares_end_with_the_hold
+    ),
+    "holds.6 says nothing without memory": Wrong(
+        "A chunk that there is no memory for is missing without a reason.",
+        _read=says_nothing_without_memory,
+    ),
+    "holds.7 one hold for all": Wrong(
+        "Holds of one chunk are one hold: the first to go releases it.", hold=one_hold_for_all
+    ),
+    "holds.8 takes any length": Wrong(
+        "A chunk of another length arrives as it is.", _read=takes_any_length
+    ),
+    "windows.1 loads in order of keys": Wrong(
+        "A window is filled in the order of the keys.", load=loads_in_order_of_keys
+    ),
+    "windows.2 loads past gaps": Wrong(
+        "A missing chunk is left out, and the next one takes its place.", load=loads_past_gaps
+    ),
+    "windows.3 takes any window": Wrong(
+        "Chunks that the window has no positions for are left out.", _check_window=takes_any_window
+    ),
+}
+globals().update(broken(__name__, HeapCacheContract, HeapChunkCache, ROWS))

@@ -9,6 +9,7 @@ import pytest
 from hexkv.contracts.chunker import ChunkerContract
 from hexkv.ports import Bounds
 from mutants.meetings import Overtaking
+from mutants.rows import Wrong, broken
 
 SIZE = 7
 
@@ -43,170 +44,77 @@ class PlainChunkerContract(ChunkerContract):
         ]
 
 
-class TestHasAScenicName(PlainChunkerContract):
-    """The scheme is a sentence, in the author's language."""
-
-    breaks = "chunker.1"
-
-    class Make(PlainChunker):
-        scheme = "Stücke von sieben Token"
+def overlaps(self, real, tokens):
+    starts, ends = real(tokens)
+    return Bounds([max(0, start - 1) for start in starts], ends)
 
 
-class TestOverlaps(PlainChunkerContract):
-    """Every chunk begins with the last token of the one before."""
-
-    breaks = "chunker.2"
-
-    class Make(PlainChunker):
-        def bounds(self, tokens):
-            starts, ends = super().bounds(tokens)
-            return Bounds([max(0, start - 1) for start in starts], ends)
+def cuts_beyond_the_end(self, real, tokens):
+    starts, _ = real(tokens)
+    return Bounds(starts, [start + SIZE for start in starts])
 
 
-class TestCutsBeyondTheEnd(PlainChunkerContract):
-    """The last chunk is as long as the others."""
-
-    breaks = "chunker.2"
-
-    class Make(PlainChunker):
-        def bounds(self, tokens):
-            starts, _ = super().bounds(tokens)
-            return Bounds(starts, [start + SIZE for start in starts])
+def forgets_the_last_full_chunk(self, real, tokens):
+    starts, ends = real(tokens)
+    full = tokens % SIZE == 0
+    return Bounds(starts[:-1], ends[:-1]) if full else Bounds(starts, ends)
 
 
-class TestCountsBytes(PlainChunkerContract):
-    """The length of the buffer is taken for the number of tokens."""
-
-    breaks = "chunker.2"
-
-    class Make(PlainChunker):
-        def count(self, packed):
-            return len(packed)
+def goes_on_where_it_stopped(self, real, tokens):
+    first = min(self.left, tokens)
+    self.left = tokens % SIZE
+    starts, ends = real(tokens - first)
+    return Bounds([at + first for at in starts], [at + first for at in ends])
 
 
-class TestForgetsTheLastFullChunk(PlainChunkerContract):
-    """A fencepost: a prompt of two chunks has one."""
-
-    breaks = "chunker.3"
-
-    class Make(PlainChunker):
-        def bounds(self, tokens):
-            starts, ends = super().bounds(tokens)
-            full = tokens % SIZE == 0
-            return Bounds(starts[:-1], ends[:-1]) if full else Bounds(starts, ends)
+def cuts_evenly(self, tokens):
+    count = -(-tokens // SIZE)
+    marks = [tokens * at // count for at in range(count + 1)] if count else [0]
+    return Bounds(marks[:-1], marks[1:])
 
 
-class TestGoesOnWhereItStopped(PlainChunkerContract):
-    """The tokens left over from one prompt shift the chunks of the next."""
-
-    breaks = "chunker.4"
-
-    class Make(PlainChunker):
-        left = 0
-
-        def bounds(self, tokens):
-            first = min(self.left, tokens)
-            self.left = tokens % SIZE
-            starts, ends = super().bounds(tokens - first)
-            return Bounds([at + first for at in starts], [at + first for at in ends])
+def keeps_the_tokens(self, real, packed):
+    self.last = packed[:]
+    return real(packed)
 
 
-class TestCutsEvenly(PlainChunkerContract):
-    """A prompt is divided into chunks of equal length."""
-
-    breaks = "chunker.5"
-
-    class Make(PlainChunker):
-        def bounds(self, tokens):
-            count = -(-tokens // SIZE)
-            marks = [tokens * at // count for at in range(count + 1)] if count else [0]
-            return Bounds(marks[:-1], marks[1:])
+def marks_the_tokens(self, real, packed):
+    if not packed.readonly and len(packed):
+        packed[-1] ^= 0xFF
+    return real(packed)
 
 
-class TestAlwaysFindsAChunk(PlainChunkerContract):
-    """An empty prompt is one empty chunk."""
-
-    breaks = "chunker.6"
-
-    class Make(PlainChunker):
-        def bounds(self, tokens):
-            return super().bounds(tokens) if tokens else Bounds([0], [0])
+def shares_its_working_list(self):
+    self.overtaking = Overtaking()
 
 
-class TestKeepsTheTokens(PlainChunkerContract):
-    """The last prompt is remembered, by reference."""
-
-    breaks = "chunker.7"
-
-    class Make(PlainChunker):
-        def count(self, packed):
-            self.last = packed[:]
-            return super().count(packed)
+def shares_its_working_list_bounds(self, tokens):
+    self.starts, self.ends = [], []
+    for start in range(0, tokens, SIZE):
+        self.starts.append(start)
+        self.ends.append(min(start + SIZE, tokens))
+    self.overtaking.wait()
+    return Bounds(self.starts, self.ends)
 
 
-class TestMarksTheTokens(PlainChunkerContract):
-    """A separator is put behind the prompt, where it may be written."""
-
-    breaks = "chunker.7"
-
-    class Make(PlainChunker):
-        def count(self, packed):
-            if not packed.readonly and len(packed):
-                packed[-1] ^= 0xFF
-            return super().count(packed)
+def starts_again_for_every_chunk(self, packed):
+    tokens, left = 0, bytes(packed)
+    while left:
+        tokens, left = tokens + min(SIZE, len(left) // 4), left[4 * SIZE :]
+    return tokens
 
 
-class TestSharesItsWorkingList(PlainChunkerContract):
-    """All threads collect their chunks in one attribute."""
-
-    breaks = "chunker.8"
-
-    class Make(PlainChunker):
-        def __init__(self):
-            self.overtaking = Overtaking()
-
-        def bounds(self, tokens):
-            self.starts, self.ends = [], []
-            for start in range(0, tokens, SIZE):
-                self.starts.append(start)
-                self.ends.append(min(start + SIZE, tokens))
-            self.overtaking.wait()
-            return Bounds(self.starts, self.ends)
-
-
-class TestStartsAgainForEveryChunk(PlainChunkerContract):
-    """What is left of the prompt is copied for every chunk."""
-
-    breaks = "chunker.9"
-
-    class Make(PlainChunker):
-        def count(self, packed):
-            tokens, left = 0, bytes(packed)
-            while left:
-                tokens, left = tokens + min(SIZE, len(left) // 4), left[4 * SIZE :]
-            return tokens
-
-
-class TestGoesOnWithTheConversation(PlainChunkerContract):
-    """In the twentieth turn of a conversation its chunks are kept, the tail included."""
-
-    breaks = "chunker.4"
-
-    class Make(PlainChunker):
-        last = b""
-        turns = 0
-
-        def cut(self, packed):
-            last, self.last = self.last, bytes(packed)
-            self.turns = self.turns + 1 if self.last.startswith(last) else 0
-            if self.turns < 20 or len(last) % (4 * SIZE) == 0:
-                return super().cut(packed)
-            starts, ends = self.bounds(len(last) // 4)
-            more = self.bounds((len(packed) - len(last)) // 4)
-            return Bounds(
-                starts + [ends[-1] + at for at in more.starts],
-                ends + [ends[-1] + at for at in more.ends],
-            )
+def goes_on_with_the_conversation(self, real, packed):
+    last, self.last = self.last, bytes(packed)
+    self.turns = self.turns + 1 if self.last.startswith(last) else 0
+    if self.turns < 20 or len(last) % (4 * SIZE) == 0:
+        return real(packed)
+    starts, ends = self.bounds(len(last) // 4)
+    more = self.bounds((len(packed) - len(last)) // 4)
+    return Bounds(
+        starts + [ends[-1] + at for at in more.starts],
+        ends + [ends[-1] + at for at in more.ends],
+    )
 
 
 class SevenChunker(PlainChunker):
@@ -228,46 +136,101 @@ class SevenContract(ChunkerContract):
         return self.Make()
 
 
-class TestTakesALikelyPromptForTheLast(SevenContract):
-    """A prompt of the same length and the same beginning is the last one again."""
-
-    breaks = "chunker.4"
-
-    class Make(SevenChunker):
-        def __init__(self):
-            self.last = None, None
-
-        def cut(self, packed):
-            head = len(packed), bytes(packed[:200])
-            if len(packed) < 400 or self.last[0] != head:
-                self.last = head, super().cut(packed)
-            return self.last[1]
+def takes_a_likely_prompt_for_the_last(self):
+    self.last = None, None
 
 
-class TestTakesABufferForItsContent(SevenContract):
-    """What lies at one address was cut already, as far as it went."""
-
-    breaks = "chunker.4"
-
-    class Make(SevenChunker):
-        def __init__(self):
-            self.seen = {}
-
-        def cut(self, packed):
-            if packed.readonly or not len(packed):
-                return super().cut(packed)
-            where = ctypes.addressof(ctypes.c_char.from_buffer(packed)), len(packed)
-            if where not in self.seen:
-                self.seen[where] = super().cut(packed)
-            return self.seen[where]
+def takes_a_likely_prompt_for_the_last_cut(self, real, packed):
+    head = len(packed), bytes(packed[:200])
+    if len(packed) < 400 or self.last[0] != head:
+        self.last = head, real(packed)
+    return self.last[1]
 
 
-class TestKeepsThePrompt(PlainChunkerContract):
-    """The last prompt is remembered, as it was given."""
+def takes_a_buffer_for_its_content(self):
+    self.seen = {}
 
-    breaks = "chunker.7"
 
-    class Make(PlainChunker):
-        def count(self, packed):
-            self.last = packed
-            return super().count(packed)
+def takes_a_buffer_for_its_content_cut(self, real, packed):
+    if packed.readonly or not len(packed):
+        return real(packed)
+    where = ctypes.addressof(ctypes.c_char.from_buffer(packed)), len(packed)
+    if where not in self.seen:
+        self.seen[where] = real(packed)
+    return self.seen[where]
+
+
+def keeps_the_prompt(self, real, packed):
+    self.last = packed
+    return real(packed)
+
+
+PLAIN_CHUNKER = {
+    "chunker.1 has a scenic name": Wrong(
+        "The scheme is a sentence, in the author's language.", scheme="Stücke von sieben Token"
+    ),
+    "chunker.2 overlaps": Wrong(
+        "Every chunk begins with the last token of the one before.", bounds=overlaps
+    ),
+    "chunker.2 cuts beyond the end": Wrong(
+        "The last chunk is as long as the others.", bounds=cuts_beyond_the_end
+    ),
+    "chunker.2 counts bytes": Wrong(
+        "The length of the buffer is taken for the number of tokens.",
+        count=lambda self, packed: len(packed),
+    ),
+    "chunker.3 forgets the last full chunk": Wrong(
+        "A fencepost: a prompt of two chunks has one.", bounds=forgets_the_last_full_chunk
+    ),
+    "chunker.4 goes on where it stopped": Wrong(
+        "The tokens left over from one prompt shift the chunks of the next.",
+        left=0,
+        bounds=goes_on_where_it_stopped,
+    ),
+    "chunker.5 cuts evenly": Wrong(
+        "A prompt is divided into chunks of equal length.", bounds=cuts_evenly
+    ),
+    "chunker.6 always finds a chunk": Wrong(
+        "An empty prompt is one empty chunk.",
+        bounds=lambda self, real, tokens: real(tokens) if tokens else Bounds([0], [0]),
+    ),
+    "chunker.7 keeps the tokens": Wrong(
+        "The last prompt is remembered, by reference.", count=keeps_the_tokens
+    ),
+    "chunker.7 marks the tokens": Wrong(
+        "A separator is put behind the prompt, where it may be written.", count=marks_the_tokens
+    ),
+    "chunker.8 shares its working list": Wrong(
+        "All threads collect their chunks in one attribute.",
+        __init__=shares_its_working_list,
+        bounds=shares_its_working_list_bounds,
+    ),
+    "chunker.9 starts again for every chunk": Wrong(
+        "What is left of the prompt is copied for every chunk.", count=starts_again_for_every_chunk
+    ),
+    "chunker.4 goes on with the conversation": Wrong(
+        "In the twentieth turn of a conversation its chunks are kept, the tail included.",
+        last=b"",
+        turns=0,
+        cut=goes_on_with_the_conversation,
+    ),
+    "chunker.7 keeps the prompt": Wrong(
+        "The last prompt is remembered, as it was given.", count=keeps_the_prompt
+    ),
+}
+globals().update(broken(__name__, PlainChunkerContract, PlainChunker, PLAIN_CHUNKER))
+
+
+SEVEN_CHUNKER = {
+    "chunker.4 takes a likely prompt for the last": Wrong(
+        "A prompt of the same length and the same beginning is the last one again.",
+        __init__=takes_a_likely_prompt_for_the_last,
+        cut=takes_a_likely_prompt_for_the_last_cut,
+    ),
+    "chunker.4 takes a buffer for its content": Wrong(
+        "What lies at one address was cut already, as far as it went.",
+        __init__=takes_a_buffer_for_its_content,
+        cut=takes_a_buffer_for_its_content_cut,
+    ),
+}
+globals().update(broken(__name__, SevenContract, SevenChunker, SEVEN_CHUNKER))

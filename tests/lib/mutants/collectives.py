@@ -8,6 +8,7 @@ import pytest
 
 from hexkv.contracts.collective import CollectiveContract, closed
 from hexkv.ports import MAX_HEAD, MAX_MESSAGE, CollectiveBroken, Deadline, InvalidRequest
+from mutants.rows import Wrong, broken
 
 
 class Circle:
@@ -118,68 +119,37 @@ class LocalContract(CollectiveContract):
             closed(some)
 
 
-class TestForgetsEmptyMessages(LocalContract):
-    """A message without data is not sent."""
-
-    breaks = "collective.1"
-
-    class Make(LocalMember):
-        def _put(self, head, data):
-            if data:
-                super()._put(head, data)
+def forgets_empty_messages(self, real, head, data):
+    if data:
+        real(head, data)
 
 
-class TestCutsTheHead(LocalContract):
-    """The last byte of the longest head is lost."""
-
-    breaks = "collective.1"
-
-    class Make(LocalMember):
-        def _put(self, head, data):
-            super()._put(head[: MAX_HEAD - 1], data)
+def cuts_the_head(self, real, head, data):
+    real(head[: MAX_HEAD - 1], data)
 
 
-class TestGivesAWindow(LocalContract):
-    """What is received is the memory of the next message, too."""
-
-    breaks = "collective.2"
-
-    class Make(LocalMember):
-        memory = bytearray(1 << 21)
-
-        def _put(self, head, data):
-            super()._put(head, data)
-            self.memory[: len(data)] = data
-
-        def receive(self, limit, deadline):
-            head, data = super().receive(limit, deadline)
-            return head, memoryview(self.memory)[: len(data)].toreadonly()
+def gives_a_window(self, real, head, data):
+    real(head, data)
+    self.memory[: len(data)] = data
 
 
-class TestGivesWritableMemory(LocalContract):
-    """Whoever receives may write to what is the collective's."""
-
-    breaks = "collective.1"
-
-    class Make(LocalMember):
-        def receive(self, limit, deadline):
-            head, data = super().receive(limit, deadline)
-            return head, memoryview(bytearray(data))
+def gives_a_window_receive(self, real, limit, deadline):
+    head, data = real(limit, deadline)
+    return head, memoryview(self.memory)[: len(data)].toreadonly()
 
 
-class TestMakesUpWhatIsLate(LocalContract):
-    """A message that does not come in time is empty."""
+def gives_writable_memory(self, real, limit, deadline):
+    head, data = real(limit, deadline)
+    return head, memoryview(bytearray(data))
 
-    breaks = "collective.3"
 
-    class Make(LocalMember):
-        def receive(self, limit, deadline):
-            try:
-                return super().receive(limit, deadline)
-            except CollectiveBroken:
-                if deadline.expired:
-                    return b"", memoryview(b"")
-                raise
+def makes_up_what_is_late(self, real, limit, deadline):
+    try:
+        return real(limit, deadline)
+    except CollectiveBroken:
+        if deadline.expired:
+            return b"", memoryview(b"")
+        raise
 
 
 class TestStaysTogether(LocalContract):
@@ -193,85 +163,77 @@ class TestStaysTogether(LocalContract):
             return self.rank != 2
 
 
-class TestWaitsAgain(LocalContract):
-    """Who is apart waits for the others until the deadline, each time."""
-
-    breaks = "collective.4"
-
-    class Make(LocalMember):
-        def _here(self, deadline):
-            with self.circle.changed:
-                while self.circle.gone and not deadline.expired:
-                    self.circle.changed.wait(deadline.remaining())
-            super()._here(deadline)
+def waits_again(self, real, deadline):
+    with self.circle.changed:
+        while self.circle.gone and not deadline.expired:
+            self.circle.changed.wait(deadline.remaining())
+    real(deadline)
 
 
-class TestTakesWhatComes(LocalContract):
-    """The limit of a receiver is not looked at."""
-
-    breaks = "collective.5"
-
-    class Make(LocalMember):
-        def receive(self, limit, deadline):
-            return super().receive(MAX_MESSAGE if limit > 0 else limit, deadline)
+def takes_what_comes(self, real, limit, deadline):
+    return real(MAX_MESSAGE if limit > 0 else limit, deadline)
 
 
-class TestLeavesInSilence(LocalContract):
-    """Who has left still counts as there."""
-
-    breaks = "collective.6"
-
-    class Make(LocalMember):
-        def close(self):
-            pass
+def keeps_old_messages(self):
+    self.circle.noticed.clear()
+    self.circle.broken = False
 
 
-class TestStaysApart(LocalContract):
-    """Those that were apart never meet again."""
-
-    breaks = "collective.7"
-
-    class Make(LocalMember):
-        def _meet(self):
-            pass
+def parts_over_nonsense(self, real, limit, deadline):
+    try:
+        return real(limit, deadline)
+    except InvalidRequest:
+        self.part()
+        raise
 
 
-class TestKeepsOldMessages(LocalContract):
-    """After a new beginning the old messages come again."""
-
-    breaks = "collective.7"
-
-    class Make(LocalMember):
-        def _meet(self):
-            self.circle.noticed.clear()
-            self.circle.broken = False
-
-
-class TestPartsOverNonsense(LocalContract):
-    """A call that means nothing parts all members."""
-
-    breaks = "collective.8"
-
-    class Make(LocalMember):
-        def receive(self, limit, deadline):
-            try:
-                return super().receive(limit, deadline)
-            except InvalidRequest:
-                self.part()
-                raise
+def believes_any_rank(self, real, head, data, deadline):
+    if self.rank and not isinstance(deadline, Deadline):
+        raise InvalidRequest("not so")
+    rank, self.rank = self.rank, 0
+    try:
+        real(head, data, deadline)
+    finally:
+        self.rank = rank
 
 
-class TestBelievesAnyRank(LocalContract):
-    """Every member may send."""
-
-    breaks = "collective.8"
-
-    class Make(LocalMember):
-        def send(self, head, data, deadline):
-            if self.rank and not isinstance(deadline, Deadline):
-                raise InvalidRequest("not so")
-            rank, self.rank = self.rank, 0
-            try:
-                super().send(head, data, deadline)
-            finally:
-                self.rank = rank
+ROWS = {
+    "collective.1 forgets empty messages": Wrong(
+        "A message without data is not sent.", _put=forgets_empty_messages
+    ),
+    "collective.1 cuts the head": Wrong(
+        "The last byte of the longest head is lost.", _put=cuts_the_head
+    ),
+    "collective.2 gives a window": Wrong(
+        "What is received is the memory of the next message, too.",
+        memory=bytearray(1 << 21),
+        _put=gives_a_window,
+        receive=gives_a_window_receive,
+    ),
+    "collective.1 gives writable memory": Wrong(
+        "Whoever receives may write to what is the collective's.", receive=gives_writable_memory
+    ),
+    "collective.3 makes up what is late": Wrong(
+        "A message that does not come in time is empty.", receive=makes_up_what_is_late
+    ),
+    "collective.4 waits again": Wrong(
+        "Who is apart waits for the others until the deadline, each time.", _here=waits_again
+    ),
+    "collective.5 takes what comes": Wrong(
+        "The limit of a receiver is not looked at.", receive=takes_what_comes
+    ),
+    "collective.6 leaves in silence": Wrong(
+        "Who has left still counts as there.", close=lambda self: None
+    ),
+    "collective.7 stays apart": Wrong(
+        "Those that were apart never meet again.", _meet=lambda self: None
+    ),
+    "collective.7 keeps old messages": Wrong(
+        "After a new beginning the old messages come again.", _meet=keeps_old_messages
+    ),
+    "collective.8 parts over nonsense": Wrong(
+        "A call that means nothing parts all members.", receive=parts_over_nonsense
+    ),
+    "collective.8 believes any rank": Wrong("Every member may send.", send=believes_any_rank),
+}
+globals().update(broken(__name__, LocalContract, LocalMember, ROWS))

@@ -5,18 +5,13 @@ from __future__ import annotations
 import ctypes
 
 from mutants.devices import Later
+from mutants.rows import Wrong, broken
 from slot_kv import SlotContract, SlotKV
 
 
-class TestGathersLate(SlotContract):
-    """Rows are copied when somebody waits for them."""
-
-    breaks = "device.10"
-
-    class Make(SlotKV):
-        def gather(self, spans, layers=None):
-            chosen, spans = self.check(spans, layers, write=True), list(spans)
-            return Later(lambda: self.gather_all(spans, chosen))
+def gathers_late(self, spans, layers=None):
+    chosen, spans = self.check(spans, layers, write=True), list(spans)
+    return Later(lambda: self.gather_all(spans, chosen))
 
 
 class Again(Later):
@@ -27,65 +22,63 @@ class Again(Later):
         return True
 
 
-class TestGathersForEveryWait(SlotContract):
-    """Each wait copies once more."""
-
-    breaks = "device.16"
-
-    class Make(SlotKV):
-        def gather(self, spans, layers=None):
-            chosen, spans = self.check(spans, layers, write=True), list(spans)
-            self.gather_all(spans, chosen)
-            return Again(lambda: self.gather_all(spans, chosen))
+def gathers_for_every_wait(self, spans, layers=None):
+    chosen, spans = self.check(spans, layers, write=True), list(spans)
+    self.gather_all(spans, chosen)
+    return Again(lambda: self.gather_all(spans, chosen))
 
 
-class TestScattersForEveryWait(SlotContract):
-    """Each wait copies once more."""
-
-    breaks = "device.16"
-
-    class Make(SlotKV):
-        def scatter(self, spans, layers=None):
-            chosen, spans = self.check(spans, layers, write=False), list(spans)
-            return Again(lambda: self.scatter_all(spans, chosen))
+def scatters_for_every_wait(self, spans, layers=None):
+    chosen, spans = self.check(spans, layers, write=False), list(spans)
+    return Again(lambda: self.scatter_all(spans, chosen))
 
 
-class TestTakesLengthsFor32Bits(SlotContract):
-    """The sizes of buffers are compared as C's ints."""
-
-    breaks = "device.11"
-
-    class Make(SlotKV):
-        def check_span(self, span, *, write):
-            data = span.data
-            if data.nbytes >= 1 << 32:
-                data = data[: data.nbytes & 0xFFFFFFFF]
-            super().check_span(span._replace(data=data), write=write)
+def takes_lengths_for32_bits(self, real, span, *, write):
+    data = span.data
+    if data.nbytes >= 1 << 32:
+        data = data[: data.nbytes & 0xFFFFFFFF]
+    real(span._replace(data=data), write=write)
 
 
-class TestTakesPositionsFor32Bits(SlotContract):
-    """Positions become C's ints on the way to a kernel, before they are checked."""
-
-    breaks = "device.11"
-
-    class Make(SlotKV):
-        def check(self, spans, layers, *, write):
-            return super().check([self.narrow(span) for span in spans], layers, write=write)
-
-        def places(self, start, end, layers):
-            return super().places(ctypes.c_int(start).value, ctypes.c_int(end).value, layers)
-
-        def narrow(self, span):
-            start, end = ctypes.c_int(span.start).value, ctypes.c_int(span.end).value
-            return span._replace(start=start, end=end)
+def takes_positions_for32_bits(self, real, spans, layers, *, write):
+    return real([self.narrow(span) for span in spans], layers, write=write)
 
 
-class TestKeepsTheSpans(SlotContract):
-    """The last spans are remembered, as they were given."""
+def takes_positions_for32_bits_places(self, real, start, end, layers):
+    return real(ctypes.c_int(start).value, ctypes.c_int(end).value, layers)
 
-    breaks = "device.17"
 
-    class Make(SlotKV):
-        def gather_all(self, spans, layers):
-            super().gather_all(spans, layers)
-            self.last = list(spans)
+def takes_positions_for32_bits_narrow(self, span):
+    start, end = ctypes.c_int(span.start).value, ctypes.c_int(span.end).value
+    return span._replace(start=start, end=end)
+
+
+def keeps_the_spans(self, real, spans, layers):
+    real(spans, layers)
+    self.last = list(spans)
+
+
+ROWS = {
+    "device.10 gathers late": Wrong(
+        "Rows are copied when somebody waits for them.", gather=gathers_late
+    ),
+    "device.16 gathers for every wait": Wrong(
+        "Each wait copies once more.", gather=gathers_for_every_wait
+    ),
+    "device.16 scatters for every wait": Wrong(
+        "Each wait copies once more.", scatter=scatters_for_every_wait
+    ),
+    "device.11 takes lengths for32 bits": Wrong(
+        "The sizes of buffers are compared as C's ints.", check_span=takes_lengths_for32_bits
+    ),
+    "device.11 takes positions for32 bits": Wrong(
+        "Positions become C's ints on the way to a kernel, before they are checked.",
+        check=takes_positions_for32_bits,
+        places=takes_positions_for32_bits_places,
+        narrow=takes_positions_for32_bits_narrow,
+    ),
+    "device.17 keeps the spans": Wrong(
+        "The last spans are remembered, as they were given.", gather_all=keeps_the_spans
+    ),
+}
+globals().update(broken(__name__, SlotContract, SlotKV, ROWS))

@@ -11,6 +11,7 @@ from hexkv.contracts.directory import DirectoryContract
 from hexkv.contracts.directory.double import DictDirectory
 from hexkv.contracts.doubles import ManualClock
 from hexkv.ports import Member
+from mutants.rows import Wrong, broken
 
 
 class DictDirectoryContract(DirectoryContract):
@@ -47,225 +48,168 @@ class DictDirectoryContract(DirectoryContract):
         return stalled
 
 
-class TestAnswersForKnownKeysFirst(DictDirectoryContract):
-    """Keys that somebody holds are answered before the others."""
+def answers_for_known_keys_first(self, real, keys, deadline):
+    return sorted(real(keys, deadline), key=len, reverse=True)
 
-    breaks = "directory.1"
 
-    class Make(DictDirectory):
-        def locate(self, keys, deadline):
-            return sorted(super().locate(keys, deadline), key=len, reverse=True)
+def ignores_removals(self, real, member, report, deadline):
+    return real(member, report._replace(removed=()), deadline)
 
 
-class TestIgnoresRemovals(DictDirectoryContract):
-    """What was once added stays."""
+def repeats_reports(self, real, member, report, deadline):
+    node = self.nodes.get(member.name)
+    if node is not None and report.sequence <= node.sequence:
+        node.sequence = report.sequence - 1
+    return real(member, report, deadline)
 
-    breaks = "directory.2"
 
-    class Make(DictDirectory):
-        def report(self, member, report, deadline):
-            return super().report(member, report._replace(removed=()), deadline)
+def overlooks_gaps(self, real, member, report, deadline):
+    node = self.nodes.get(member.name)
+    if node is not None and report.sequence > node.sequence:
+        node.sequence = report.sequence - 1
+    return real(member, report, deadline)
 
 
-class TestRepeatsReports(DictDirectoryContract):
-    """An old report that comes again is noted again."""
+def forgets_namespaces(self, real, member, snapshot, deadline):
+    return real(member, ([k[16:] for k in batch] for batch in snapshot), deadline)
 
-    breaks = "directory.3"
 
-    class Make(DictDirectory):
-        def report(self, member, report, deadline):
-            node = self.nodes.get(member.name)
-            if node is not None and report.sequence <= node.sequence:
-                node.sequence = report.sequence - 1
-            return super().report(member, report, deadline)
+def keeps_the_last_batch(self, real, member, snapshot, deadline):
+    return real(member, list(snapshot)[-1:], deadline)
 
 
-class TestOverlooksGaps(DictDirectoryContract):
-    """A report counts whatever came before it."""
+def takes_any_size(self, real, member, snapshot, deadline):
+    small = ([key] for batch in snapshot for key in batch)
+    return real(member, small, deadline)
 
-    breaks = "directory.4"
 
-    class Make(DictDirectory):
-        def report(self, member, report, deadline):
-            node = self.nodes.get(member.name)
-            if node is not None and report.sequence > node.sequence:
-                node.sequence = report.sequence - 1
-            return super().report(member, report, deadline)
+def keeps_old_snapshots(self, real, member, snapshot, deadline):
+    known = self.nodes.get(member.name)
+    old = set() if known is None else known.keys
+    joined = real(member, snapshot, deadline)
+    if joined and known is not None and known.member == member:
+        self.nodes[member.name].keys |= old
+    return joined
 
 
-class TestForgetsNamespaces(DictDirectoryContract):
-    """Digests alone are the keys."""
-
-    breaks = "directory.5"
-
-    class Make(DictDirectory):
-        def join(self, member, snapshot, deadline):
-            return super().join(member, ([k[16:] for k in batch] for batch in snapshot), deadline)
-
-        def locate(self, keys, deadline):
-            return super().locate([key[16:] for key in keys], deadline)
-
-
-class TestKeepsTheLastBatch(DictDirectoryContract):
-    """Of a long snapshot the last batch is all there is."""
-
-    breaks = "directory.6"
-
-    class Make(DictDirectory):
-        def join(self, member, snapshot, deadline):
-            return super().join(member, list(snapshot)[-1:], deadline)
-
-
-class TestTakesAnySize(DictDirectoryContract):
-    """A batch has no bound."""
-
-    breaks = "directory.7"
-
-    class Make(DictDirectory):
-        def join(self, member, snapshot, deadline):
-            small = ([key] for batch in snapshot for key in batch)
-            return super().join(member, small, deadline)
-
-
-class TestKeepsOldSnapshots(DictDirectoryContract):
-    """A node that joins again keeps what it held before."""
-
-    breaks = "directory.8"
-
-    class Make(DictDirectory):
-        def join(self, member, snapshot, deadline):
-            known = self.nodes.get(member.name)
-            old = set() if known is None else known.keys
-            joined = super().join(member, snapshot, deadline)
-            if joined and known is not None and known.member == member:
-                self.nodes[member.name].keys |= old
-            return joined
-
-
-class TestLosesAddresses(DictDirectoryContract):
-    """Generations are cut to 32 bits."""
-
-    breaks = "directory.9"
-
-    class Make(DictDirectory):
-        def members(self, deadline):
-            found = super().members(deadline)
-            return [Member(it.name, it.generation % 2**32 or 1, it.address) for it in found]
-
-
-class TestKeepsThoseWhoLeft(DictDirectoryContract):
-    """A farewell is a sign of life."""
-
-    breaks = "directory.10"
-
-    class Make(DictDirectory):
-        def leave(self, member, deadline):
-            self._heard(member, deadline)
-
-
-class TestBelievesEarlierLives(DictDirectoryContract):
-    """Whoever joins last is the node, whatever its generation is."""
-
-    breaks = "directory.11"
-
-    class Make(DictDirectory):
-        def join(self, member, snapshot, deadline):
-            self.nodes.pop(member.name, None)
-            return super().join(member, snapshot, deadline)
-
-
-class TestBelievesTheDead(DictDirectoryContract):
-    """Nobody is ever silent for too long."""
-
-    breaks = "directory.12"
-
-    class Make(DictDirectory):
-        def _alive(self):
-            return list(self.nodes.values())
-
-
-class TestKeepsSilentNodesOut(DictDirectoryContract):
-    """A node that was silent is told that all is well, and is not located again."""
-
-    breaks = "directory.13"
-
-    class Make(DictDirectory):
-        def _heard(self, member, deadline):
-            node = self.nodes.get(member.name)
-            alive = node in self._alive()
-            heard = None if node is None else node.heard
-            found = super()._heard(member, deadline)
-            if found is not None and not alive:
-                found.heard = heard
-            return found
-
-
-class TestHidesThatItForgot(DictDirectoryContract):
-    """A node that it does not know is told that all is well."""
-
-    breaks = "directory.14"
-
-    class Make(DictDirectory):
-        def heartbeat(self, member, sequence, deadline):
-            known = super().heartbeat(member, sequence, deadline)
-            return known or member.name not in self.nodes
-
-
-class TestSaysNobodyWhereNothingWasHeard(DictDirectoryContract):
-    """Without an answer, nobody holds anything."""
-
-    breaks = "directory.15"
-
-    class Make(DictDirectory):
-        def locate(self, keys, deadline):
-            return super().locate(keys, deadline) if self.answers else [()] * len(keys)
-
-
-class TestNotesWhatCameTooLate(DictDirectoryContract):
-    """A farewell after its deadline is noted, and then said to be late."""
-
-    breaks = "directory.16"
-
-    class Make(DictDirectory):
-        def leave(self, member, deadline):
-            if self.answers:
-                self.nodes.pop(member.name, None)
-            super().leave(member, deadline)
-
-
-class TestLosesReportsThatMeet(DictDirectoryContract):
-    """One thread's report overwrites another's."""
-
-    breaks = "directory.17"
-
-    class Make(DictDirectory):
-        def report(self, member, report, deadline):
-            before = {name: set(node.keys) for name, node in self.nodes.items()}
-            known = super().report(member, report, deadline)
-            time.sleep(0.001)
-            for name in before.keys() - {member.name}:
-                self.nodes[name].keys = before[name]
-            return known
-
-
-class TestAnswersAfterTheEnd(DictDirectoryContract):
-    """Once closed, it says as before who is there."""
-
-    breaks = "directory.18"
-
-    class Make(DictDirectory):
-        def members(self, deadline):
-            if self._closed:
-                return [node.member for node in self._alive()]
-            return super().members(deadline)
-
-
-class TestForgetsTheLivesOfTheSilent(DictDirectoryContract):
-    """No life is known of a node that gives no sign of it."""
-
-    breaks = "directory.19"
-
-    class Make(DictDirectory):
-        def last_life(self, name, deadline):
-            alive = self.members(deadline)
-            return next((it.generation for it in alive if it.name == name), 0)
+def loses_addresses(self, real, deadline):
+    found = real(deadline)
+    return [Member(it.name, it.generation % 2**32 or 1, it.address) for it in found]
+
+
+def keeps_those_who_left(self, member, deadline):
+    self._heard(member, deadline)
+
+
+def believes_earlier_lives(self, real, member, snapshot, deadline):
+    self.nodes.pop(member.name, None)
+    return real(member, snapshot, deadline)
+
+
+def keeps_silent_nodes_out(self, real, member, deadline):
+    node = self.nodes.get(member.name)
+    alive = node in self._alive()
+    heard = None if node is None else node.heard
+    found = real(member, deadline)
+    if found is not None and not alive:
+        found.heard = heard
+    return found
+
+
+def hides_that_it_forgot(self, real, member, sequence, deadline):
+    known = real(member, sequence, deadline)
+    return known or member.name not in self.nodes
+
+
+def says_nobody_where_nothing_was_heard(self, real, keys, deadline):
+    return real(keys, deadline) if self.answers else [()] * len(keys)
+
+
+def notes_what_came_too_late(self, real, member, deadline):
+    if self.answers:
+        self.nodes.pop(member.name, None)
+    real(member, deadline)
+
+
+def loses_reports_that_meet(self, real, member, report, deadline):
+    before = {name: set(node.keys) for name, node in self.nodes.items()}
+    known = real(member, report, deadline)
+    time.sleep(0.001)
+    for name in before.keys() - {member.name}:
+        self.nodes[name].keys = before[name]
+    return known
+
+
+def answers_after_the_end(self, real, deadline):
+    if self._closed:
+        return [node.member for node in self._alive()]
+    return real(deadline)
+
+
+def forgets_the_lives_of_the_silent(self, name, deadline):
+    alive = self.members(deadline)
+    return next((it.generation for it in alive if it.name == name), 0)
+
+
+ROWS = {
+    "directory.1 answers for known keys first": Wrong(
+        "Keys that somebody holds are answered before the others.",
+        locate=answers_for_known_keys_first,
+    ),
+    "directory.2 ignores removals": Wrong("What was once added stays.", report=ignores_removals),
+    "directory.3 repeats reports": Wrong(
+        "An old report that comes again is noted again.", report=repeats_reports
+    ),
+    "directory.4 overlooks gaps": Wrong(
+        "A report counts whatever came before it.", report=overlooks_gaps
+    ),
+    "directory.5 forgets namespaces": Wrong(
+        "Digests alone are the keys.",
+        join=forgets_namespaces,
+        locate=lambda self, real, keys, deadline: real([key[16:] for key in keys], deadline),
+    ),
+    "directory.6 keeps the last batch": Wrong(
+        "Of a long snapshot the last batch is all there is.", join=keeps_the_last_batch
+    ),
+    "directory.7 takes any size": Wrong("A batch has no bound.", join=takes_any_size),
+    "directory.8 keeps old snapshots": Wrong(
+        "A node that joins again keeps what it held before.", join=keeps_old_snapshots
+    ),
+    "directory.9 loses addresses": Wrong(
+        "Generations are cut to 32 bits.", members=loses_addresses
+    ),
+    "directory.10 keeps those who left": Wrong(
+        "A farewell is a sign of life.", leave=keeps_those_who_left
+    ),
+    "directory.11 believes earlier lives": Wrong(
+        "Whoever joins last is the node, whatever its generation is.", join=believes_earlier_lives
+    ),
+    "directory.12 believes the dead": Wrong(
+        "Nobody is ever silent for too long.", _alive=lambda self: list(self.nodes.values())
+    ),
+    "directory.13 keeps silent nodes out": Wrong(
+        "A node that was silent is told that all is well, and is not located again.",
+        _heard=keeps_silent_nodes_out,
+    ),
+    "directory.14 hides that it forgot": Wrong(
+        "A node that it does not know is told that all is well.", heartbeat=hides_that_it_forgot
+    ),
+    "directory.15 says nobody where nothing was heard": Wrong(
+        "Without an answer, nobody holds anything.", locate=says_nobody_where_nothing_was_heard
+    ),
+    "directory.16 notes what came too late": Wrong(
+        "A farewell after its deadline is noted, and then said to be late.",
+        leave=notes_what_came_too_late,
+    ),
+    "directory.17 loses reports that meet": Wrong(
+        "One thread's report overwrites another's.", report=loses_reports_that_meet
+    ),
+    "directory.18 answers after the end": Wrong(
+        "Once closed, it says as before who is there.", members=answers_after_the_end
+    ),
+    "directory.19 forgets the lives of the silent": Wrong(
+        "No life is known of a node that gives no sign of it.",
+        last_life=forgets_the_lives_of_the_silent,
+    ),
+}
+globals().update(broken(__name__, DictDirectoryContract, DictDirectory, ROWS))

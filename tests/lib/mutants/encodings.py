@@ -7,6 +7,7 @@ import pytest
 from hexkv.contracts.device import Holed
 from hexkv.contracts.encoded import EncodedContract
 from hexkv.ports import CorruptFrame, DType, Finished, InvalidRequest, KVLayout, Span
+from mutants.rows import Wrong, broken
 from plain_serde import PlainSerde
 from slot_kv import BLOCK, RawSlots, SlotKV
 
@@ -75,63 +76,27 @@ class DecodingContract(EncodedContract):
         return Holed(device, RawSlots(self.layout, device, slots), {6, 7, 13})
 
 
-class TestDecodesWhateverComes(DecodingContract):
-    """It says of every serde that it decodes it."""
-
-    breaks = "encoded.1"
-
-    class Make(DecodingKV):
-        def decodes(self, serde):
-            return True
+def decodes_the_first_span_only(self, real, serde, spans):
+    return real(serde, spans[:1] if len(spans) > 1 else spans)
 
 
-class TestDecodesTheFirstSpanOnly(DecodingContract):
-    """Of several spans the last one stays as it was."""
-
-    breaks = "encoded.2"
-
-    class Make(DecodingKV):
-        def scatter_encoded(self, serde, spans):
-            return super().scatter_encoded(serde, spans[:1] if len(spans) > 1 else spans)
+def decodes_one_too_far(self, real, spans, layers=None):
+    return real([Span(s.start + 1, s.end + 1, s.data) if s.end < 20 else s for s in spans], layers)
 
 
-class TestDecodesOneTooFar(DecodingContract):
-    """Each chunk lands one token further on, where there is room."""
-
-    breaks = "encoded.2"
-
-    class Make(DecodingKV):
-        def scatter(self, spans, layers=None):
-            return super().scatter(
-                [Span(s.start + 1, s.end + 1, s.data) if s.end < 20 else s for s in spans], layers
-            )
+def rounds_on_the_way(self, real, serde, span):
+    into = real(serde, span)
+    into[-1] ^= 1
+    return into
 
 
-class TestRoundsOnTheWay(DecodingContract):
-    """Another decoder, which is nearly right."""
-
-    breaks = "encoded.2"
-
-    class Make(DecodingKV):
-        def decoded(self, serde, span):
-            into = super().decoded(serde, span)
-            into[-1] ^= 1
-            return into
-
-
-class TestDecodesInPlace(DecodingContract):
-    """It uses the payload as room to work in."""
-
-    breaks = "encoded.3"
-
-    class Make(DecodingKV):
-        def decoded(self, serde, span):
-            into = super().decoded(serde, span)
-            if not span.payload.readonly:
-                span.payload[0] ^= 1
-            elif span.payload.obj is not None:
-                span.payload.obj[0] ^= 1
-            return into
+def decodes_in_place(self, real, serde, span):
+    into = real(serde, span)
+    if not span.payload.readonly:
+        span.payload[0] ^= 1
+    elif span.payload.obj is not None:
+        span.payload.obj[0] ^= 1
+    return into
 
 
 class TestDecodesWhenItLikes(DecodingContract):
@@ -163,67 +128,71 @@ class TestDecodesWhenItLikes(DecodingContract):
             self.pages = pages
 
 
-class TestBelievesSpans(DecodingContract):
-    """A span before the first token wraps around, one behind the last is cut."""
-
-    breaks = "encoded.4"
-
-    class Make(DecodingKV):
-        def admit(self, spans):
-            pass
-
-        def check_span(self, span, *, write):
-            pass
-
-        def scatter_all(self, spans, layers):
-            for start, end, data in spans:
-                for place, (layer, plane, position) in self.places(start, end, layers):
-                    self.keep(layer, plane, position % self.tokens, data[place])
+def believes_spans_scatter_all(self, spans, layers):
+    for start, end, data in spans:
+        for place, (layer, plane, position) in self.places(start, end, layers):
+            self.keep(layer, plane, position % self.tokens, data[place])
 
 
-class TestRefusesLate(DecodingContract):
-    """What comes before a span that is refused has moved by then."""
-
-    breaks = "encoded.4"
-
-    class Make(DecodingKV):
-        def scatter_encoded(self, serde, spans):
-            for span in spans:
-                super().scatter_encoded(serde, [span])
-            return Finished()
+def refuses_late(self, real, serde, spans):
+    for span in spans:
+        real(serde, [span])
+    return Finished()
 
 
-class TestBelievesPayloads(DecodingContract):
-    """What cannot be decoded is taken for zeros."""
-
-    breaks = "encoded.5"
-
-    class Make(DecodingKV):
-        def decoded(self, serde, span):
-            try:
-                return super().decoded(serde, span)
-            except CorruptFrame:
-                return memoryview(bytearray(self.layout.chunk_bytes(span.end - span.start)))
+def believes_payloads(self, real, serde, span):
+    try:
+        return real(serde, span)
+    except CorruptFrame:
+        return memoryview(bytearray(self.layout.chunk_bytes(span.end - span.start)))
 
 
-class TestFillsHoles(DecodingContract):
-    """What has no place lands in the first one."""
-
-    breaks = "encoded.6"
-
-    class Make(DecodingKV):
-        def scatter_all(self, spans, layers):
-            for start, end, data in spans:
-                for place, (layer, plane, position) in self.places(start, end, layers):
-                    there = position if self.slots[position] >= 0 else 0
-                    self.keep(layer, plane, there, data[place])
+def fills_holes(self, spans, layers):
+    for start, end, data in spans:
+        for place, (layer, plane, position) in self.places(start, end, layers):
+            there = position if self.slots[position] >= 0 else 0
+            self.keep(layer, plane, there, data[place])
 
 
-class TestBringsAllLayers(DecodingContract):
-    """Of a payload of which some layers are there, all are brought."""
+def brings_all_layers(self, real, serde, spans, layers):
+    return real(serde, spans, range(layers.stop))
 
-    breaks = "encoded.7"
 
-    class Make(DecodingKV):
-        def scatter_encoded_layers(self, serde, spans, layers):
-            return super().scatter_encoded_layers(serde, spans, range(layers.stop))
+ROWS = {
+    "encoded.1 decodes whatever comes": Wrong(
+        "It says of every serde that it decodes it.", decodes=lambda self, serde: True
+    ),
+    "encoded.2 decodes the first span only": Wrong(
+        "Of several spans the last one stays as it was.",
+        scatter_encoded=decodes_the_first_span_only,
+    ),
+    "encoded.2 decodes one too far": Wrong(
+        "Each chunk lands one token further on, where there is room.", scatter=decodes_one_too_far
+    ),
+    "encoded.2 rounds on the way": Wrong(
+        "Another decoder, which is nearly right.", decoded=rounds_on_the_way
+    ),
+    "encoded.3 decodes in place": Wrong(
+        "It uses the payload as room to work in.", decoded=decodes_in_place
+    ),
+    "encoded.4 believes spans": Wrong(
+        "A span before the first token wraps around, one behind the last is cut.",
+        admit=lambda self, spans: None,
+        check_span=lambda self, span, *, write: None,
+        scatter_all=believes_spans_scatter_all,
+    ),
+    "encoded.4 refuses late": Wrong(
+        "What comes before a span that is refused has moved by then.", scatter_encoded=refuses_late
+    ),
+    "encoded.5 believes payloads": Wrong(
+        "What cannot be decoded is taken for zeros.", decoded=believes_payloads
+    ),
+    "encoded.6 fills holes": Wrong(
+        "What has no place lands in the first one.", scatter_all=fills_holes
+    ),
+    "encoded.7 brings all layers": Wrong(
+        "Of a payload of which some layers are there, all are brought.",
+        scatter_encoded_layers=brings_all_layers,
+    ),
+}
+globals().update(broken(__name__, DecodingContract, DecodingKV, ROWS))

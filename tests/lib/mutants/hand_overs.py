@@ -20,6 +20,7 @@ from hexkv.ports import (
     Stored,
     StoreError,
 )
+from mutants.rows import Wrong, broken
 
 
 def whole(size):
@@ -154,198 +155,124 @@ class LeavingContract(HandOverContract):
         store.close()
 
 
-class TestTurnsTheOrderAround(LeavingContract):
-    """What is worth most is listed as the oldest."""
-
-    breaks = "handover.1"
-
-    class Make(LeavingStore):
-        def scan(self):
-            return iter([entry._replace(stored=-entry.stored) for entry in super().scan()])
-
-
-class TestLooksAPageTooFar(LeavingContract):
-    """It takes offsets for those behind a page of its own."""
-
-    breaks = "handover.1"
-
-    class Make(LeavingStore):
-        def place(self, offset):
-            return offset + PAGE
-
-
-class TestListsTheDeleted(LeavingContract):
-    """What was deleted is listed with no bytes."""
-
-    breaks = "handover.2"
-
-    class Make(LeavingStore):
-        def listed(self, keys):
-            found = {key: self.places.get(key, (0, 0, 0.0)) for key in keys}
-            return [PlacedFrame(key, *place[:2]) for key, place in found.items()]
-
-
-class TestListsTwice(LeavingContract):
-    """A key that is said twice is listed twice."""
-
-    breaks = "handover.2"
-
-    class Make(LeavingStore):
-        def listed(self, keys):
-            return [PlacedFrame(key, *self.places[key][:2]) for key in keys if key in self.places]
-
-
-class TestListsInItsOwnOrder(LeavingContract):
-    """The order of worth is lost: frames are listed as they lie."""
-
-    breaks = "handover.2"
-
-    class Make(LeavingStore):
-        def listed(self, keys):
-            return sorted(super().listed(keys), key=lambda frame: frame.offset)
-
-
-class TestTellsAnEndTooSoon(LeavingContract):
-    """The last frame lies behind what it says is the end."""
-
-    breaks = "handover.2"
-
-    class Make(LeavingStore):
-        def hand_over(self, keys):
-            return super().hand_over(keys)._replace(end=PAGE)
-
-
-class TestTakesWritesWhoeverItIs(LeavingContract):
-    """Being frozen is nothing to it."""
-
-    breaks = "handover.3"
-
-    class Make(LeavingStore):
-        def refuses(self):
-            return False
-
-
-class TestTakesWritesAsAnHeir(LeavingContract):
-    """What it was left it takes for its own at once."""
-
-    breaks = "handover.3"
-
-    class Make(LeavingStore):
-        def refuses(self):
-            return self.frozen and not self.adopting
-
-
-class TestFreesAtOnce(LeavingContract):
-    """A delete makes a hole, whoever else reads there."""
-
-    breaks = "handover.4"
-
-    class Make(LeavingStore):
-        def free(self, offset, size):
-            self.punch(offset, size)
-
-
-class TestEmptiesItsFile(LeavingContract):
-    """It gives its memory back when it is closed, also what is another's by now."""
-
-    breaks = "handover.5"
-
-    class Make(LeavingStore):
-        def close(self):
-            if not self.closed and not self.adopting:
-                os.ftruncate(self.file, 0)
-            super().close()
-
-
-class TestStaysFrozen(LeavingContract):
-    """Only a store that was left something can be thawed."""
-
-    breaks = "handover.6"
-
-    class Make(LeavingStore):
-        def thaw(self):
-            if self.adopting:
-                super().thaw()
-
-
-class TestFreesWhatItDidNotList(LeavingContract):
-    """Taken back, it has lost what was not on the list."""
-
-    breaks = "handover.6"
-
-    class Make(LeavingStore):
-        def hand_over(self, keys):
-            file = super().hand_over(keys)
-            self.places = {k: place for k, place in self.places.items() if k in keys}
-            return file
-
-
-class TestWritesFromTheBeginning(LeavingContract):
-    """It has no frames of its own yet, so it begins at nought."""
-
-    breaks = "handover.7"
-
-    class Make(LeavingStore):
-        def after(self, inherited):
-            return 0
-
-
-class TestCanBeLeftOnce(LeavingContract):
-    """What was inherited is not handed on."""
-
-    breaks = "handover.7"
-
-    class Make(LeavingStore):
-        def __init__(self, inherited=None):
-            super().__init__(inherited)
-            self.left = set(self.places)
-
-        def listed(self, keys):
-            return [frame for frame in super().listed(keys) if frame.key not in self.left]
-
-
-class TestNeverFreesTheRest(LeavingContract):
-    """What was not listed stays where it was."""
-
-    breaks = "handover.8"
-
-    class Make(LeavingStore):
-        def free_rest(self):
-            pass
-
-
-class TestForgetsWhatWasDeleted(LeavingContract):
-    """What is deleted before it is thawed is never freed."""
-
-    breaks = "handover.8"
-
-    class Make(LeavingStore):
-        def free_late(self):
-            self.late = []
-
-        def free_rest(self):
-            pass
-
-
-class TestKeepsTheDescriptor(LeavingContract):
-    """It works with the number that it was given."""
-
-    breaks = "handover.9"
-
-    class Make(LeavingStore):
-        def copied(self, descriptor):
-            return descriptor
-
-        def close(self):
-            self.closed = True
-
-
-class TestFreezesForNothing(LeavingContract):
-    """It says that it cannot, and takes no write any more."""
-
-    breaks = "handover.10"
-
-    class Make(LeavingStore):
-        def hand_over(self, keys):
-            self.frozen = True
-            return super().hand_over(keys)
+def lists_the_deleted(self, keys):
+    found = {key: self.places.get(key, (0, 0, 0.0)) for key in keys}
+    return [PlacedFrame(key, *place[:2]) for key, place in found.items()]
+
+
+def lists_twice(self, keys):
+    return [PlacedFrame(key, *self.places[key][:2]) for key in keys if key in self.places]
+
+
+def frees_at_once(self, offset, size):
+    self.punch(offset, size)
+
+
+def empties_its_file(self, real):
+    if not self.closed and not self.adopting:
+        os.ftruncate(self.file, 0)
+    real()
+
+
+def stays_frozen(self, real):
+    if self.adopting:
+        real()
+
+
+def frees_what_it_did_not_list(self, real, keys):
+    file = real(keys)
+    self.places = {k: place for k, place in self.places.items() if k in keys}
+    return file
+
+
+def can_be_left_once(self, real, inherited=None):
+    real(inherited)
+    self.left = set(self.places)
+
+
+def can_be_left_once_listed(self, real, keys):
+    return [frame for frame in real(keys) if frame.key not in self.left]
+
+
+def forgets_what_was_deleted(self):
+    self.late = []
+
+
+def keeps_the_descriptor_close(self):
+    self.closed = True
+
+
+def freezes_for_nothing(self, real, keys):
+    self.frozen = True
+    return real(keys)
+
+
+ROWS = {
+    "handover.1 turns the order around": Wrong(
+        "What is worth most is listed as the oldest.",
+        scan=lambda self, real: iter([entry._replace(stored=-entry.stored) for entry in real()]),
+    ),
+    "handover.1 looks a page too far": Wrong(
+        "It takes offsets for those behind a page of its own.",
+        place=lambda self, offset: offset + PAGE,
+    ),
+    "handover.2 lists the deleted": Wrong(
+        "What was deleted is listed with no bytes.", listed=lists_the_deleted
+    ),
+    "handover.2 lists twice": Wrong(
+        "A key that is said twice is listed twice.", listed=lists_twice
+    ),
+    "handover.2 lists in its own order": Wrong(
+        "The order of worth is lost: frames are listed as they lie.",
+        listed=lambda self, real, keys: sorted(real(keys), key=lambda frame: frame.offset),
+    ),
+    "handover.2 tells an end too soon": Wrong(
+        "The last frame lies behind what it says is the end.",
+        hand_over=lambda self, real, keys: real(keys)._replace(end=PAGE),
+    ),
+    "handover.3 takes writes whoever it is": Wrong(
+        "Being frozen is nothing to it.", refuses=lambda self: False
+    ),
+    "handover.3 takes writes as an heir": Wrong(
+        "What it was left it takes for its own at once.",
+        refuses=lambda self: self.frozen and not self.adopting,
+    ),
+    "handover.4 frees at once": Wrong(
+        "A delete makes a hole, whoever else reads there.", free=frees_at_once
+    ),
+    "handover.5 empties its file": Wrong(
+        "It gives its memory back when it is closed, also what is another's by now.",
+        close=empties_its_file,
+    ),
+    "handover.6 stays frozen": Wrong(
+        "Only a store that was left something can be thawed.", thaw=stays_frozen
+    ),
+    "handover.6 frees what it did not list": Wrong(
+        "Taken back, it has lost what was not on the list.", hand_over=frees_what_it_did_not_list
+    ),
+    "handover.7 writes from the beginning": Wrong(
+        "It has no frames of its own yet, so it begins at nought.", after=lambda self, inherited: 0
+    ),
+    "handover.7 can be left once": Wrong(
+        "What was inherited is not handed on.",
+        __init__=can_be_left_once,
+        listed=can_be_left_once_listed,
+    ),
+    "handover.8 never frees the rest": Wrong(
+        "What was not listed stays where it was.", free_rest=lambda self: None
+    ),
+    "handover.8 forgets what was deleted": Wrong(
+        "What is deleted before it is thawed is never freed.",
+        free_late=forgets_what_was_deleted,
+        free_rest=lambda self: None,
+    ),
+    "handover.9 keeps the descriptor": Wrong(
+        "It works with the number that it was given.",
+        copied=lambda self, descriptor: descriptor,
+        close=keeps_the_descriptor_close,
+    ),
+    "handover.10 freezes for nothing": Wrong(
+        "It says that it cannot, and takes no write any more.", hand_over=freezes_for_nothing
+    ),
+}
+globals().update(broken(__name__, LeavingContract, LeavingStore, ROWS))

@@ -12,6 +12,7 @@ import pytest
 
 from hexkv.contracts.memory import MemoryContract
 from hexkv.ports import PAGE, InvalidRequest, PoolExhausted
+from mutants.rows import Wrong, broken
 
 LIMIT = 1 << 40
 
@@ -64,52 +65,28 @@ class TestAllocatesUnderAnotherName(PlainMemoryContract):
         reserve = PlainMemory.allocate
 
 
-class TestRoundsDown(PlainMemoryContract):
-    """Only whole pages are given, and the rest is forgotten."""
-
-    breaks = "memory.2"
-
-    class Make(PlainMemory):
-        def allocate(self, size):
-            self.check(size)
-            return self.Region(self.map(max(size // PAGE * PAGE, PAGE)), size // PAGE * PAGE)
+def rounds_down(self, size):
+    self.check(size)
+    return self.Region(self.map(max(size // PAGE * PAGE, PAGE)), size // PAGE * PAGE)
 
 
-class TestGivesReadOnlyMemory(PlainMemoryContract):
-    """The buffer cannot be written."""
-
-    breaks = "memory.2"
-
-    class Make(PlainMemory):
-        def allocate(self, size):
-            region = super().allocate(size)
-            region.buffer = region.buffer.toreadonly()
-            return region
+def gives_read_only_memory(self, real, size):
+    region = real(size)
+    region.buffer = region.buffer.toreadonly()
+    return region
 
 
-class TestBeginsBesideAPage(PlainMemoryContract):
-    """A header of the provider's own lies before the memory."""
-
-    breaks = "memory.3"
-
-    class Make(PlainMemory):
-        def allocate(self, size):
-            region = super().allocate(size + 64)
-            region.buffer = region.buffer[64:]
-            region.address += 64
-            return region
+def begins_beside_a_page(self, real, size):
+    region = real(size + 64)
+    region.buffer = region.buffer[64:]
+    region.address += 64
+    return region
 
 
-class TestNamesAnotherAddress(PlainMemoryContract):
-    """The address is the mapping's object, not its memory."""
-
-    breaks = "memory.3"
-
-    class Make(PlainMemory):
-        def allocate(self, size):
-            region = super().allocate(size)
-            region.address = id(region.mapping) // PAGE * PAGE
-            return region
+def names_another_address(self, real, size):
+    region = real(size)
+    region.address = id(region.mapping) // PAGE * PAGE
+    return region
 
 
 class TestGivesOneRegionTwice(PlainMemoryContract):
@@ -125,28 +102,13 @@ class TestGivesOneRegionTwice(PlainMemoryContract):
             return self.range if size <= len(self.range) else super().map(size)
 
 
-class TestGivesNothing(PlainMemoryContract):
-    """A region of no bytes is a page."""
-
-    breaks = "memory.5"
-
-    class Make(PlainMemory):
-        def check(self, size):
-            super().check(max(size, 1))
-
-        def map(self, size):
-            return super().map(max(size, PAGE))
+def gives_nothing(self, real, size):
+    real(max(size, 1))
 
 
-class TestLetsTheSystemSayNo(PlainMemoryContract):
-    """What the system raises is what the caller gets."""
-
-    breaks = "memory.6"
-
-    class Make(PlainMemory):
-        def check(self, size):
-            if size < 1:
-                raise InvalidRequest("nothing")
+def lets_the_system_say_no(self, size):
+    if size < 1:
+        raise InvalidRequest("nothing")
 
 
 class TestClosesOnce(PlainMemoryContract):
@@ -165,44 +127,31 @@ class TestClosesOnce(PlainMemoryContract):
                 super().close()
 
 
-class TestReusesWhatIsLookedAt(PlainMemoryContract):
-    """Closed regions go to a list of free ones, whoever still looks at them."""
-
-    breaks = "memory.8"
-
-    class Make(PlainMemory):
-        def __init__(self):
-            self.free = []
-
-        def map(self, size):
-            return self.free.pop() if self.free else super().map(size)
-
-        def allocate(self, size):
-            region = super().allocate(size)
-            free = self.free
-
-            class Recycled:
-                buffer, address = region.buffer, region.address
-
-                def close(self):
-                    free.append(region.mapping)
-
-            return Recycled()
+def reuses_what_is_looked_at(self):
+    self.free = []
 
 
-class TestNeverGivesBack(PlainMemoryContract):
-    """Every mapping is kept in a list."""
+def reuses_what_is_looked_at_allocate(self, real, size):
+    region = real(size)
+    free = self.free
 
-    breaks = "memory.9"
+    class Recycled:
+        buffer, address = region.buffer, region.address
 
-    class Make(PlainMemory):
-        def __init__(self):
-            self.mappings = []
+        def close(self):
+            free.append(region.mapping)
 
-        def map(self, size):
-            self.mappings.append(super().map(size))
-            self.mappings.append(memoryview(self.mappings[-1]))
-            return self.mappings[-2]
+    return Recycled()
+
+
+def never_gives_back(self):
+    self.mappings = []
+
+
+def never_gives_back_map(self, real, size):
+    self.mappings.append(real(size))
+    self.mappings.append(memoryview(self.mappings[-1]))
+    return self.mappings[-2]
 
 
 class TestGivesUsedPagesBack(PlainMemoryContract):
@@ -248,15 +197,9 @@ class TestLeavesAThreadBehind(PlainMemoryContract):
                 threading.Thread(target=threading.Event().wait, args=(10,), daemon=True).start()
 
 
-class TestTakesSizesFor32Bits(PlainMemoryContract):
-    """What a C library is told of a size is its lower half."""
-
-    breaks = "memory.6"
-
-    class Make(PlainMemory):
-        def allocate(self, size):
-            low = size & 0xFFFFFFFF
-            return super().allocate(low if size > LIMIT and low else size)
+def takes_sizes_for32_bits(self, real, size):
+    low = size & 0xFFFFFFFF
+    return real(low if size > LIMIT and low else size)
 
 
 class MappedByHand:
@@ -278,15 +221,6 @@ class MappedByHand:
         self.size = self.size and self.libc.munmap(self.address, self.size)
 
 
-class TestUnmapsUnderViews(PlainMemoryContract):
-    """Closing unmaps, whoever still looks."""
-
-    breaks = "memory.8"
-
-    class Make(PlainMemory):
-        Region = MappedByHand
-
-
 class TestUnmapsWhatIsForgotten(PlainMemoryContract):
     """The region's end is the memory's, also where a view outlives it."""
 
@@ -302,34 +236,76 @@ class TestUnmapsWhatIsForgotten(PlainMemoryContract):
                 pass
 
 
-class TestReusesInTurn(PlainMemoryContract):
-    """A closed region waits for two others before it is given away again, and that is all."""
+def reuses_in_turn(self):
+    self.free = []
 
-    breaks = "memory.8"
 
-    class Make(PlainMemory):
-        def __init__(self):
-            self.free = []
+def reuses_in_turn_map(self, real, size):
+    if len(self.free) > 2:
+        return self.free.pop(0)[1]
+    mapping = real(size)
+    self.free = [(count + 1, old) for count, old in self.free]
+    ripe = [old for count, old in self.free if count > 2 and len(old) == size]
+    if ripe:
+        self.free = [pair for pair in self.free if pair[1] is not ripe[0]]
+        return ripe[0]
+    return mapping
 
-        def map(self, size):
-            if len(self.free) > 2:
-                return self.free.pop(0)[1]
-            mapping = super().map(size)
-            self.free = [(count + 1, old) for count, old in self.free]
-            ripe = [old for count, old in self.free if count > 2 and len(old) == size]
-            if ripe:
-                self.free = [pair for pair in self.free if pair[1] is not ripe[0]]
-                return ripe[0]
-            return mapping
 
-        def allocate(self, size):
-            region = super().allocate(size)
-            free = self.free
+def reuses_in_turn_allocate(self, real, size):
+    region = real(size)
+    free = self.free
 
-            class Recycled:
-                buffer, address = region.buffer, region.address
+    class Recycled:
+        buffer, address = region.buffer, region.address
 
-                def close(self):
-                    free.append((0, region.mapping))
+        def close(self):
+            free.append((0, region.mapping))
 
-            return Recycled()
+    return Recycled()
+
+
+ROWS = {
+    "memory.2 rounds down": Wrong(
+        "Only whole pages are given, and the rest is forgotten.", allocate=rounds_down
+    ),
+    "memory.2 gives read only memory": Wrong(
+        "The buffer cannot be written.", allocate=gives_read_only_memory
+    ),
+    "memory.3 begins beside a page": Wrong(
+        "A header of the provider's own lies before the memory.", allocate=begins_beside_a_page
+    ),
+    "memory.3 names another address": Wrong(
+        "The address is the mapping's object, not its memory.", allocate=names_another_address
+    ),
+    "memory.5 gives nothing": Wrong(
+        "A region of no bytes is a page.",
+        check=gives_nothing,
+        map=lambda self, real, size: real(max(size, PAGE)),
+    ),
+    "memory.6 lets the system say no": Wrong(
+        "What the system raises is what the caller gets.", check=lets_the_system_say_no
+    ),
+    "memory.8 reuses what is looked at": Wrong(
+        "Closed regions go to a list of free ones, whoever still looks at them.",
+        __init__=reuses_what_is_looked_at,
+        map=lambda self, real, size: self.free.pop() if self.free else real(size),
+        allocate=reuses_what_is_looked_at_allocate,
+    ),
+    "memory.9 never gives back": Wrong(
+        "Every mapping is kept in a list.", __init__=never_gives_back, map=never_gives_back_map
+    ),
+    "memory.6 takes sizes for32 bits": Wrong(
+        "What a C library is told of a size is its lower half.", allocate=takes_sizes_for32_bits
+    ),
+    "memory.8 unmaps under views": Wrong(
+        "Closing unmaps, whoever still looks.", Region=MappedByHand
+    ),
+    "memory.8 reuses in turn": Wrong(
+        "A closed region waits for two others before it is given away again, and that is all.",
+        __init__=reuses_in_turn,
+        map=reuses_in_turn_map,
+        allocate=reuses_in_turn_allocate,
+    ),
+}
+globals().update(broken(__name__, PlainMemoryContract, PlainMemory, ROWS))

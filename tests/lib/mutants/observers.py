@@ -8,6 +8,7 @@ import pytest
 
 from hexkv.contracts.observer import ObserverContract, Reading
 from hexkv.ports import Change
+from mutants.rows import Wrong, broken
 
 MOST = 64
 """What waits at most in a queue of the board's."""
@@ -119,79 +120,29 @@ class BoardContract(ObserverContract):
         return collected
 
 
-class TestShowsWhatWas(BoardContract):
-    """The page is made once, when it begins to serve."""
-
-    breaks = "observer.1"
-
-    class Make(Board):
-        def serve(self, observed, *, rank=0):
-            super().serve(observed)
-            self.page = observed.metrics()
-
-        def metrics(self):
-            return super().metrics() and self.page
+def shows_what_was(self, real, observed, *, rank=0):
+    real(observed)
+    self.page = observed.metrics()
 
 
-class TestIsAlwaysReady(BoardContract):
-    """It says nothing of a process that takes no requests."""
-
-    breaks = "observer.1"
-
-    class Make(Board):
-        def unready(self):
-            return super().unready() and ""
+def closes_once(self, real):
+    assert self.observed is not None
+    real()
 
 
-class TestStaysOpen(BoardContract):
-    """What it showed last is there for ever."""
-
-    breaks = "observer.2"
-
-    class Make(Board):
-        def close(self):
-            pass
+def serves_one_at_a_time(self, real):
+    real()
+    self.busy = Lock()
 
 
-class TestClosesOnce(BoardContract):
-    """A second end is an error."""
-
-    breaks = "observer.2"
-
-    class Make(Board):
-        def close(self):
-            assert self.observed is not None
-            super().close()
-
-
-class TestServesOneAtATime(BoardContract):
-    """Whoever comes while another one reads gets nothing."""
-
-    breaks = "observer.3"
-
-    class Make(Board):
-        def __init__(self):
-            super().__init__()
-            self.busy = Lock()
-
-        def metrics(self):
-            if not self.busy.acquire(blocking=False):
-                return ""
-            try:
-                Event().wait(0.01)
-                return super().metrics()
-            finally:
-                self.busy.release()
-
-
-class TestEachRankFollows(BoardContract):
-    """Every rank publishes what it holds."""
-
-    breaks = "observer.4"
-
-    class Make(Board):
-        def follow(self, tiers, *, rank=0):
-            return super().follow(tiers)
+def serves_one_at_a_time_metrics(self, real):
+    if not self.busy.acquire(blocking=False):
+        return ""
+    try:
+        Event().wait(0.01)
+        return real()
+    finally:
+        self.busy.release()
 
 
 class TestRaisesWhenFull(BoardContract):
@@ -207,16 +158,10 @@ class TestRaisesWhenFull(BoardContract):
                     raise OverflowError
 
 
-class TestIsGoneAfterItsEnd(BoardContract):
-    """What is told to it after its end raises."""
-
-    breaks = "observer.5"
-
-    class Make(Board):
-        def close(self):
-            super().close()
-            if self.content is not None:
-                self.content.known = None
+def is_gone_after_its_end(self, real):
+    real()
+    if self.content is not None:
+        self.content.known = None
 
 
 class TestKeepsTheCallersTokens(BoardContract):
@@ -250,14 +195,8 @@ class TestNeverForgets(BoardContract):
                 self.held |= set(event.keys)
 
 
-class TestLosesTheLastCalls(BoardContract):
-    """What waits when it ends is not sent."""
-
-    breaks = "observer.7"
-
-    class Make(Board):
-        def close(self):
-            self.observed = None
+def loses_the_last_calls(self):
+    self.observed = None
 
 
 class TestSendsTwice(BoardContract):
@@ -270,3 +209,36 @@ class TestSendsTwice(BoardContract):
             def ended(self, call):
                 super().ended(call)
                 super().ended(call)
+
+
+ROWS = {
+    "observer.1 shows what was": Wrong(
+        "The page is made once, when it begins to serve.",
+        serve=shows_what_was,
+        metrics=lambda self, real: real() and self.page,
+    ),
+    "observer.1 is always ready": Wrong(
+        "It says nothing of a process that takes no requests.",
+        unready=lambda self, real: real() and "",
+    ),
+    "observer.2 stays open": Wrong(
+        "What it showed last is there for ever.", close=lambda self: None
+    ),
+    "observer.2 closes once": Wrong("A second end is an error.", close=closes_once),
+    "observer.3 serves one at a time": Wrong(
+        "Whoever comes while another one reads gets nothing.",
+        __init__=serves_one_at_a_time,
+        metrics=serves_one_at_a_time_metrics,
+    ),
+    "observer.4 each rank follows": Wrong(
+        "Every rank publishes what it holds.",
+        follow=lambda self, real, tiers, *, rank=0: real(tiers),
+    ),
+    "observer.5 is gone after its end": Wrong(
+        "What is told to it after its end raises.", close=is_gone_after_its_end
+    ),
+    "observer.7 loses the last calls": Wrong(
+        "What waits when it ends is not sent.", close=loses_the_last_calls
+    ),
+}
+globals().update(broken(__name__, BoardContract, Board, ROWS))

@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 from hexkv.contracts.plugin import PluginContract
+from mutants.rows import Wrong, broken
 
 SOUND = """
     from dataclasses import dataclass, field
@@ -72,130 +73,74 @@ class GramophoneContract(PluginContract):
         importlib.invalidate_caches()
 
 
-class TestIsInstalledTwice(GramophoneContract):
-    """Two distributions have the same entry point."""
-
-    breaks = "plugin.1"
-    distributions = ("gramophone", "gramophone_again")
-
-
-class TestRaisesWhenAsked(GramophoneContract):
-    """A hook raises."""
-
-    breaks = "plugin.2"
-    change = ("return [CommandSpec", "raise OSError [CommandSpec")
-
-
-class TestHasAStrangeName(GramophoneContract):
-    """An adapter's name has blanks and capitals."""
-
-    breaks = "plugin.2"
-    change = ('"gramophone"', '"Gramo Phone"')
-
-
-class TestImportsWhatItRequires(GramophoneContract):
-    """What the adapter needs is imported to say that there is one."""
-
-    breaks = "plugin.3"
-    change = ("from pathlib import Path", "import numpy")
-
-
-class TestGuardsAHeavyImport(GramophoneContract):
-    """Something heavy is imported if it is there."""
-
-    breaks = "plugin.3"
-    change = (
-        "from pathlib import Path",
-        "import contextlib\n    with contextlib.suppress(ImportError): import torch.nn",
-    )
-
-
-class TestHasNoSummary(GramophoneContract):
-    """Nobody learns what it is."""
-
-    breaks = "plugin.4"
-    change = ('"on shellac"', '" "')
-
-
-class TestHasARichDefault(GramophoneContract):
-    """A default is an object that no configuration file can hold."""
-
-    breaks = "plugin.5"
-    change = ("speed: float = 1.5", "speed: Path = Path()")
-
-
-class TestDoesNotSayHowToGetIt(GramophoneContract):
-    """It requires something, and does not say how to get it."""
-
-    breaks = "plugin.6"
-    change = ('"pip it"', '""')
-
-
-class TestIsOfAnotherAge(GramophoneContract):
-    """It was written for contracts that this kit does not check."""
-
-    breaks = "plugin.7"
-    change = ('"hint": "pip it"', '"hint": "pip it", "contract": 0')
-
-
-class TestReadsTheEnvironment(GramophoneContract):
-    """A default comes from the environment."""
-
-    breaks = "plugin.8"
-    change = ("from pathlib import Path", "import os\n    HOME = os.environ.get('HOME')")
-
-
-class TestReadsTheEnvironmentLater(GramophoneContract):
-    """So does one of the module with the store."""
-
-    breaks = "plugin.8"
-    change_store = ("speed = 78", "import os; speed = os.getenv('SPEED')")
-
-
-class TestStartsAThread(GramophoneContract):
-    """A thread is there before anybody needs one."""
-
-    breaks = "plugin.8"
-    change_store = ("speed = 78", "import threading; threading.Thread(target=list).start()")
-
-
-class TestPrints(GramophoneContract):
-    """Whoever imports it is greeted."""
-
-    breaks = "plugin.8"
-    change_store = ("speed = 78", "print('winding')")
-
-
-class TestOpensAFile(GramophoneContract):
-    """A list of records is read."""
-
-    breaks = "plugin.8"
-    change = ("from pathlib import Path", "from pathlib import Path; Path(__file__).read_text()")
-
-
-class TestRunsAProgram(GramophoneContract):
-    """The version of a program is asked for."""
-
-    breaks = "plugin.8"
-    change_store = ("speed = 78", "import subprocess; subprocess.run(['true'], check=True)")
-
-
-class TestEndsTheProgram(GramophoneContract):
-    """Where something is missing, nothing goes on."""
-
-    breaks = "plugin.8"
-    change_store = ("speed = 78", "raise SystemExit(1)")
-
-
-class TestCallsHome(GramophoneContract):
-    """It asks for the newest version."""
-
-    breaks = "plugin.8"
-    change_store = ("speed = 78", "import socket; socket.socket(socket.AF_UNIX).close()")
-
-
-class TestLooksIntoTheEnvironment(GramophoneContract):
-    """Whether there is a variable, and not what it says."""
-
-    breaks = "plugin.8"
-    change_store = ("speed = 78", "import os; speed = 78 if 'SPEED' in os.environ else 33")
+ROWS = {
+    "plugin.1 is installed twice": Wrong(
+        "Two distributions have the same entry point.",
+        distributions=("gramophone", "gramophone_again"),
+    ),
+    "plugin.2 raises when asked": Wrong(
+        "A hook raises.", change=("return [CommandSpec", "raise OSError [CommandSpec")
+    ),
+    "plugin.2 has a strange name": Wrong(
+        "An adapter's name has blanks and capitals.", change=('"gramophone"', '"Gramo Phone"')
+    ),
+    "plugin.3 imports what it requires": Wrong(
+        "What the adapter needs is imported to say that there is one.",
+        change=("from pathlib import Path", "import numpy"),
+    ),
+    "plugin.3 guards a heavy import": Wrong(
+        "Something heavy is imported if it is there.",
+        change=(
+            "from pathlib import Path",
+            "import contextlib\n    with contextlib.suppress(ImportError): import torch.nn",
+        ),
+    ),
+    "plugin.4 has no summary": Wrong("Nobody learns what it is.", change=('"on shellac"', '" "')),
+    "plugin.5 has a rich default": Wrong(
+        "A default is an object that no configuration file can hold.",
+        change=("speed: float = 1.5", "speed: Path = Path()"),
+    ),
+    "plugin.6 does not say how to get it": Wrong(
+        "It requires something, and does not say how to get it.", change=('"pip it"', '""')
+    ),
+    "plugin.7 is of another age": Wrong(
+        "It was written for contracts that this kit does not check.",
+        change=('"hint": "pip it"', '"hint": "pip it", "contract": 0'),
+    ),
+    "plugin.8 reads the environment": Wrong(
+        "A default comes from the environment.",
+        change=("from pathlib import Path", "import os\n    HOME = os.environ.get('HOME')"),
+    ),
+    "plugin.8 reads the environment later": Wrong(
+        "So does one of the module with the store.",
+        change_store=("speed = 78", "import os; speed = os.getenv('SPEED')"),
+    ),
+    "plugin.8 starts a thread": Wrong(
+        "A thread is there before anybody needs one.",
+        change_store=("speed = 78", "import threading; threading.Thread(target=list).start()"),
+    ),
+    "plugin.8 prints": Wrong(
+        "Whoever imports it is greeted.", change_store=("speed = 78", "print('winding')")
+    ),
+    "plugin.8 opens a file": Wrong(
+        "A list of records is read.",
+        change=("from pathlib import Path", "from pathlib import Path; Path(__file__).read_text()"),
+    ),
+    "plugin.8 runs a program": Wrong(
+        "The version of a program is asked for.",
+        change_store=("speed = 78", "import subprocess; subprocess.run(['true'], check=True)"),
+    ),
+    "plugin.8 ends the program": Wrong(
+        "Where something is missing, nothing goes on.",
+        change_store=("speed = 78", "raise SystemExit(1)"),
+    ),
+    "plugin.8 calls home": Wrong(
+        "It asks for the newest version.",
+        change_store=("speed = 78", "import socket; socket.socket(socket.AF_UNIX).close()"),
+    ),
+    "plugin.8 looks into the environment": Wrong(
+        "Whether there is a variable, and not what it says.",
+        change_store=("speed = 78", "import os; speed = 78 if 'SPEED' in os.environ else 33"),
+    ),
+}
+globals().update(broken(__name__, GramophoneContract, None, ROWS))

@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 
 from hexkv.contracts.policy import PolicyContract
+from mutants.rows import Wrong, broken
 
 
 class ListPolicy:
@@ -38,234 +39,191 @@ class ListContract(PolicyContract):
         return self.Make()
 
 
-class TestSpellsAMethodInAnotherWay(ListContract):
-    """The port's method is missing."""
+def spells_a_method_in_another_way(self, real, name):
+    if name == "victims":
+        raise AttributeError(name)
+    return real(name)
 
-    breaks = "policy.1"
 
-    class Make(ListPolicy):
-        victims = None
+def wants_a_key(self, keys):
+    assert keys[0] in self.order
 
-        def __getattribute__(self, name):
-            if name == "victims":
-                raise AttributeError(name)
-            return super().__getattribute__(name)
 
+def forgets_one(self):
+    newest = next(reversed(self.order), None)
+    return (key for key in self.order if key != newest)
 
-class TestWantsAKey(ListContract):
-    """The first key of an empty call is looked at."""
 
-    breaks = "policy.2"
+def admits_what_is_touched(self, real):
+    real()
+    self.touched = []
 
-    class Make(ListPolicy):
-        def touch(self, keys):
-            assert keys[0] in self.order
 
+def admits_what_is_touched_touch(self, keys):
+    self.touched.extend(keys)
 
-class TestForgetsOne(ListContract):
-    """The newest chunk is never a victim."""
 
-    breaks = "policy.3"
+def admits_what_is_touched_victims(self, real):
+    yield from real()
+    yield from (key for key in self.touched if key in self.order)
 
-    class Make(ListPolicy):
-        def victims(self):
-            newest = next(reversed(self.order), None)
-            return (key for key in self.order if key != newest)
 
+def pops_what_it_shows(self):
+    while self.order:
+        yield self.order.popitem()[0]
 
-class TestAdmitsWhatIsTouched(ListContract):
-    """A chunk that is touched is a victim twice."""
 
-    breaks = "policy.3"
+def turns_when_looked_at(self):
+    seen = list(self.order)
+    self.order = dict.fromkeys(reversed(seen))
+    return iter(seen)
 
-    class Make(ListPolicy):
-        def __init__(self):
-            super().__init__()
-            self.touched = []
 
-        def touch(self, keys):
-            self.touched.extend(keys)
+def keeps_the_evicted(self, real, key, *, evicted):
+    if not evicted:
+        real(key, evicted=evicted)
 
-        def victims(self):
-            yield from super().victims()
-            yield from (key for key in self.touched if key in self.order)
 
+def keeps_the_deleted(self, real, key, *, evicted):
+    if evicted:
+        real(key, evicted=evicted)
 
-class TestPopsWhatItShows(ListContract):
-    """A victim that was looked at is gone."""
 
-    breaks = "policy.4"
+def takes_a_chunk_once(self, real):
+    real()
+    self.left = set()
 
-    class Make(ListPolicy):
-        def victims(self):
-            while self.order:
-                yield self.order.popitem()[0]
 
+def takes_a_chunk_once_admit(self, real, keys, after):
+    real([key for key in keys if key not in self.left], after)
 
-class TestTurnsWhenLookedAt(ListContract):
-    """Each look at the victims changes their order."""
 
-    breaks = "policy.4"
+def takes_a_chunk_once_drop(self, key, *, evicted):
+    self.order.pop(key, None)
+    self.left.add(key)
 
-    class Make(ListPolicy):
-        def victims(self):
-            seen = list(self.order)
-            self.order = dict.fromkeys(reversed(seen))
-            return iter(seen)
 
+def needs_the_parent(self, real, keys, after):
+    assert after is None or after in self.order
+    real(keys, after)
 
-class TestListsAllForOne(ListContract):
-    """All victims are sorted when one is wanted."""
 
-    breaks = "policy.5"
+def keeps_the_callers_list(self, real):
+    real()
+    self.batches = []
 
-    class Make(ListPolicy):
-        def victims(self):
-            return iter(sorted(self.order, reverse=True))
 
+def keeps_the_callers_list_admit(self, keys, after):
+    self.batches.append(keys)
 
-class TestKeepsTheEvicted(ListContract):
-    """A chunk that was evicted stays a victim."""
 
-    breaks = "policy.6"
+def remembers_all_ghosts(self, real):
+    real()
+    self.ghosts = {}
 
-    class Make(ListPolicy):
-        def drop(self, key, *, evicted):
-            if not evicted:
-                super().drop(key, evicted=evicted)
 
+def remembers_all_ghosts_drop(self, real, key, *, evicted):
+    real(key, evicted=evicted)
+    self.ghosts[key] = len(self.ghosts)
+
+
+def searches_for_every_victim(self):
+    worst = max(self.order, default=None)
+    return (key for key in reversed(self.order) if worst is not None)
+
+
+def stops_where_the_touched_begin(self, real):
+    real()
+    self.hot = set()
+
+
+def stops_where_the_touched_begin_touch(self, keys):
+    self.hot.update(keys)
+
 
-class TestKeepsTheDeleted(ListContract):
-    """A chunk that was deleted stays a victim."""
-
-    breaks = "policy.6"
-
-    class Make(ListPolicy):
-        def drop(self, key, *, evicted):
-            if evicted:
-                super().drop(key, evicted=evicted)
-
-
-class TestTakesAChunkOnce(ListContract):
-    """What has left is not taken again."""
-
-    breaks = "policy.7"
-
-    class Make(ListPolicy):
-        def __init__(self):
-            super().__init__()
-            self.left = set()
-
-        def admit(self, keys, after):
-            super().admit([key for key in keys if key not in self.left], after)
-
-        def drop(self, key, *, evicted):
-            self.order.pop(key, None)
-            self.left.add(key)
-
-
-class TestEvictsBeginningsFirst(ListContract):
-    """The oldest chunk goes first, also within one prompt."""
-
-    breaks = "policy.8"
-
-    class Make(ListPolicy):
-        def victims(self):
-            return iter(self.order)
-
-
-class TestNeedsTheParent(ListContract):
-    """A chunk is filed under the one before it, which must be there."""
-
-    breaks = "policy.9"
-
-    class Make(ListPolicy):
-        def admit(self, keys, after):
-            assert after is None or after in self.order
-            super().admit(keys, after)
-
-
-class TestKeepsTheCallersList(ListContract):
-    """The lists of keys are kept as they are."""
-
-    breaks = "policy.10"
-
-    class Make(ListPolicy):
-        def __init__(self):
-            super().__init__()
-            self.batches = []
-
-        def admit(self, keys, after):
-            self.batches.append(keys)
-
-        def victims(self):
-            return (key for batch in reversed(self.batches) for key in reversed(batch))
-
-
-class TestThrowsDice(ListContract):
-    """The victim is any chunk."""
-
-    breaks = "policy.11"
-
-    class Make(ListPolicy):
-        def victims(self):
-            return iter(random.sample(list(self.order), len(self.order)))
-
-
-class TestRemembersAllGhosts(ListContract):
-    """Every chunk that ever was here is remembered."""
-
-    breaks = "policy.12"
-
-    class Make(ListPolicy):
-        def __init__(self):
-            super().__init__()
-            self.ghosts = {}
-
-        def drop(self, key, *, evicted):
-            super().drop(key, evicted=evicted)
-            self.ghosts[key] = len(self.ghosts)
-
-
-class TestSearchesForEveryVictim(ListContract):
-    """Every chunk is looked at to find the worst."""
-
-    breaks = "policy.13"
-
-    class Make(ListPolicy):
-        def victims(self):
-            worst = max(self.order, default=None)
-            return (key for key in reversed(self.order) if worst is not None)
-
-
-class TestHidesAllButTheFirstVictims(ListContract):
-    """Nobody needs more than a few at a time."""
-
-    breaks = "policy.3"
-
-    class Make(ListPolicy):
-        def victims(self):
-            return islice(super().victims(), 1000)
-
-
-class TestStopsWhereTheTouchedBegin(ListContract):
-    """What was touched lies in another list, which is looked at when it is short."""
-
-    breaks = "policy.3"
-
-    class Make(ListPolicy):
-        def __init__(self):
-            super().__init__()
-            self.hot = set()
-
-        def touch(self, keys):
-            self.hot.update(keys)
-
-        def drop(self, key, *, evicted):
-            super().drop(key, evicted=evicted)
-            self.hot.discard(key)
-
-        def victims(self):
-            if len(self.hot) < 256:
-                return super().victims()
-            return (key for key in reversed(self.order) if key not in self.hot)
+def stops_where_the_touched_begin_drop(self, real, key, *, evicted):
+    real(key, evicted=evicted)
+    self.hot.discard(key)
+
+
+def stops_where_the_touched_begin_victims(self, real):
+    if len(self.hot) < 256:
+        return real()
+    return (key for key in reversed(self.order) if key not in self.hot)
+
+
+ROWS = {
+    "policy.1 spells a method in another way": Wrong(
+        "The port's method is missing.",
+        victims=None,
+        __getattribute__=spells_a_method_in_another_way,
+    ),
+    "policy.2 wants a key": Wrong(
+        "The first key of an empty call is looked at.", touch=wants_a_key
+    ),
+    "policy.3 forgets one": Wrong("The newest chunk is never a victim.", victims=forgets_one),
+    "policy.3 admits what is touched": Wrong(
+        "A chunk that is touched is a victim twice.",
+        __init__=admits_what_is_touched,
+        touch=admits_what_is_touched_touch,
+        victims=admits_what_is_touched_victims,
+    ),
+    "policy.4 pops what it shows": Wrong(
+        "A victim that was looked at is gone.", victims=pops_what_it_shows
+    ),
+    "policy.4 turns when looked at": Wrong(
+        "Each look at the victims changes their order.", victims=turns_when_looked_at
+    ),
+    "policy.5 lists all for one": Wrong(
+        "All victims are sorted when one is wanted.",
+        victims=lambda self: iter(sorted(self.order, reverse=True)),
+    ),
+    "policy.6 keeps the evicted": Wrong(
+        "A chunk that was evicted stays a victim.", drop=keeps_the_evicted
+    ),
+    "policy.6 keeps the deleted": Wrong(
+        "A chunk that was deleted stays a victim.", drop=keeps_the_deleted
+    ),
+    "policy.7 takes a chunk once": Wrong(
+        "What has left is not taken again.",
+        __init__=takes_a_chunk_once,
+        admit=takes_a_chunk_once_admit,
+        drop=takes_a_chunk_once_drop,
+    ),
+    "policy.8 evicts beginnings first": Wrong(
+        "The oldest chunk goes first, also within one prompt.",
+        victims=lambda self: iter(self.order),
+    ),
+    "policy.9 needs the parent": Wrong(
+        "A chunk is filed under the one before it, which must be there.", admit=needs_the_parent
+    ),
+    "policy.10 keeps the callers list": Wrong(
+        "The lists of keys are kept as they are.",
+        __init__=keeps_the_callers_list,
+        admit=keeps_the_callers_list_admit,
+        victims=lambda self: (key for batch in reversed(self.batches) for key in reversed(batch)),
+    ),
+    "policy.11 throws dice": Wrong(
+        "The victim is any chunk.",
+        victims=lambda self: iter(random.sample(list(self.order), len(self.order))),
+    ),
+    "policy.12 remembers all ghosts": Wrong(
+        "Every chunk that ever was here is remembered.",
+        __init__=remembers_all_ghosts,
+        drop=remembers_all_ghosts_drop,
+    ),
+    "policy.13 searches for every victim": Wrong(
+        "Every chunk is looked at to find the worst.", victims=searches_for_every_victim
+    ),
+    "policy.3 hides all but the first victims": Wrong(
+        "Nobody needs more than a few at a time.", victims=lambda self, real: islice(real(), 1000)
+    ),
+    "policy.3 stops where the touched begin": Wrong(
+        "What was touched lies in another list, which is looked at when it is short.",
+        __init__=stops_where_the_touched_begin,
+        touch=stops_where_the_touched_begin_touch,
+        drop=stops_where_the_touched_begin_drop,
+        victims=stops_where_the_touched_begin_victims,
+    ),
+}
+globals().update(broken(__name__, ListContract, ListPolicy, ROWS))

@@ -18,6 +18,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.ports import InvalidRequest, Lookup, StoreReport, StoreUnreachable
+from mutants.rows import Wrong, broken
 from rigging import rigging, tier
 
 LONG, SHORT = Deadlines(**PATIENT), Deadlines(lookup=0.1, retrieve=0.1, store=0.1, close=0.1)
@@ -81,34 +82,21 @@ class EngineContract(PrefixCacheContract):
         return engine
 
 
-class TestFlipsABit(EngineContract):
-    """One bit of what is loaded is wrong."""
-
-    breaks = "prefix.1"
-
-    class Make(CacheEngine):
-        def retrieve(self, tokens, device, **options):
-            got = super().retrieve(tokens, device, **options)
-            if got.loaded_tokens:
-                device.memory[-1][-1][0] ^= 1
-            return got
+def flips_a_bit(self, real, tokens, device, **options):
+    got = real(tokens, device, **options)
+    if got.loaded_tokens:
+        device.memory[-1][-1][0] ^= 1
+    return got
 
 
-class TestPromisesInVain(EngineContract):
-    """What was ever stored is promised, whether or not it can be read."""
+def promises_in_vain(self, real, tokens, device, **options):
+    self.stored |= {*self.chunk_keys(tokens)}
+    return real(tokens, device, **options)
 
-    breaks = "prefix.24"
 
-    class Make(CacheEngine):
-        stored = frozenset()
-
-        def store(self, tokens, device, **options):
-            self.stored |= {*self.chunk_keys(tokens)}
-            return super().store(tokens, device, **options)
-
-        def lookup(self, tokens, **options):
-            there = [key in self.stored for key in self.chunk_keys(tokens)]
-            return Lookup(len(tokens), [*there, False].index(False) * CHUNK)
+def promises_in_vain_lookup(self, tokens, **options):
+    there = [key in self.stored for key in self.chunk_keys(tokens)]
+    return Lookup(len(tokens), [*there, False].index(False) * CHUNK)
 
 
 class TestNamesChunksAlone(EngineContract):
@@ -132,16 +120,10 @@ class TestNamesChunksAlone(EngineContract):
             return naming
 
 
-class TestSeesBeyondGaps(EngineContract):
-    """Chunks behind a missing one count as found."""
-
-    breaks = "prefix.3"
-
-    class Make(CacheEngine):
-        def lookup(self, tokens, **options):
-            keys, deadline = self.chunk_keys(tokens), self.admin._until(60.0)
-            there = sum(bool(self._half.stack.locate([key], deadline)) for key in keys)
-            return Lookup(len(tokens), there * CHUNK)
+def sees_beyond_gaps(self, tokens, **options):
+    keys, deadline = self.chunk_keys(tokens), self.admin._until(60.0)
+    there = sum(bool(self._half.stack.locate([key], deadline)) for key in keys)
+    return Lookup(len(tokens), there * CHUNK)
 
 
 class TestForgetsTheTenant(EngineContract):
@@ -162,90 +144,35 @@ class TestForgetsTheTenant(EngineContract):
             return naming
 
 
-class TestLoadsWhatIsThere(EngineContract):
-    """What is to be skipped is loaded all the same."""
-
-    breaks = "prefix.5"
-
-    class Make(CacheEngine):
-        def retrieve(self, tokens, device, *, skip=0, **options):
-            return super().retrieve(tokens, device, **options)
+def loads_what_is_there(self, real, tokens, device, *, skip=0, **options):
+    return real(tokens, device, **options)
 
 
-class TestNamesFromTheEnd(EngineContract):
-    """The keys of the last chunks come first."""
-
-    breaks = "prefix.6"
-
-    class Make(CacheEngine):
-        def chunk_keys(self, tokens, **options):
-            return super().chunk_keys(tokens, **options)[::-1]
+def skips_behind_the_end(self, real, tokens, device, *, skip=0, **options):
+    return real(tokens, device, skip=min(skip, len(tokens)), **options)
 
 
-class TestHasNoUnpin(EngineContract):
-    """A method of the port is missing."""
-
-    breaks = "prefix.7"
-
-    class Make(CacheEngine):
-        unpin = None
+def hopes_for_all(self, real, tokens, **options):
+    found = real(tokens, **options)
+    if not found.hit_tokens:
+        return found
+    return replace(found, hit_tokens=len(tokens), tiers={"memory": len(tokens)})
 
 
-class TestSkipsBehindTheEnd(EngineContract):
-    """To skip more tokens than the prompt has is to skip all of them."""
-
-    breaks = "prefix.8"
-
-    class Make(CacheEngine):
-        def retrieve(self, tokens, device, *, skip=0, **options):
-            return super().retrieve(tokens, device, skip=min(skip, len(tokens)), **options)
+def counts_the_first_miss(self, real, tokens, device, **options):
+    got = real(tokens, device, **options)
+    return replace(got, misses=dict.fromkeys(got.misses, 1))
 
 
-class TestHopesForAll(EngineContract):
-    """A lookup that finds something promises everything."""
-
-    breaks = "prefix.9"
-
-    class Make(CacheEngine):
-        def lookup(self, tokens, **options):
-            found = super().lookup(tokens, **options)
-            if not found.hit_tokens:
-                return found
-            return replace(found, hit_tokens=len(tokens), tiers={"memory": len(tokens)})
+def counts_bytes_of_what_was_there(self, real, tokens, device, **options):
+    report = real(tokens, device, **options)
+    tokens = report.present_tokens + report.stored_tokens
+    return replace(report, stored_bytes=tokens * self.namespace.layout.token_bytes)
 
 
-class TestCountsTheFirstMiss(EngineContract):
-    """Of all chunks that miss for one reason, one is counted."""
-
-    breaks = "prefix.10"
-
-    class Make(CacheEngine):
-        def retrieve(self, tokens, device, **options):
-            got = super().retrieve(tokens, device, **options)
-            return replace(got, misses=dict.fromkeys(got.misses, 1))
-
-
-class TestCountsBytesOfWhatWasThere(EngineContract):
-    """Bytes of chunks that a tier held already count as stored."""
-
-    breaks = "prefix.10"
-
-    class Make(CacheEngine):
-        def store(self, tokens, device, **options):
-            report = super().store(tokens, device, **options)
-            tokens = report.present_tokens + report.stored_tokens
-            return replace(report, stored_bytes=tokens * self.namespace.layout.token_bytes)
-
-
-class TestCancelsAnything(EngineContract):
-    """A cancelled prefetch is one that never was, and the answer the same."""
-
-    breaks = "prefix.11"
-
-    class Make(CacheEngine):
-        def cancel(self, lookup_id):
-            super().cancel(lookup_id)
-            return True
+def cancels_anything(self, real, lookup_id):
+    real(lookup_id)
+    return True
 
 
 class TestLoadsAtTheEnd(EngineContract):
@@ -322,14 +249,8 @@ class TestUnpinsForAll(EngineContract):
             return sum(super(type(self), self).unpin(one) for one in owners)
 
 
-class TestSparesThePinned(EngineContract):
-    """As long as anything is pinned, nothing is cleared."""
-
-    breaks = "prefix.16"
-
-    class Make(CacheEngine):
-        def clear(self, tokens=None, **options):
-            return 0 if self.health().pins else super().clear(tokens, **options)
+def spares_the_pinned(self, real, tokens=None, **options):
+    return 0 if self.health().pins else real(tokens, **options)
 
 
 class TestThawsByItself(EngineContract):
@@ -347,64 +268,30 @@ class TestThawsByItself(EngineContract):
                 yield layers
 
 
-class TestForgetsTheQueue(EngineContract):
-    """What is not waited for is reported as queued, and never written."""
-
-    breaks = "prefix.18"
-
-    class Make(CacheEngine):
-        def store(self, tokens, device, *, wait=True, **options):
-            if wait:
-                return super().store(tokens, device, **options)
-            return StoreReport(len(tokens), queued_tokens=len(tokens) // CHUNK * CHUNK)
+def forgets_the_queue(self, real, tokens, device, *, wait=True, **options):
+    if wait:
+        return real(tokens, device, **options)
+    return StoreReport(len(tokens), queued_tokens=len(tokens) // CHUNK * CHUNK)
 
 
-class TestUnpinsAfterTheEnd(EngineContract):
-    """A call that finds nothing to do does not notice that it is closed."""
-
-    breaks = "prefix.19"
-
-    class Make(CacheEngine):
-        def unpin(self, owner):
-            return self._half.stack.pins.unpin(owner)
+def remembers_its_hits(self, real, tokens, device, **options):
+    known = vars(self).setdefault("known", {})
+    if tuple(tokens) not in known:
+        known[tuple(tokens)] = real(tokens, device, **options)
+    return known[tuple(tokens)]
 
 
-class TestRemembersItsHits(EngineContract):
-    """What was a hit once is one for ever."""
-
-    breaks = "prefix.20"
-
-    class Make(CacheEngine):
-        def retrieve(self, tokens, device, **options):
-            known = vars(self).setdefault("known", {})
-            if tuple(tokens) not in known:
-                known[tuple(tokens)] = super().retrieve(tokens, device, **options)
-            return known[tuple(tokens)]
+def raises_what_a_tier_raises(self, real, tokens, device, **options):
+    got = real(tokens, device, **options)
+    if "timed out" in got.misses or "tier off" in got.misses:
+        raise StoreUnreachable("the tier did not answer")
+    return got
 
 
-class TestRaisesWhatATierRaises(EngineContract):
-    """A tier that does not answer is an error of the call."""
-
-    breaks = "prefix.21"
-
-    class Make(CacheEngine):
-        def retrieve(self, tokens, device, **options):
-            got = super().retrieve(tokens, device, **options)
-            if "timed out" in got.misses or "tier off" in got.misses:
-                raise StoreUnreachable("the tier did not answer")
-            return got
-
-
-class TestAsksForTheLatestPrompt(EngineContract):
-    """The prompt of a call is an attribute, which the next call overwrites."""
-
-    breaks = "prefix.22"
-
-    class Make(CacheEngine):
-        def retrieve(self, tokens, device, **options):
-            self.tokens = tokens
-            Event().wait(0.005)
-            return super().retrieve(self.tokens, device, **options)
+def asks_for_the_latest_prompt(self, real, tokens, device, **options):
+    self.tokens = tokens
+    Event().wait(0.005)
+    return real(self.tokens, device, **options)
 
 
 class TestKeepsWhatWasLeftByAnError(EngineContract):
@@ -419,3 +306,63 @@ class TestKeepsWhatWasLeftByAnError(EngineContract):
                 self.pin(tokens, "layers")
                 yield layers
                 self.unpin("layers")
+
+
+ROWS = {
+    "prefix.1 flips a bit": Wrong("One bit of what is loaded is wrong.", retrieve=flips_a_bit),
+    "prefix.24 promises in vain": Wrong(
+        "What was ever stored is promised, whether or not it can be read.",
+        stored=frozenset(),
+        store=promises_in_vain,
+        lookup=promises_in_vain_lookup,
+    ),
+    "prefix.3 sees beyond gaps": Wrong(
+        "Chunks behind a missing one count as found.", lookup=sees_beyond_gaps
+    ),
+    "prefix.5 loads what is there": Wrong(
+        "What is to be skipped is loaded all the same.", retrieve=loads_what_is_there
+    ),
+    "prefix.6 names from the end": Wrong(
+        "The keys of the last chunks come first.",
+        chunk_keys=lambda self, real, tokens, **options: real(tokens, **options)[::-1],
+    ),
+    "prefix.7 has no unpin": Wrong("A method of the port is missing.", unpin=None),
+    "prefix.8 skips behind the end": Wrong(
+        "To skip more tokens than the prompt has is to skip all.", retrieve=skips_behind_the_end
+    ),
+    "prefix.9 hopes for all": Wrong(
+        "A lookup that finds something promises everything.", lookup=hopes_for_all
+    ),
+    "prefix.10 counts the first miss": Wrong(
+        "Of all chunks that miss for one reason, one is counted.", retrieve=counts_the_first_miss
+    ),
+    "prefix.10 counts bytes of what was there": Wrong(
+        "Bytes of chunks that a tier held already count as stored.",
+        store=counts_bytes_of_what_was_there,
+    ),
+    "prefix.11 cancels anything": Wrong(
+        "A cancelled prefetch is one that never was, and the answer the same.",
+        cancel=cancels_anything,
+    ),
+    "prefix.16 spares the pinned": Wrong(
+        "As long as anything is pinned, nothing is cleared.", clear=spares_the_pinned
+    ),
+    "prefix.18 forgets the queue": Wrong(
+        "What is not waited for is reported as queued, and never written.", store=forgets_the_queue
+    ),
+    "prefix.19 unpins after the end": Wrong(
+        "A call that finds nothing to do does not notice that it is closed.",
+        unpin=lambda self, owner: self._half.stack.pins.unpin(owner),
+    ),
+    "prefix.20 remembers its hits": Wrong(
+        "What was a hit once is one for ever.", retrieve=remembers_its_hits
+    ),
+    "prefix.21 raises what a tier raises": Wrong(
+        "A tier that does not answer is an error of the call.", retrieve=raises_what_a_tier_raises
+    ),
+    "prefix.22 asks for the latest prompt": Wrong(
+        "The prompt of a call is an attribute, which the next call overwrites.",
+        retrieve=asks_for_the_latest_prompt,
+    ),
+}
+globals().update(broken(__name__, EngineContract, CacheEngine, ROWS))

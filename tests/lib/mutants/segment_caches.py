@@ -20,6 +20,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.ports import PromptParts, RetrievedParts
+from mutants.rows import Wrong, broken
 from rigging import rigging, tier
 
 LONG, SHORT = Deadlines(**PATIENT), Deadlines(lookup=0.1, retrieve=0.1, store=0.1, close=0.1)
@@ -88,49 +89,29 @@ class SegmentsContract(SegmentCacheContract):
         return made.engine
 
 
-class TestFlipsABit(SegmentsContract):
-    """One bit of what is loaded is wrong."""
-
-    breaks = "segments.1"
-
-    class Make(Segments):
-        def retrieve(self, tokens, device, **options):
-            got = super().retrieve(tokens, device, **options)
-            if got.parts.segments:
-                start = got.parts.segments[-1].start
-                memory = device.memory[-1][-1]
-                memory[start * (len(memory) // device.tokens)] ^= 1
-            return got
+def flips_a_bit(self, real, tokens, device, **options):
+    got = real(tokens, device, **options)
+    if got.parts.segments:
+        start = got.parts.segments[-1].start
+        memory = device.memory[-1][-1]
+        memory[start * (len(memory) // device.tokens)] ^= 1
+    return got
 
 
-class TestForgetsTheirPositions(SegmentsContract):
-    """What continues a segment is said to begin it."""
-
-    breaks = "segments.1"
-
-    class Make(Segments):
-        def _find(self, *given):
-            found = super()._find(*given)
-            pieces = [piece._replace(position=0) for piece in found.pieces]
-            return NamedParts.of(found.front, found.prefix, found.identity, found.prompt, pieces)
+def forgets_their_positions(self, real, *given):
+    found = real(*given)
+    pieces = [piece._replace(position=0) for piece in found.pieces]
+    return NamedParts.of(found.front, found.prefix, found.identity, found.prompt, pieces)
 
 
-class TestWritesBesideThem(SegmentsContract):
-    """A segment takes the place of the token before it."""
-
-    breaks = "segments.1"
-
-    class Make(Segments):
-        def retrieve(self, tokens, device, **options):
-            got = super().retrieve(tokens, device, **options)
-            for start, _, _ in got.parts.segments:
-                for planes in device.memory:
-                    for memory in planes:
-                        row = len(memory) // device.tokens
-                        memory[(start - 1) * row : start * row] = memory[
-                            start * row : (start + 1) * row
-                        ]
-            return got
+def writes_beside_them(self, real, tokens, device, **options):
+    got = real(tokens, device, **options)
+    for start, _, _ in got.parts.segments:
+        for planes in device.memory:
+            for memory in planes:
+                row = len(memory) // device.tokens
+                memory[(start - 1) * row : start * row] = memory[start * row : (start + 1) * row]
+    return got
 
 
 def by_layer(change):
@@ -176,127 +157,71 @@ class TestIsOneLayerLate(SegmentsContract):
     Make = by_layer(_Late)
 
 
-class TestLoadsAll(SegmentsContract):
-    """The prefix is loaded again although the host has it."""
-
-    breaks = "segments.3"
-
-    class Make(Segments):
-        def retrieve(self, tokens, device, *, skip=0, **options):
-            return super().retrieve(tokens, device, **options)
+def loads_all(self, real, tokens, device, *, skip=0, **options):
+    return real(tokens, device, **options)
 
 
-class TestStoresPrefixes(SegmentsContract):
-    """A segment is stored as a prompt of its own, too, for it is one at position 0."""
-
-    breaks = "segments.4"
-
-    class Make(Segments):
-        def store(self, tokens, device, **options):
-            report = super().store(tokens, device, **options)
-            with self._calls.call() as owner:
-                until = self._until(60.0)
-                prompt = self._naming.prompt(tokens, options.get("namespace"), until)
-                specs = prompt.specs()
-                leases = self._half.allocate(specs, owner, until)
-                device.gather(prompt.spans(leases)).wait(until)
-                self._half.publish(leases, None, until).wait(until)
-                for lease in leases:
-                    lease.release()
-            return report
+def stores_prefixes(self, real, tokens, device, **options):
+    report = real(tokens, device, **options)
+    with self._calls.call() as owner:
+        until = self._until(60.0)
+        prompt = self._naming.prompt(tokens, options.get("namespace"), until)
+        specs = prompt.specs()
+        leases = self._half.allocate(specs, owner, until)
+        device.gather(prompt.spans(leases)).wait(until)
+        self._half.publish(leases, None, until).wait(until)
+        for lease in leases:
+            lease.release()
+    return report
 
 
-class TestForgetsTheTenant(SegmentsContract):
-    """The salt is not part of a segment's name."""
-
-    breaks = "segments.5"
-
-    class Make(Segments):
-        def _names(self, namespace):
-            space = self._naming.checked(namespace)
-            return super()._names(replace(space, salt=""))
+def forgets_the_tenant(self, real, namespace):
+    space = self._naming.checked(namespace)
+    return real(replace(space, salt=""))
 
 
-class TestClearsPrefixesOnly(SegmentsContract):
-    """Clearing a namespace leaves its segments."""
-
-    breaks = "segments.5"
-
-    class Make(Segments):
-        def prefix(self, namespace):
-            return self._naming.prefix(namespace)
+def promises_what_it_found(self, real, tokens, device, *, parts=None, namespace=None, **options):
+    parts = parts or self.find(tokens, namespace=namespace)
+    got = real(tokens, device, parts=parts, namespace=namespace, **options)
+    plain = PromptParts(parts.tokens, parts.prefix, parts.segments)
+    return RetrievedParts(plain, got.loaded_bytes, got.tiers, got.misses)
 
 
-class TestPromisesWhatItFound(SegmentsContract):
-    """What was found counts as loaded."""
-
-    breaks = "segments.6"
-
-    class Make(Segments):
-        def retrieve(self, tokens, device, *, parts=None, namespace=None, **options):
-            parts = parts or self.find(tokens, namespace=namespace)
-            got = super().retrieve(tokens, device, parts=parts, namespace=namespace, **options)
-            plain = PromptParts(parts.tokens, parts.prefix, parts.segments)
-            return RetrievedParts(plain, got.loaded_bytes, got.tiers, got.misses)
+def finds_its_own(self, real, tokens, **options):
+    found = real(tokens, **options)
+    mine = getattr(self, "stored", ())
+    return found if mine else PromptParts(found.tokens, found.prefix)
 
 
-class TestFindsItsOwn(SegmentsContract):
-    """Only what this process has stored is found."""
-
-    breaks = "segments.7"
-
-    class Make(Segments):
-        def find(self, tokens, **options):
-            found = super().find(tokens, **options)
-            mine = getattr(self, "stored", ())
-            return found if mine else PromptParts(found.tokens, found.prefix)
-
-        def store(self, tokens, device, **options):
-            self.stored = True
-            return super().store(tokens, device, **options)
+def finds_its_own_store(self, real, tokens, device, **options):
+    self.stored = True
+    return real(tokens, device, **options)
 
 
-class TestIsToldInVain(SegmentsContract):
-    """A segment that is registered is not looked for."""
-
-    breaks = "segments.7"
-
-    class Make(Segments):
-        def register(self, tokens, **options):
-            names, self._names = self._names, self._none
-            try:
-                return super().register(tokens, **options)
-            finally:
-                self._names = names
-
-        def _none(self, namespace):
-            keyer, finder = Segments._names(self, namespace)
-            return keyer, type(finder)(keyer, 0)
+def is_told_in_vain(self, real, tokens, **options):
+    names, self._names = self._names, self._none
+    try:
+        return real(tokens, **options)
+    finally:
+        self._names = names
 
 
-class TestForgetsInMemoryOnly(SegmentsContract):
-    """What is forgotten stays on its tiers."""
-
-    breaks = "segments.8"
-
-    class Make(Segments):
-        def forget(self, tokens, *, namespace=None):
-            with self._calls.call():
-                _, segment, finder = self._segment(tokens, namespace, self._until(60.0))
-                for key in segment.keys:
-                    finder.forget(key)
-                return len(segment)
+def is_told_in_vain_none(self, namespace):
+    keyer, finder = Segments._names(self, namespace)
+    return keyer, type(finder)(keyer, 0)
 
 
-class TestCountsTheLastTokenTwice(SegmentsContract):
-    """A segment at the end of a prompt is one token shorter, for that is computed anyway."""
+def forgets_in_memory_only(self, tokens, *, namespace=None):
+    with self._calls.call():
+        _, segment, finder = self._segment(tokens, namespace, self._until(60.0))
+        for key in segment.keys:
+            finder.forget(key)
+        return len(segment)
 
-    breaks = "segments.9"
 
-    class Make(Segments):
-        def find(self, tokens, **options):
-            found = super().find(tokens, **options)
-            return _Overlapping(found.tokens, found.prefix, found.segments)
+def counts_the_last_token_twice(self, real, tokens, **options):
+    found = real(tokens, **options)
+    return _Overlapping(found.tokens, found.prefix, found.segments)
 
 
 class _Overlapping(PromptParts):
@@ -307,25 +232,9 @@ class _Overlapping(PromptParts):
         return (*rest, (end - 1, end)) if self.segments and (end - 1, end) not in rest else rest
 
 
-class TestTakesAnyWindow(SegmentsContract):
-    """The length of the prompt is that of the window."""
-
-    breaks = "segments.10"
-
-    class Make(Segments):
-        def retrieve(self, tokens, device, **options):
-            options.pop("parts", None)
-            return super().retrieve([*tokens][: device.tokens], device, **options)
-
-
-class TestHasNoDeadline(SegmentsContract):
-    """Each chunk has a deadline of its own, and so has each try."""
-
-    breaks = "segments.11"
-
-    class Make(Segments):
-        def _until(self, seconds):
-            return super()._until(600.0)
+def takes_any_window(self, real, tokens, device, **options):
+    options.pop("parts", None)
+    return real([*tokens][: device.tokens], device, **options)
 
 
 class TestKeepsAHold(SegmentsContract):
@@ -341,3 +250,54 @@ class TestKeepsAHold(SegmentsContract):
             self.kept = [*getattr(self, "kept", ()), context]
             yield layers
             context.__exit__(None, None, None)
+
+
+ROWS = {
+    "segments.1 flips a bit": Wrong("One bit of what is loaded is wrong.", retrieve=flips_a_bit),
+    "segments.1 forgets their positions": Wrong(
+        "What continues a segment is said to begin it.", _find=forgets_their_positions
+    ),
+    "segments.1 writes beside them": Wrong(
+        "A segment takes the place of the token before it.", retrieve=writes_beside_them
+    ),
+    "segments.3 loads all": Wrong(
+        "The prefix is loaded again although the host has it.", retrieve=loads_all
+    ),
+    "segments.4 stores prefixes": Wrong(
+        "A segment is stored as a prompt of its own, too, for it is one at position 0.",
+        store=stores_prefixes,
+    ),
+    "segments.5 forgets the tenant": Wrong(
+        "The salt is not part of a segment's name.", _names=forgets_the_tenant
+    ),
+    "segments.5 clears prefixes only": Wrong(
+        "Clearing a namespace leaves its segments.",
+        prefix=lambda self, namespace: self._naming.prefix(namespace),
+    ),
+    "segments.6 promises what it found": Wrong(
+        "What was found counts as loaded.", retrieve=promises_what_it_found
+    ),
+    "segments.7 finds its own": Wrong(
+        "Only what this process has stored is found.", find=finds_its_own, store=finds_its_own_store
+    ),
+    "segments.7 is told in vain": Wrong(
+        "A segment that is registered is not looked for.",
+        register=is_told_in_vain,
+        _none=is_told_in_vain_none,
+    ),
+    "segments.8 forgets in memory only": Wrong(
+        "What is forgotten stays on its tiers.", forget=forgets_in_memory_only
+    ),
+    "segments.9 counts the last token twice": Wrong(
+        "A segment at the end of a prompt is one token shorter, for that is computed anyway.",
+        find=counts_the_last_token_twice,
+    ),
+    "segments.10 takes any window": Wrong(
+        "The length of the prompt is that of the window.", retrieve=takes_any_window
+    ),
+    "segments.11 has no deadline": Wrong(
+        "Each chunk has a deadline of its own, and so has each try.",
+        _until=lambda self, real, seconds: real(600.0),
+    ),
+}
+globals().update(broken(__name__, SegmentsContract, Segments, ROWS))

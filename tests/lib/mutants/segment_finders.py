@@ -10,6 +10,7 @@ import pytest
 from hexkv.contracts.segment_finder import SegmentFinderContract
 from hexkv.ports import Piece
 from mutants.meetings import HalfDone
+from mutants.rows import Wrong, broken
 
 MOST = 256
 """Pieces that are known at a time."""
@@ -96,115 +97,45 @@ class PlainFinderContract(SegmentFinderContract):
         return self.Make()
 
 
-class TestCannotForget(PlainFinderContract):
-    """It has no method to forget."""
-
-    breaks = "finder.1"
-
-    class Make(PlainFinder):
-        forget = None
-
-        def find(self, packed, deadline=None):
-            return super().find(packed, deadline) if len(packed) else None
+def cannot_forget(self, real, packed, deadline=None):
+    return real(packed, deadline) if len(packed) else None
 
 
-class TestLooksAtBlocks(PlainFinderContract):
-    """Only what begins at a multiple of 16 tokens is found, as pages do."""
-
-    breaks = "finder.2"
-
-    class Make(PlainFinder):
-        def is_at(self, tokens, data, at):
-            return at % 64 == 0 and super().is_at(tokens, data, at)
+def overlooks_the_end(self, real, tokens, data, at):
+    return at + len(tokens) < len(data) and real(tokens, data, at)
 
 
-class TestOverlooksTheEnd(PlainFinderContract):
-    """A fencepost: a piece with which the prompt ends is not found."""
-
-    breaks = "finder.2"
-
-    class Make(PlainFinder):
-        def is_at(self, tokens, data, at):
-            return at + len(tokens) < len(data) and super().is_at(tokens, data, at)
+def believes_the_first_tokens(self, tokens, data, at):
+    return at + len(tokens) <= len(data) and data.startswith(tokens[:64], at)
 
 
-class TestBelievesTheFirstTokens(PlainFinderContract):
-    """Where the first tokens are those of a piece, all of it is taken to be there."""
-
-    breaks = "finder.3"
-
-    class Make(PlainFinder):
-        def is_at(self, tokens, data, at):
-            return at + len(tokens) <= len(data) and data.startswith(tokens[:64], at)
+def adds_tokens_up(self, tokens, data, at):
+    there = data[at : at + len(tokens)]
+    return tokens[::4] == there[::4] and tokens[1::4] == there[1::4]
 
 
-class TestAddsTokensUp(PlainFinderContract):
-    """Tokens are compared by two bytes each, as a small vocabulary has them."""
-
-    breaks = "finder.3"
-
-    class Make(PlainFinder):
-        def is_at(self, tokens, data, at):
-            there = data[at : at + len(tokens)]
-            return tokens[::4] == there[::4] and tokens[1::4] == there[1::4]
-
-
-class TestTakesTheShortest(PlainFinderContract):
-    """Of two pieces that begin alike the shorter one is given."""
-
-    breaks = "finder.4"
-
-    class Make(PlainFinder):
-        def order(self, rows):
-            return rows[::-1]
+def gives_both(self, real, packed, deadline=None):
+    found = real(packed, deadline)
+    inner = [
+        Piece(p.key, p.start + other.start + 1, p.end + other.start + 1, p.position)
+        for other in found
+        for p in real(packed[4 * other.start + 4 :], deadline)
+    ]
+    return sorted({*found, *inner}, key=lambda piece: piece.start)
 
 
-class TestGivesBoth(PlainFinderContract):
-    """A piece that begins within another one is given, too."""
-
-    breaks = "finder.4"
-
-    class Make(PlainFinder):
-        def find(self, packed, deadline=None):
-            found = super().find(packed, deadline)
-            inner = [
-                Piece(p.key, p.start + other.start + 1, p.end + other.start + 1, p.position)
-                for other in found
-                for p in super().find(packed[4 * other.start + 4 :], deadline)
-            ]
-            return sorted({*found, *inner}, key=lambda piece: piece.start)
+def finds_the_rest_alone(self, packed, deadline=None):
+    alone = PlainFinder()
+    alone.pieces = {k: (row[0], None, row[2]) for k, row in self.pieces.items()}
+    return alone.find(packed, deadline)
 
 
-class TestFindsTheRestAlone(PlainFinderContract):
-    """What continues a segment is found where its beginning is missing."""
-
-    breaks = "finder.5"
-
-    class Make(PlainFinder):
-        def find(self, packed, deadline=None):
-            alone = PlainFinder()
-            alone.pieces = {k: (row[0], None, row[2]) for k, row in self.pieces.items()}
-            return alone.find(packed, deadline)
+def forgets_where_it_was(self, real, packed, deadline=None):
+    return [piece._replace(position=0) for piece in real(packed, deadline)]
 
 
-class TestForgetsWhereItWas(PlainFinderContract):
-    """Each chunk is said to be the first of its segment."""
-
-    breaks = "finder.5"
-
-    class Make(PlainFinder):
-        def find(self, packed, deadline=None):
-            return [piece._replace(position=0) for piece in super().find(packed, deadline)]
-
-
-class TestKeepsTheRest(PlainFinderContract):
-    """What continues a forgotten chunk comes back with it."""
-
-    breaks = "finder.6"
-
-    class Make(PlainFinder):
-        def forget(self, key):
-            self.pieces.pop(key, None)
+def keeps_the_rest(self, key):
+    self.pieces.pop(key, None)
 
 
 class TestGrows(PlainFinderContract):
@@ -222,78 +153,91 @@ class TestGrows(PlainFinderContract):
             return added
 
 
-class TestKeepsTheOldest(PlainFinderContract):
-    """Once it is full, nothing new is found."""
-
-    breaks = "finder.7"
-
-    class Make(PlainFinder):
-        def add(self, key, packed, after=None):
-            return len(self.pieces) < MOST and super().add(key, packed, after)
+def keeps_the_oldest(self, real, key, packed, after=None):
+    return len(self.pieces) < MOST and real(key, packed, after)
 
 
-class TestHasNoWatch(PlainFinderContract):
-    """The deadline is not looked at."""
-
-    breaks = "finder.8"
-
-    class Make(PlainFinder):
-        def late(self, deadline, looked):
-            return False
+def keeps_the_tokens(self, real, packed, deadline=None):
+    self.last = packed[:]
+    return real(packed, deadline)
 
 
-class TestGivesNothingInTime(PlainFinderContract):
-    """A deadline counts as passed from the beginning."""
-
-    breaks = "finder.8"
-
-    class Make(PlainFinder):
-        def late(self, deadline, looked):
-            return deadline is not None
+def looks_while_others_forget(self, real):
+    real()
+    self.meeting = HalfDone()
 
 
-class TestKeepsTheTokens(PlainFinderContract):
-    """The last prompt is remembered, by reference."""
-
-    breaks = "finder.9"
-
-    class Make(PlainFinder):
-        def find(self, packed, deadline=None):
-            self.last = packed[:]
-            return super().find(packed, deadline)
+def looks_while_others_forget_find(self, real, packed, deadline=None):
+    self.meeting.find()
+    found = real(packed, deadline)
+    self.meeting.seen()
+    return found
 
 
-class TestLooksWhileOthersForget(PlainFinderContract):
-    """All pieces are taken out for a moment while one is forgotten."""
-
-    breaks = "finder.10"
-
-    class Make(PlainFinder):
-        def __init__(self):
-            super().__init__()
-            self.meeting = HalfDone()
-
-        def find(self, packed, deadline=None):
-            self.meeting.find()
-            found = super().find(packed, deadline)
-            self.meeting.seen()
-            return found
-
-        def add(self, key, packed, after=None):
-            kept, self.pieces = self.pieces, {}
-            self.meeting.show()
-            self.pieces = kept
-            return super().add(key, packed, after)
+def looks_while_others_forget_add(self, real, key, packed, after=None):
+    kept, self.pieces = self.pieces, {}
+    self.meeting.show()
+    self.pieces = kept
+    return real(key, packed, after)
 
 
-class TestBeginsAgain(PlainFinderContract):
-    """What is left of the prompt is copied for each token."""
-
-    breaks = "finder.11"
-
-    class Make(PlainFinder):
-        def is_at(self, tokens, data, at):
-            return bytes(bytearray(data[at:])).startswith(tokens)
-
-        def late(self, deadline, looked):
-            return False
+ROWS = {
+    "finder.1 cannot forget": Wrong("It has no method to forget.", forget=None, find=cannot_forget),
+    "finder.2 looks at blocks": Wrong(
+        "Only what begins at a multiple of 16 tokens is found, as pages do.",
+        is_at=lambda self, real, tokens, data, at: at % 64 == 0 and real(tokens, data, at),
+    ),
+    "finder.2 overlooks the end": Wrong(
+        "A fencepost: a piece with which the prompt ends is not found.", is_at=overlooks_the_end
+    ),
+    "finder.3 believes the first tokens": Wrong(
+        "Where the first tokens are those of a piece, all of it is taken to be there.",
+        is_at=believes_the_first_tokens,
+    ),
+    "finder.3 adds tokens up": Wrong(
+        "Tokens are compared by two bytes each, as a small vocabulary has them.",
+        is_at=adds_tokens_up,
+    ),
+    "finder.4 takes the shortest": Wrong(
+        "Of two pieces that begin alike the shorter one is given.",
+        order=lambda self, rows: rows[::-1],
+    ),
+    "finder.4 gives both": Wrong(
+        "A piece that begins within another one is given, too.", find=gives_both
+    ),
+    "finder.5 finds the rest alone": Wrong(
+        "What continues a segment is found where its beginning is missing.",
+        find=finds_the_rest_alone,
+    ),
+    "finder.5 forgets where it was": Wrong(
+        "Each chunk is said to be the first of its segment.", find=forgets_where_it_was
+    ),
+    "finder.6 keeps the rest": Wrong(
+        "What continues a forgotten chunk comes back with it.", forget=keeps_the_rest
+    ),
+    "finder.7 keeps the oldest": Wrong(
+        "Once it is full, nothing new is found.", add=keeps_the_oldest
+    ),
+    "finder.8 has no watch": Wrong(
+        "The deadline is not looked at.", late=lambda self, deadline, looked: False
+    ),
+    "finder.8 gives nothing in time": Wrong(
+        "A deadline counts as passed from the beginning.",
+        late=lambda self, deadline, looked: deadline is not None,
+    ),
+    "finder.9 keeps the tokens": Wrong(
+        "The last prompt is remembered, by reference.", find=keeps_the_tokens
+    ),
+    "finder.10 looks while others forget": Wrong(
+        "All pieces are taken out for a moment while one is forgotten.",
+        __init__=looks_while_others_forget,
+        find=looks_while_others_forget_find,
+        add=looks_while_others_forget_add,
+    ),
+    "finder.11 begins again": Wrong(
+        "What is left of the prompt is copied for each token.",
+        is_at=lambda self, tokens, data, at: bytes(bytearray(data[at:])).startswith(tokens),
+        late=lambda self, deadline, looked: False,
+    ),
+}
+globals().update(broken(__name__, PlainFinderContract, PlainFinder, ROWS))

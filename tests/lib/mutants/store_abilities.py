@@ -7,170 +7,142 @@ import time
 from dict_store import CapableStore, DictContract
 from hexkv.contracts.doubles import HeapBlock
 from hexkv.ports import PAGE, Entry, Hit
+from mutants.rows import Wrong, broken
 
 
-class TestScanRemembersTheFirstSize(DictContract):
-    """A chunk is listed with the size that it had when it was new."""
-
-    breaks = "scan.2"
-
-    class Make(CapableStore):
-        def __init__(self, medium):
-            super().__init__(medium)
-            self.sizes = {}
-
-        def publish(self, name, frame):
-            super().publish(name, frame)
-            self.sizes.setdefault(name, len(frame))
-
-        def scan(self):
-            for entry in super().scan():
-                yield entry._replace(size=self.sizes.get(entry.key, entry.size))
+def scan_remembers_the_first_size(self, real, medium):
+    real(medium)
+    self.sizes = {}
 
 
-class TestScanTellsAnotherTime(DictContract):
-    """The time is of a clock that starts with the machine."""
-
-    breaks = "scan.3"
-
-    class Make(CapableStore):
-        def scan(self):
-            for entry in super().scan():
-                yield entry._replace(stored=time.monotonic())
+def scan_remembers_the_first_size_publish(self, real, name, frame):
+    real(name, frame)
+    self.sizes.setdefault(name, len(frame))
 
 
-class TestScanStumbles(DictContract):
-    """A scan walks over the index itself, which changes meanwhile."""
-
-    breaks = "scan.4"
-
-    class Make(CapableStore):
-        def scan(self):
-            for key, frame in self.medium.items():
-                yield Entry(key, len(frame), time.time())
+def scan_remembers_the_first_size_scan(self, real):
+    for entry in real():
+        yield entry._replace(size=self.sizes.get(entry.key, entry.size))
 
 
-class TestQuarantinesForGood(DictContract):
-    """A key that was set aside once stays unreadable."""
-
-    breaks = "quarantine.2"
-
-    class Make(CapableStore):
-        def quarantine(self, keys, deadline):
-            super().quarantine(keys, deadline)
-            self.banned = {*getattr(self, "banned", ()), *keys}
-
-        def fetch(self, key):
-            return None if key in getattr(self, "banned", ()) else super().fetch(key)
+def scan_tells_another_time(self, real):
+    for entry in real():
+        yield entry._replace(stored=time.monotonic())
 
 
-class TestQuarantineWantsAChunk(DictContract):
-    """What is to be set aside must be there."""
-
-    breaks = "quarantine.3"
-
-    class Make(CapableStore):
-        def quarantine(self, keys, deadline):
-            self.aside = {key: self.medium.pop(key) for key in keys}
+def scan_stumbles(self):
+    for key, frame in self.medium.items():
+        yield Entry(key, len(frame), time.time())
 
 
-class TestRangePadsTheEnd(DictContract):
-    """What a frame does not have is left as it was, and counts as read."""
-
-    breaks = "range.2"
-
-    class Make(CapableStore):
-        def read_range(self, key, start, into, deadline):
-            found = (self.fetch(key) or b"")[start : start + len(into)]
-            into[: len(found)] = found
-            return Hit(len(into)) if self.has(key) else super().read_range(key, 0, into, deadline)
+def quarantines_for_good(self, real, keys, deadline):
+    real(keys, deadline)
+    self.banned = {*getattr(self, "banned", ()), *keys}
 
 
-class TestRangeOfNothingIsEmpty(DictContract):
-    """A chunk that is not there has as many bytes as are asked for."""
-
-    breaks = "range.3"
-
-    class Make(CapableStore):
-        def read_range(self, key, start, into, deadline):
-            if not self.has(key):
-                into[:] = bytes(len(into))
-                return Hit(len(into))
-            return super().read_range(key, start, into, deadline)
+def quarantine_wants_a_chunk(self, keys, deadline):
+    self.aside = {key: self.medium.pop(key) for key in keys}
 
 
-class TestKeepsOutOfSight(DictContract):
-    """What is kept as a lease is lent, and neither read nor listed."""
-
-    breaks = "sharing.3"
-
-    class Make(CapableStore):
-        def put_lease(self, keys, leases):
-            for key, lease in zip(keys, leases, strict=True):
-                self.let_go(key)
-                self.leases[key] = lease
+def range_pads_the_end(self, real, key, start, into, deadline):
+    found = (self.fetch(key) or b"")[start : start + len(into)]
+    into[: len(found)] = found
+    return Hit(len(into)) if self.has(key) else real(key, 0, into, deadline)
 
 
-class TestLendsTheDeleted(DictContract):
-    """A delete looks at frames, not at leases."""
-
-    breaks = "sharing.4"
-
-    class Make(CapableStore):
-        def forget(self, key):
-            return self.medium.pop(key, None) is not None
+def range_of_nothing_is_empty(self, real, key, start, into, deadline):
+    if not self.has(key):
+        into[:] = bytes(len(into))
+        return Hit(len(into))
+    return real(key, start, into, deadline)
 
 
-class TestTakesBackWhatItLent(DictContract):
-    """A delete ends the borrowers' leases as well."""
-
-    breaks = "sharing.5"
-
-    class Make(CapableStore):
-        def get_lease(self, keys, owner):
-            leases = super().get_lease(keys, owner)
-            self.lent = [lease for lease in leases if lease is not None]
-            return leases
-
-        def let_go(self, key):
-            for lease in getattr(self, "lent", ()):
-                lease.release()
-            return super().let_go(key)
+def keeps_out_of_sight(self, keys, leases):
+    for key, lease in zip(keys, leases, strict=True):
+        self.let_go(key)
+        self.leases[key] = lease
 
 
-class TestLendsItsOwnLease(DictContract):
-    """Every borrower of a chunk gets the same lease: the store's."""
-
-    breaks = "sharing.6"
-
-    class Make(CapableStore):
-        def get_lease(self, keys, owner):
-            return [self.leases.get(key) for key in keys]
+def takes_back_what_it_lent(self, real, keys, owner):
+    leases = real(keys, owner)
+    self.lent = [lease for lease in leases if lease is not None]
+    return leases
 
 
-class TestKeepsWhatWasReplaced(DictContract):
-    """The lease on a block that another has replaced is forgotten, not released."""
-
-    breaks = "sharing.7"
-
-    class Make(CapableStore):
-        def put_lease(self, keys, leases):
-            for key in keys:
-                self.leases.pop(key, None)
-            super().put_lease(keys, leases)
+def takes_back_what_it_lent_let_go(self, real, key):
+    for lease in getattr(self, "lent", ()):
+        lease.release()
+    return real(key)
 
 
-class TestLendsAPartOfWhatWasWritten(DictContract):
-    """What was written as bytes is lent as a page."""
+def keeps_what_was_replaced(self, real, keys, leases):
+    for key in keys:
+        self.leases.pop(key, None)
+    real(keys, leases)
 
-    breaks = "sharing.8"
 
-    class Make(CapableStore):
-        def get_lease(self, keys, owner):
-            found = zip(keys, super().get_lease(keys, owner), strict=True)
-            return [
-                HeapBlock(self.medium[key][:PAGE]).lease(owner)
-                if lease is None and key in self.medium
-                else lease
-                for key, lease in found
-            ]
+def lends_a_part_of_what_was_written(self, real, keys, owner):
+    found = zip(keys, real(keys, owner), strict=True)
+    return [
+        HeapBlock(self.medium[key][:PAGE]).lease(owner)
+        if lease is None and key in self.medium
+        else lease
+        for key, lease in found
+    ]
+
+
+ROWS = {
+    "scan.2 scan remembers the first size": Wrong(
+        "A chunk is listed with the size that it had when it was new.",
+        __init__=scan_remembers_the_first_size,
+        publish=scan_remembers_the_first_size_publish,
+        scan=scan_remembers_the_first_size_scan,
+    ),
+    "scan.3 scan tells another time": Wrong(
+        "The time is of a clock that starts with the machine.", scan=scan_tells_another_time
+    ),
+    "scan.4 scan stumbles": Wrong(
+        "A scan walks over the index itself, which changes meanwhile.", scan=scan_stumbles
+    ),
+    "quarantine.2 quarantines for good": Wrong(
+        "A key that was set aside once stays unreadable.",
+        quarantine=quarantines_for_good,
+        fetch=lambda self, real, key: None if key in getattr(self, "banned", ()) else real(key),
+    ),
+    "quarantine.3 quarantine wants a chunk": Wrong(
+        "What is to be set aside must be there.", quarantine=quarantine_wants_a_chunk
+    ),
+    "range.2 range pads the end": Wrong(
+        "What a frame does not have is left as it was, and counts as read.",
+        read_range=range_pads_the_end,
+    ),
+    "range.3 range of nothing is empty": Wrong(
+        "A chunk that is not there has as many bytes as are asked for.",
+        read_range=range_of_nothing_is_empty,
+    ),
+    "sharing.3 keeps out of sight": Wrong(
+        "What is kept as a lease is lent, and neither read nor listed.",
+        put_lease=keeps_out_of_sight,
+    ),
+    "sharing.4 lends the deleted": Wrong(
+        "A delete looks at frames, not at leases.",
+        forget=lambda self, key: self.medium.pop(key, None) is not None,
+    ),
+    "sharing.5 takes back what it lent": Wrong(
+        "A delete ends the borrowers' leases as well.",
+        get_lease=takes_back_what_it_lent,
+        let_go=takes_back_what_it_lent_let_go,
+    ),
+    "sharing.6 lends its own lease": Wrong(
+        "Every borrower of a chunk gets the same lease: the store's.",
+        get_lease=lambda self, keys, owner: [self.leases.get(key) for key in keys],
+    ),
+    "sharing.7 keeps what was replaced": Wrong(
+        "The lease on a block that another has replaced is forgotten, not released.",
+        put_lease=keeps_what_was_replaced,
+    ),
+    "sharing.8 lends a part of what was written": Wrong(
+        "What was written as bytes is lent as a page.", get_lease=lends_a_part_of_what_was_written
+    ),
+}
+globals().update(broken(__name__, DictContract, CapableStore, ROWS))

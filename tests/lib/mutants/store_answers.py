@@ -4,71 +4,36 @@ from __future__ import annotations
 
 from dict_store import CapableStore, DictContract, DictStore
 from hexkv.ports import PAGE, Failed, Hit, Miss, Stored
+from mutants.rows import Wrong, broken
 
 
-class TestMissesAreNone(DictContract):
-    """A miss is what ``dict.get`` gives."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def read_one(self, index, key, sink, deadline):
-            outcome = super().read_one(index, key, sink, deadline)
-            return outcome if isinstance(outcome, Hit) else None
+def misses_are_none(self, real, index, key, sink, deadline):
+    outcome = real(index, key, sink, deadline)
+    return outcome if isinstance(outcome, Hit) else None
 
 
-class TestReadsAreBytes(DictContract):
-    """A read answers with what was read."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def read(self, keys, sink, deadline):
-            super().read(keys, sink, deadline)
-            return [self.fetch(key) or Miss() for key in keys]
+def reads_are_bytes(self, real, keys, sink, deadline):
+    real(keys, sink, deadline)
+    return [self.fetch(key) or Miss() for key in keys]
 
 
-class TestReadsLazily(DictContract):
-    """A batch is read while its answer is."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def read(self, keys, sink, deadline):
-            return (self.read_one(i, key, sink, deadline) for i, key in enumerate(keys))
+def reads_lazily(self, keys, sink, deadline):
+    return (self.read_one(i, key, sink, deadline) for i, key in enumerate(keys))
 
 
-class TestAnswersWithTheClass(DictContract):
-    """Nobody called it."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def read_one(self, index, key, sink, deadline):
-            outcome = super().read_one(index, key, sink, deadline)
-            return outcome if isinstance(outcome, Hit) else Miss
+def answers_with_the_class(self, real, index, key, sink, deadline):
+    outcome = real(index, key, sink, deadline)
+    return outcome if isinstance(outcome, Hit) else Miss
 
 
-class TestHitsHaveTheirSizeAsText(DictContract):
-    """A size comes as the protocol gives it."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def read_one(self, index, key, sink, deadline):
-            outcome = super().read_one(index, key, sink, deadline)
-            return Hit(str(outcome.size)) if isinstance(outcome, Hit) else outcome
+def hits_have_their_size_as_text(self, real, index, key, sink, deadline):
+    outcome = real(index, key, sink, deadline)
+    return Hit(str(outcome.size)) if isinstance(outcome, Hit) else outcome
 
 
-class TestMissesForAReasonOfItsOwn(DictContract):
-    """A reason is any text."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def read_one(self, index, key, sink, deadline):
-            outcome = super().read_one(index, key, sink, deadline)
-            return outcome if isinstance(outcome, Hit) else Miss("not here")
+def misses_for_a_reason_of_its_own(self, real, index, key, sink, deadline):
+    outcome = real(index, key, sink, deadline)
+    return outcome if isinstance(outcome, Hit) else Miss("not here")
 
 
 class TestSubclassesOutcomes(DictContract):
@@ -85,168 +50,59 @@ class TestSubclassesOutcomes(DictContract):
             return self.Found(outcome.size) if isinstance(outcome, Hit) else outcome
 
 
-class TestFailsInWords(DictContract):
-    """An error is a text."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def read_one(self, index, key, sink, deadline):
-            outcome = super().read_one(index, key, sink, deadline)
-            return outcome if isinstance(outcome, Hit) else Failed("not found")
+def fails_in_words(self, real, index, key, sink, deadline):
+    outcome = real(index, key, sink, deadline)
+    return outcome if isinstance(outcome, Hit) else Failed("not found")
 
 
-class TestWritesAnswerTrue(DictContract):
-    """What was written is ``True``."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def write_one(self, item):
-            return isinstance(super().write_one(item), Stored)
+def writes_answer_nothing(self, real, items, deadline):
+    real(items, deadline)
 
 
-class TestWritesAnswerNothing(DictContract):
-    """That there was no exception says enough."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def write(self, items, deadline):
-            super().write(items, deadline)
+def contains_is_a_dictionary(self, real, keys, deadline):
+    return dict(zip(keys, real(keys, deadline), strict=True))
 
 
-class TestCountsInsteadOfSaying(DictContract):
-    """Whether a chunk is there is how often it is, as ``EXISTS`` answers."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def has(self, key):
-            return int(super().has(key))
-
-        def read_one(self, index, key, sink, deadline):
-            return super().read_one(index, key, sink, deadline)
+def deletes_without_a_word(self, real, keys, deadline):
+    real(keys, deadline)
 
 
-class TestContainsIsADictionary(DictContract):
-    """Whether each key is there, by the key."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def contains(self, keys, deadline):
-            return dict(zip(keys, super().contains(keys, deadline), strict=True))
+def sorts_the_batch_it_was_given(self, real, keys, sink, deadline):
+    if isinstance(keys, list):
+        keys.sort()
+    return real(keys, sink, deadline)
 
 
-class TestDeletesWithoutAWord(DictContract):
-    """Nobody learns what was there."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def delete(self, keys, deadline):
-            super().delete(keys, deadline)
+def closes_with_an_answer(self, real):
+    real()
+    return True
 
 
-class TestSortsTheBatchItWasGiven(DictContract):
-    """A batch is sorted in place, for the sake of the disk."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def read(self, keys, sink, deadline):
-            if isinstance(keys, list):
-                keys.sort()
-            return super().read(keys, sink, deadline)
+def lists_sizes_as_text(self, real):
+    for entry in real():
+        yield entry._replace(size=str(entry.size))
 
 
-class TestAsksForSizesThatAreNoNumbers(DictContract):
-    """A sink is asked for as many bytes as a text says."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def size(self, frame):
-            return float(len(frame))
+def quarantine_says_how_many(self, real, keys, deadline):
+    real(keys, deadline)
+    return [True] * len(keys)
 
 
-class TestClosesWithAnAnswer(DictContract):
-    """Closing says whether it went well."""
-
-    breaks = "L1.28"
-
-    class Make(DictStore):
-        def close(self):
-            super().close()
-            return True
+def ranges_are_counted(self, real, key, start, into, deadline):
+    outcome = real(key, start, into, deadline)
+    return outcome.size if isinstance(outcome, Hit) else 0
 
 
-class TestListsTuples(DictContract):
-    """A scan lists what comes of the database."""
-
-    breaks = "L1.28"
-
-    class Make(CapableStore):
-        def scan(self):
-            return (tuple(entry) for entry in super().scan())
+def keeps_and_says_so(self, real, keys, leases):
+    real(keys, leases)
+    return [True] * len(keys)
 
 
-class TestListsSizesAsText(DictContract):
-    """So does this one, with names for the columns."""
-
-    breaks = "L1.28"
-
-    class Make(CapableStore):
-        def scan(self):
-            for entry in super().scan():
-                yield entry._replace(size=str(entry.size))
-
-
-class TestQuarantineSaysHowMany(DictContract):
-    """As ``delete`` would."""
-
-    breaks = "L1.28"
-
-    class Make(CapableStore):
-        def quarantine(self, keys, deadline):
-            super().quarantine(keys, deadline)
-            return [True] * len(keys)
-
-
-class TestRangesAreCounted(DictContract):
-    """A range answers with how many bytes it read, as ``readinto`` does."""
-
-    breaks = "L1.28"
-
-    class Make(CapableStore):
-        def read_range(self, key, start, into, deadline):
-            outcome = super().read_range(key, start, into, deadline)
-            return outcome.size if isinstance(outcome, Hit) else 0
-
-
-class TestKeepsAndSaysSo(DictContract):
-    """Keeping a lease answers whether it is kept."""
-
-    breaks = "L1.28"
-
-    class Make(CapableStore):
-        def put_lease(self, keys, leases):
-            super().put_lease(keys, leases)
-            return [True] * len(keys)
-
-
-class TestLendsMemory(DictContract):
-    """What is lent is the frame, not a lease on it."""
-
-    breaks = "L1.28"
-
-    class Make(CapableStore):
-        def get_lease(self, keys, owner):
-            leases = super().get_lease(keys, owner)
-            for lease in filter(None, leases):
-                lease.release()
-            return [self.medium.get(key) for key in keys]
+def lends_memory(self, real, keys, owner):
+    leases = real(keys, owner)
+    for lease in filter(None, leases):
+        lease.release()
+    return [self.medium.get(key) for key in keys]
 
 
 class TestLendsLeasesOfItsOwnMaking(DictContract):
@@ -267,3 +123,72 @@ class TestLendsLeasesOfItsOwnMaking(DictContract):
 
         def get_lease(self, keys, owner):
             return [self.Lease(self.medium[key]) if key in self.medium else None for key in keys]
+
+
+DICT_STORE = {
+    "L1.28 misses are none": Wrong("A miss is what ``dict.get`` gives.", read_one=misses_are_none),
+    "L1.28 reads are bytes": Wrong("A read answers with what was read.", read=reads_are_bytes),
+    "L1.28 reads lazily": Wrong("A batch is read while its answer is.", read=reads_lazily),
+    "L1.28 answers with the class": Wrong("Nobody called it.", read_one=answers_with_the_class),
+    "L1.28 hits have their size as text": Wrong(
+        "A size comes as the protocol gives it.", read_one=hits_have_their_size_as_text
+    ),
+    "L1.28 misses for a reason of its own": Wrong(
+        "A reason is any text.", read_one=misses_for_a_reason_of_its_own
+    ),
+    "L1.28 fails in words": Wrong("An error is a text.", read_one=fails_in_words),
+    "L1.28 writes answer true": Wrong(
+        "What was written is ``True``.",
+        write_one=lambda self, real, item: isinstance(real(item), Stored),
+    ),
+    "L1.28 writes answer nothing": Wrong(
+        "That there was no exception says enough.", write=writes_answer_nothing
+    ),
+    "L1.28 counts instead of saying": Wrong(
+        "Whether a chunk is there is how often it is, as ``EXISTS`` answers.",
+        has=lambda self, real, key: int(real(key)),
+        read_one=lambda self, real, index, key, sink, deadline: real(index, key, sink, deadline),
+    ),
+    "L1.28 contains is a dictionary": Wrong(
+        "Whether each key is there, by the key.", contains=contains_is_a_dictionary
+    ),
+    "L1.28 deletes without a word": Wrong(
+        "Nobody learns what was there.", delete=deletes_without_a_word
+    ),
+    "L1.28 sorts the batch it was given": Wrong(
+        "A batch is sorted in place, for the sake of the disk.", read=sorts_the_batch_it_was_given
+    ),
+    "L1.28 asks for sizes that are no numbers": Wrong(
+        "A sink is asked for as many bytes as a text says.",
+        size=lambda self, frame: float(len(frame)),
+    ),
+    "L1.28 closes with an answer": Wrong(
+        "Closing says whether it went well.", close=closes_with_an_answer
+    ),
+}
+globals().update(broken(__name__, DictContract, DictStore, DICT_STORE))
+
+
+CAPABLE_STORE = {
+    "L1.28 lists tuples": Wrong(
+        "A scan lists what comes of the database.",
+        scan=lambda self, real: (tuple(entry) for entry in real()),
+    ),
+    "L1.28 lists sizes as text": Wrong(
+        "So does this one, with names for the columns.", scan=lists_sizes_as_text
+    ),
+    "L1.28 quarantine says how many": Wrong(
+        "As ``delete`` would.", quarantine=quarantine_says_how_many
+    ),
+    "L1.28 ranges are counted": Wrong(
+        "A range answers with how many bytes it read, as ``readinto`` does.",
+        read_range=ranges_are_counted,
+    ),
+    "L1.28 keeps and says so": Wrong(
+        "Keeping a lease answers whether it is kept.", put_lease=keeps_and_says_so
+    ),
+    "L1.28 lends memory": Wrong(
+        "What is lent is the frame, not a lease on it.", get_lease=lends_memory
+    ),
+}
+globals().update(broken(__name__, DictContract, CapableStore, CAPABLE_STORE))

@@ -5,90 +5,71 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from dict_store import CapableStore, DictContract, WholeContract
+from mutants.rows import Wrong, broken
 
 
-class TestClearsEverything(DictContract):
-    """The prefix is not looked at."""
-
-    breaks = "clear.1"
-
-    class Make(CapableStore):
-        def starting(self, prefix):
-            return super().starting(b"")
+def clears_and_forgets_to_count(self, real, prefix, deadline):
+    real(prefix, deadline)
+    return 0
 
 
-class TestClearsAndForgetsToCount(DictContract):
-    """What went is not counted."""
-
-    breaks = "clear.1"
-
-    class Make(CapableStore):
-        def clear_prefix(self, prefix, deadline):
-            super().clear_prefix(prefix, deadline)
-            return 0
+def clears_by_pattern(self, real, prefix):
+    pattern = prefix.decode("latin-1") + "*"
+    every = real(b"")
+    return [key for key in every if fnmatchcase(key.decode("latin-1"), pattern)]
 
 
-class TestClearsByPattern(DictContract):
-    """The prefix is a pattern to the service."""
-
-    breaks = "clear.2"
-
-    class Make(CapableStore):
-        def starting(self, prefix):
-            pattern = prefix.decode("latin-1") + "*"
-            every = super().starting(b"")
-            return [key for key in every if fnmatchcase(key.decode("latin-1"), pattern)]
+def clears_strangers(self, prefix):
+    return [name for name in list(self.medium) if name.startswith(prefix)]
 
 
-class TestClearsTheFirstPage(DictContract):
-    """What the service lists on its first page goes."""
-
-    breaks = "clear.3"
-
-    class Make(CapableStore):
-        def starting(self, prefix):
-            return super().starting(prefix)[:1000]
+def clears_half_in_no_time(self, prefix, deadline):
+    mine = self.starting(prefix)
+    return sum(self.forget(key) for key in (mine[:3] if deadline.expired else mine))
 
 
-class TestClearsStrangers(WholeContract):
-    """Whatever begins so goes, whether or not it is a chunk."""
-
-    breaks = "clear.4"
-
-    class Make(CapableStore):
-        def starting(self, prefix):
-            return [name for name in list(self.medium) if name.startswith(prefix)]
+def clears_with_foreign_errors(self, real, prefix, deadline):
+    if deadline.expired:
+        raise TimeoutError
+    return real(prefix, deadline)
 
 
-class TestClearsHalfInNoTime(DictContract):
-    """Where there is no time it does what it can, and says that it is done."""
-
-    breaks = "clear.5"
-
-    class Make(CapableStore):
-        def clear_prefix(self, prefix, deadline):
-            mine = self.starting(prefix)
-            return sum(self.forget(key) for key in (mine[:3] if deadline.expired else mine))
+def clears_without_a_count(self, real, prefix, deadline):
+    real(prefix, deadline)
+    return True
 
 
-class TestClearsWithForeignErrors(DictContract):
-    """The error of its client escapes."""
+DICT_CONTRACT = {
+    "clear.1 clears everything": Wrong(
+        "The prefix is not looked at.", starting=lambda self, real, prefix: real(b"")
+    ),
+    "clear.1 clears and forgets to count": Wrong(
+        "What went is not counted.", clear_prefix=clears_and_forgets_to_count
+    ),
+    "clear.2 clears by pattern": Wrong(
+        "The prefix is a pattern to the service.", starting=clears_by_pattern
+    ),
+    "clear.3 clears the first page": Wrong(
+        "What the service lists on its first page goes.",
+        starting=lambda self, real, prefix: real(prefix)[:1000],
+    ),
+    "clear.5 clears half in no time": Wrong(
+        "Where there is no time it does what it can, and says that it is done.",
+        clear_prefix=clears_half_in_no_time,
+    ),
+    "clear.5 clears with foreign errors": Wrong(
+        "The error of its client escapes.", clear_prefix=clears_with_foreign_errors
+    ),
+    "L1.28 clears without a count": Wrong(
+        "A clear answers whether it went well.", clear_prefix=clears_without_a_count
+    ),
+}
+globals().update(broken(__name__, DictContract, CapableStore, DICT_CONTRACT))
 
-    breaks = "clear.5"
 
-    class Make(CapableStore):
-        def clear_prefix(self, prefix, deadline):
-            if deadline.expired:
-                raise TimeoutError
-            return super().clear_prefix(prefix, deadline)
-
-
-class TestClearsWithoutACount(DictContract):
-    """A clear answers whether it went well."""
-
-    breaks = "L1.28"
-
-    class Make(CapableStore):
-        def clear_prefix(self, prefix, deadline):
-            super().clear_prefix(prefix, deadline)
-            return True
+WHOLE_CONTRACT = {
+    "clear.4 clears strangers": Wrong(
+        "Whatever begins so goes, whether or not it is a chunk.", starting=clears_strangers
+    ),
+}
+globals().update(broken(__name__, WholeContract, CapableStore, WHOLE_CONTRACT))

@@ -5,19 +5,14 @@ from __future__ import annotations
 from dict_store import CapableStore, DictContract, DictStore, WholeContract
 from hexkv.contracts.doubles import HeapBlock
 from hexkv.ports import PAGE, Hit
+from mutants.rows import Wrong, broken
 
 
-class TestRangeReadsTheQuarantined(DictContract):
-    """What was set aside can still be read in parts."""
-
-    breaks = "range.3"
-
-    class Make(CapableStore):
-        def read_range(self, key, start, into, deadline):
-            if key in self.aside:
-                into[:] = self.aside[key][start : start + len(into)]
-                return Hit(len(into))
-            return super().read_range(key, start, into, deadline)
+def range_reads_the_quarantined(self, real, key, start, into, deadline):
+    if key in self.aside:
+        into[:] = self.aside[key][start : start + len(into)]
+        return Hit(len(into))
+    return real(key, start, into, deadline)
 
 
 class RemembersForRanges(CapableStore):
@@ -55,157 +50,139 @@ class TestRangeReadsTheReplaced(DictContract):
     Make = RemembersForRanges
 
 
-class TestRangeReadsTheCleared(DictContract):
-    """A clear does not know what is open for ranges."""
-
-    breaks = "range.3"
-
-    class Make(RemembersForRanges):
-        def publish(self, name, frame):
-            super().publish(name, frame)
-            self.opened[name] = frame
-
-        def clear_prefix(self, prefix, deadline):
-            return sum(CapableStore.forget(self, key) for key in self.starting(prefix))
+def range_reads_the_cleared(self, real, name, frame):
+    real(name, frame)
+    self.opened[name] = frame
 
 
-class TestRangesBeginWithin64KiB(DictContract):
-    """Where a range begins is sent in 16 bits."""
-
-    breaks = "range.1"
-
-    class Make(CapableStore):
-        def read_range(self, key, start, into, deadline):
-            return super().read_range(key, start & 0xFFFF, into, deadline)
+def range_reads_the_cleared_clear_prefix(self, prefix, deadline):
+    return sum(CapableStore.forget(self, key) for key in self.starting(prefix))
 
 
-class TestRangesBeginWithinAMebibyte(DictContract):
-    """Frames are kept in parts of 1 MiB, and a range is read from the first."""
-
-    breaks = "range.1"
-
-    class Make(CapableStore):
-        def read_range(self, key, start, into, deadline):
-            frame = self.fetch(key) or b""
-            if start + len(into) <= len(frame):
-                start %= 1 << 20
-            return super().read_range(key, start, into, deadline)
+def ranges_begin_within64_ki_b(self, real, key, start, into, deadline):
+    return real(key, start & 0xFFFF, into, deadline)
 
 
-class TestRangesBeginWithin4GiB(DictContract):
-    """Where a range begins is handed to C as an int."""
-
-    breaks = "range.2"
-
-    class Make(CapableStore):
-        def read_range(self, key, start, into, deadline):
-            return super().read_range(key, start & 0xFFFF_FFFF, into, deadline)
+def ranges_begin_within_a_mebibyte(self, real, key, start, into, deadline):
+    frame = self.fetch(key) or b""
+    if start + len(into) <= len(frame):
+        start %= 1 << 20
+    return real(key, start, into, deadline)
 
 
-class TestLendsTheQuarantined(DictContract):
-    """A quarantine looks at frames, not at leases."""
-
-    breaks = "sharing.4"
-
-    class Make(CapableStore):
-        def quarantine(self, keys, deadline):
-            for key in keys:
-                self.medium.pop(key, None)
+def ranges_begin_within4_gi_b(self, real, key, start, into, deadline):
+    return real(key, start & 0xFFFF_FFFF, into, deadline)
 
 
-class TestLendsTheCleared(DictContract):
-    """So does a clear."""
-
-    breaks = "sharing.4"
-
-    class Make(CapableStore):
-        def clear_prefix(self, prefix, deadline):
-            return sum(DictStore.forget(self, key) for key in self.starting(prefix))
+def lends_the_quarantined(self, keys, deadline):
+    for key in keys:
+        self.medium.pop(key, None)
 
 
-class TestOverwritesWhatItLent(DictContract):
-    """A frame that is as long as the old one is written into the same memory."""
-
-    breaks = "sharing.5"
-
-    class Make(CapableStore):
-        def publish(self, name, frame):
-            lease = self.leases.get(name)
-            if lease is None or len(lease.frame) != len(frame):
-                super().publish(name, frame)
-            else:
-                lease.frame[:] = frame
-                self.medium[name] = frame
+def lends_the_cleared(self, prefix, deadline):
+    return sum(DictStore.forget(self, key) for key in self.starting(prefix))
 
 
-class TestKeepsOnceClosed(DictContract):
-    """Nobody will ever release what is kept then."""
-
-    breaks = "L0.6"
-
-    class Make(CapableStore):
-        def put_lease(self, keys, leases):
-            if self.closed:
-                shares = [lease.share("store") for lease in leases]
-                self.leases.update(zip(keys, shares, strict=True))
-            else:
-                super().put_lease(keys, leases)
+def overwrites_what_it_lent(self, real, name, frame):
+    lease = self.leases.get(name)
+    if lease is None or len(lease.frame) != len(frame):
+        real(name, frame)
+    else:
+        lease.frame[:] = frame
+        self.medium[name] = frame
 
 
-class TestLendsOnceClosed(DictContract):
-    """What it had is lent on from a copy that nobody closed."""
-
-    breaks = "L0.6"
-
-    class Make(CapableStore):
-        def get_lease(self, keys, owner):
-            if not self.closed:
-                return super().get_lease(keys, owner)
-            return [HeapBlock(bytes(2 * PAGE)).lease(owner) for _ in keys]
+def keeps_once_closed(self, real, keys, leases):
+    if self.closed:
+        shares = [lease.share("store") for lease in leases]
+        self.leases.update(zip(keys, shares, strict=True))
+    else:
+        real(keys, leases)
 
 
-class TestReadsRangesOnceClosed(DictContract):
-    """Only whole chunks are refused."""
-
-    breaks = "L0.6"
-
-    class Make(CapableStore):
-        def read_range(self, key, start, into, deadline):
-            if not self.closed:
-                return super().read_range(key, start, into, deadline)
-            into[:] = self.medium[key][start : start + len(into)]
-            return Hit(len(into))
+def lends_once_closed(self, real, keys, owner):
+    if not self.closed:
+        return real(keys, owner)
+    return [HeapBlock(bytes(2 * PAGE)).lease(owner) for _ in keys]
 
 
-class TestListsOnceClosed(DictContract):
-    """What close() took away is missed by a scan."""
-
-    breaks = "L0.6"
-
-    class Make(CapableStore):
-        def scan(self):
-            if self.closed:
-                raise ValueError("I/O operation on closed file")
-            return super().scan()
+def reads_ranges_once_closed(self, real, key, start, into, deadline):
+    if not self.closed:
+        return real(key, start, into, deadline)
+    into[:] = self.medium[key][start : start + len(into)]
+    return Hit(len(into))
 
 
-class TestClearsOnceClosed(DictContract):
-    """A clear needs no more than the medium."""
-
-    breaks = "L0.6"
-
-    class Make(CapableStore):
-        def clear_prefix(self, prefix, deadline):
-            return sum(self.medium.pop(key) is not None for key in self.starting(prefix))
+def lists_once_closed(self, real):
+    if self.closed:
+        raise ValueError("I/O operation on closed file")
+    return real()
 
 
-class TestQuarantineFillsUp(WholeContract):
-    """Everything that was ever set aside is kept."""
+def clears_once_closed(self, prefix, deadline):
+    return sum(self.medium.pop(key) is not None for key in self.starting(prefix))
 
-    breaks = "quarantine.4"
 
-    class Make(CapableStore):
-        def quarantine(self, keys, deadline):
-            kept = self.aside
-            super().quarantine(keys, deadline)
-            self.aside = kept | self.aside
+def quarantine_fills_up(self, real, keys, deadline):
+    kept = self.aside
+    real(keys, deadline)
+    self.aside = kept | self.aside
+
+
+DICT_CONTRACT = {
+    "range.3 range reads the quarantined": Wrong(
+        "What was set aside can still be read in parts.", read_range=range_reads_the_quarantined
+    ),
+    "range.1 ranges begin within64 ki b": Wrong(
+        "Where a range begins is sent in 16 bits.", read_range=ranges_begin_within64_ki_b
+    ),
+    "range.1 ranges begin within a mebibyte": Wrong(
+        "Frames are kept in parts of 1 MiB, and a range is read from the first.",
+        read_range=ranges_begin_within_a_mebibyte,
+    ),
+    "range.2 ranges begin within4 gi b": Wrong(
+        "Where a range begins is handed to C as an int.", read_range=ranges_begin_within4_gi_b
+    ),
+    "sharing.4 lends the quarantined": Wrong(
+        "A quarantine looks at frames, not at leases.", quarantine=lends_the_quarantined
+    ),
+    "sharing.4 lends the cleared": Wrong("So does a clear.", clear_prefix=lends_the_cleared),
+    "sharing.5 overwrites what it lent": Wrong(
+        "A frame that is as long as the old one is written into the same memory.",
+        publish=overwrites_what_it_lent,
+    ),
+    "L0.6 keeps once closed": Wrong(
+        "Nobody will ever release what is kept then.", put_lease=keeps_once_closed
+    ),
+    "L0.6 lends once closed": Wrong(
+        "What it had is lent on from a copy that nobody closed.", get_lease=lends_once_closed
+    ),
+    "L0.6 reads ranges once closed": Wrong(
+        "Only whole chunks are refused.", read_range=reads_ranges_once_closed
+    ),
+    "L0.6 lists once closed": Wrong(
+        "What close() took away is missed by a scan.", scan=lists_once_closed
+    ),
+    "L0.6 clears once closed": Wrong(
+        "A clear needs no more than the medium.", clear_prefix=clears_once_closed
+    ),
+}
+globals().update(broken(__name__, DictContract, CapableStore, DICT_CONTRACT))
+
+
+REMEMBERS_FOR_RANGES = {
+    "range.3 range reads the cleared": Wrong(
+        "A clear does not know what is open for ranges.",
+        publish=range_reads_the_cleared,
+        clear_prefix=range_reads_the_cleared_clear_prefix,
+    ),
+}
+globals().update(broken(__name__, DictContract, RemembersForRanges, REMEMBERS_FOR_RANGES))
+
+
+WHOLE_CONTRACT = {
+    "quarantine.4 quarantine fills up": Wrong(
+        "Everything that was ever set aside is kept.", quarantine=quarantine_fills_up
+    ),
+}
+globals().update(broken(__name__, WholeContract, CapableStore, WHOLE_CONTRACT))

@@ -6,249 +6,160 @@ from threading import Event
 
 from dict_store import DictContract, DictStore
 from hexkv.ports import NAMESPACE_BYTES, Miss, Reason, Stored, StoreFull
+from mutants.rows import Wrong, broken
 
 
-class TestGivesAnotherChunk(DictContract):
-    """A miss is answered with whatever else is there."""
+def gives_another_chunk(self, real, key):
+    found = real(key)
+    return next(iter(self.medium.values()), None) if found is None else found
 
-    breaks = "L1.20"
 
-    class Make(DictStore):
-        def fetch(self, key):
-            found = super().fetch(key)
-            return next(iter(self.medium.values()), None) if found is None else found
+def hides_behind_its_own_reading(self, real, name, frame):
+    real(name, bytes(b ^ 0xFF for b in frame[:10_000]) + frame[10_000:])
 
 
-class TestDropsTheLastByte(DictContract):
-    """A fencepost on the way in."""
+def hides_behind_its_own_reading_fetch(self, real, key):
+    frame = real(key)
+    if frame is None:
+        return None
+    return bytes(b ^ 0xFF for b in frame[:10_000]) + frame[10_000:]
 
-    breaks = "L1.1"
 
-    class Make(DictStore):
-        def publish(self, name, frame):
-            super().publish(name, frame[:-1])
-
-
-class TestHidesBehindItsOwnReading(DictContract):
-    """Bytes are inverted on the way in and out: only the back door sees it."""
-
-    breaks = "L1.13"
-
-    class Make(DictStore):
-        def publish(self, name, frame):
-            super().publish(name, bytes(b ^ 0xFF for b in frame[:10_000]) + frame[10_000:])
-
-        def fetch(self, key):
-            frame = super().fetch(key)
-            if frame is None:
-                return None
-            return bytes(b ^ 0xFF for b in frame[:10_000]) + frame[10_000:]
-
-
-class TestKeepsTheCallersBuffer(DictContract):
-    """No copy is made."""
-
-    breaks = "L1.4"
-
-    class Make(DictStore):
-        def write_one(self, item):
-            self.medium[item.key] = item.frame
-            return Stored(len(item.frame))
-
-
-class TestAnswersOutOfOrder(DictContract):
-    """Outcomes come in the order of the sorted keys."""
-
-    breaks = "L1.20"
-
-    class Make(DictStore):
-        def contains(self, keys, deadline):
-            return super().contains(sorted(keys), deadline)
-
-
-class TestFillsRoomsOutOfOrder(DictContract):
-    """Hits are compacted: the index given to the sink counts hits, not keys."""
-
-    breaks = "L1.20"
-
-    class Make(DictStore):
-        def read(self, keys, sink, deadline):
-            self._check()
-            hits = iter(range(len(keys)))
-            return [
-                self.read_one(next(hits), key, sink, deadline) if self.has(key) else Miss()
-                for key in keys
-            ]
-
-
-class TestSaysStoredAndDidNot(DictContract):
-    """Writes are acknowledged and dropped."""
-
-    breaks = "L1.6"
-
-    class Make(DictStore):
-        def write_one(self, item):
-            return Stored(len(item.frame))
-
-
-class TestDropsTheNamespace(DictContract):
-    """Chunks are filed under their digest alone."""
-
-    breaks = "L1.23"
-
-    class Make(DictStore):
-        def name(self, key):
-            return key[NAMESPACE_BYTES:]
-
-
-class TestFoldsCase(DictContract):
-    """File names on a file system that folds case."""
-
-    breaks = "L1.23"
-
-    class Make(DictStore):
-        def name(self, key):
-            return key.upper()
-
-
-class TestStopsAtAZeroByte(DictContract):
-    """Keys go through a C string."""
-
-    breaks = "L1.23"
-
-    class Make(DictStore):
-        def name(self, key):
-            return key.partition(b"\0")[0]
-
-
-class TestContainsLies(DictContract):
-    """A Bloom filter with no second look."""
-
-    breaks = "L1.9"
-
-    class Make(DictStore):
-        def has(self, key):
-            return True
-
-
-class TestDeleteAlwaysSaysTrue(DictContract):
-    """What was never there is said to have been deleted."""
-
-    breaks = "L1.10"
-
-    class Make(DictStore):
-        def forget(self, key):
-            super().forget(key)
-            return True
-
-
-class TestDeleteDoesNotDelete(DictContract):
-    """Deleted chunks are marked in a set, which reading does not look at."""
-
-    breaks = "L1.11"
-
-    class Make(DictStore):
-        def forget(self, key):
-            return self.name(key) in self.medium
-
-
-class TestOverwritesInPlace(DictContract):
-    """A shorter frame leaves the tail of the longer one: no truncation."""
-
-    breaks = "L1.8"
-
-    class Make(DictStore):
-        def publish(self, name, frame):
-            super().publish(name, frame + self.medium.get(name, b"")[len(frame) :])
-
-
-class TestAsksForAWrongSize(DictContract):
-    """Room is taken in whole pages."""
-
-    breaks = "L1.5"
-
-    class Make(DictStore):
-        def size(self, frame):
-            return -(-len(frame) // 4096) * 4096
-
-        def fill(self, room, frame):
-            room[: len(frame)] = frame
-
-
-class TestFillsHalfTheRoom(DictContract):
-    """A short read is taken for the whole."""
-
-    breaks = "L1.5"
-
-    class Make(DictStore):
-        def fill(self, room, frame):
-            half = len(frame) // 2
-            room[:half] = frame[:half]
-
-
-class TestShortReadsOfLargeFrames(DictContract):
-    """One system call moves at most 16 MiB, and nobody loops."""
-
-    breaks = "L1.2"
-
-    class Make(DictStore):
-        def publish(self, name, frame):
-            super().publish(name, frame[: 16 << 20])
-
-
-class TestRaisesOnAMiss(DictContract):
-    """A chunk that is not there is an exception."""
-
-    breaks = "L1.7"
-
-    class Make(DictStore):
-        def fetch(self, key):
-            return self.medium[key]
-
-
-class TestIgnoresARefusal(DictContract):
-    """A refused room fails the whole batch."""
-
-    breaks = "L1.12"
-
-    class Make(DictStore):
-        def read_one(self, index, key, sink, deadline):
-            outcome = super().read_one(index, key, sink, deadline)
-            if outcome == Miss(Reason.REFUSED):
-                raise StoreFull("no room")
-            return outcome
-
-
-class TestHangsPastTheDeadline(DictContract):
-    """Waits for an answer that does not come, whatever the deadline says."""
-
-    breaks = "L1.24"
-
-    class Make(DictStore):
-        def __init__(self, medium):
-            super().__init__(medium)
-            self.answer = Event()
-
-        def in_time(self, index, key, sink, deadline):
-            if deadline.expired:
-                self.answer.wait(600)
-            return super().in_time(index, key, sink, deadline)
-
-        def close(self):
-            self.answer.set()
-            super().close()
-
-
-class TestMergesDuplicates(DictContract):
-    """Equal keys of a batch are read once, and only the first one's room is filled."""
-
-    breaks = "L1.21"
-
-    class Make(DictStore):
-        def read(self, keys, sink, deadline):
-            self._check()
-            seen = {}
-            for i, key in enumerate(keys):
-                if key not in seen:
-                    seen[key] = super().read_one(i, key, sink, deadline)
-            return [seen[key] for key in keys]
+def keeps_the_callers_buffer(self, item):
+    self.medium[item.key] = item.frame
+    return Stored(len(item.frame))
+
+
+def fills_rooms_out_of_order(self, keys, sink, deadline):
+    self._check()
+    hits = iter(range(len(keys)))
+    return [
+        self.read_one(next(hits), key, sink, deadline) if self.has(key) else Miss() for key in keys
+    ]
+
+
+def delete_always_says_true(self, real, key):
+    real(key)
+    return True
+
+
+def overwrites_in_place(self, real, name, frame):
+    real(name, frame + self.medium.get(name, b"")[len(frame) :])
+
+
+def asks_for_a_wrong_size_fill(self, room, frame):
+    room[: len(frame)] = frame
+
+
+def fills_half_the_room(self, room, frame):
+    half = len(frame) // 2
+    room[:half] = frame[:half]
+
+
+def ignores_a_refusal(self, real, index, key, sink, deadline):
+    outcome = real(index, key, sink, deadline)
+    if outcome == Miss(Reason.REFUSED):
+        raise StoreFull("no room")
+    return outcome
+
+
+def hangs_past_the_deadline(self, real, medium):
+    real(medium)
+    self.answer = Event()
+
+
+def hangs_past_the_deadline_in_time(self, real, index, key, sink, deadline):
+    if deadline.expired:
+        self.answer.wait(600)
+    return real(index, key, sink, deadline)
+
+
+def hangs_past_the_deadline_close(self, real):
+    self.answer.set()
+    real()
+
+
+def merges_duplicates(self, keys, sink, deadline):
+    self._check()
+    seen = {}
+    for i, key in enumerate(keys):
+        if key not in seen:
+            seen[key] = self.read_one(i, key, sink, deadline)
+    return [seen[key] for key in keys]
+
+
+ROWS = {
+    "L1.20 gives another chunk": Wrong(
+        "A miss is answered with whatever else is there.", fetch=gives_another_chunk
+    ),
+    "L1.1 drops the last byte": Wrong(
+        "A fencepost on the way in.", publish=lambda self, real, name, frame: real(name, frame[:-1])
+    ),
+    "L1.13 hides behind its own reading": Wrong(
+        "Bytes are inverted on the way in and out: only the back door sees it.",
+        publish=hides_behind_its_own_reading,
+        fetch=hides_behind_its_own_reading_fetch,
+    ),
+    "L1.4 keeps the callers buffer": Wrong("No copy is made.", write_one=keeps_the_callers_buffer),
+    "L1.20 answers out of order": Wrong(
+        "Outcomes come in the order of the sorted keys.",
+        contains=lambda self, real, keys, deadline: real(sorted(keys), deadline),
+    ),
+    "L1.20 fills rooms out of order": Wrong(
+        "Hits are compacted: the index given to the sink counts hits, not keys.",
+        read=fills_rooms_out_of_order,
+    ),
+    "L1.6 says stored and did not": Wrong(
+        "Writes are acknowledged and dropped.", write_one=lambda self, item: Stored(len(item.frame))
+    ),
+    "L1.23 drops the namespace": Wrong(
+        "Chunks are filed under their digest alone.", name=lambda self, key: key[NAMESPACE_BYTES:]
+    ),
+    "L1.23 folds case": Wrong(
+        "File names on a file system that folds case.", name=lambda self, key: key.upper()
+    ),
+    "L1.23 stops at a zero byte": Wrong(
+        "Keys go through a C string.", name=lambda self, key: key.partition(b"\0")[0]
+    ),
+    "L1.9 contains lies": Wrong("A Bloom filter with no second look.", has=lambda self, key: True),
+    "L1.10 delete always says true": Wrong(
+        "What was never there is said to have been deleted.", forget=delete_always_says_true
+    ),
+    "L1.11 delete does not delete": Wrong(
+        "Deleted chunks are marked in a set, which reading does not look at.",
+        forget=lambda self, key: self.name(key) in self.medium,
+    ),
+    "L1.8 overwrites in place": Wrong(
+        "A shorter frame leaves the tail of the longer one: no truncation.",
+        publish=overwrites_in_place,
+    ),
+    "L1.5 asks for a wrong size": Wrong(
+        "Room is taken in whole pages.",
+        size=lambda self, frame: -(-len(frame) // 4096) * 4096,
+        fill=asks_for_a_wrong_size_fill,
+    ),
+    "L1.5 fills half the room": Wrong(
+        "A short read is taken for the whole.", fill=fills_half_the_room
+    ),
+    "L1.2 short reads of large frames": Wrong(
+        "One system call moves at most 16 MiB, and nobody loops.",
+        publish=lambda self, real, name, frame: real(name, frame[: 16 << 20]),
+    ),
+    "L1.7 raises on a miss": Wrong(
+        "A chunk that is not there is an exception.", fetch=lambda self, key: self.medium[key]
+    ),
+    "L1.12 ignores a refusal": Wrong(
+        "A refused room fails the whole batch.", read_one=ignores_a_refusal
+    ),
+    "L1.24 hangs past the deadline": Wrong(
+        "Waits for an answer that does not come, whatever the deadline says.",
+        __init__=hangs_past_the_deadline,
+        in_time=hangs_past_the_deadline_in_time,
+        close=hangs_past_the_deadline_close,
+    ),
+    "L1.21 merges duplicates": Wrong(
+        "Equal keys of a batch are read once, and only the first one's room is filled.",
+        read=merges_duplicates,
+    ),
+}
+globals().update(broken(__name__, DictContract, DictStore, ROWS))

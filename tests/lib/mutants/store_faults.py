@@ -11,6 +11,7 @@ import pytest
 from breakable_dict import DictService
 from dict_store import CapableStore, WholeContract
 from hexkv.ports import Failed, Hit, Stored, StoreError, StoreUnreachable
+from mutants.rows import Wrong, broken
 
 
 class ServedContract(WholeContract):
@@ -25,54 +26,33 @@ class ServedContract(WholeContract):
         monkeypatch.setattr("hexkv.contracts.store._speed.PATIENCE", 0.0)
 
 
-class TestLetsForeignErrorsThrough(ServedContract):
-    """A service that is down is an error of the operating system."""
-
-    breaks = "L4.1"
-
-    class Make(CapableStore):
-        def reach(self, deadline):
-            try:
-                super().reach(deadline)
-            except StoreUnreachable as error:
-                raise ConnectionResetError("by peer") from error
+def lets_foreign_errors_through(self, real, deadline):
+    try:
+        real(deadline)
+    except StoreUnreachable as error:
+        raise ConnectionResetError("by peer") from error
 
 
-class TestNeverComesBack(ServedContract):
-    """A connection that failed once is not tried again."""
-
-    breaks = "L4.1"
-
-    class Make(CapableStore):
-        lost = False
-
-        def reach(self, deadline):
-            if self.lost:
-                raise StoreUnreachable("gave up")
-            try:
-                super().reach(deadline)
-            except StoreUnreachable:
-                self.lost = True
-                raise
+def never_comes_back(self, real, deadline):
+    if self.lost:
+        raise StoreUnreachable("gave up")
+    try:
+        real(deadline)
+    except StoreUnreachable:
+        self.lost = True
+        raise
 
 
-class TestUsesTheOldConnection(ServedContract):
-    """The first call after a restart goes where nobody listens any more."""
+def uses_the_old_connection(self, real, deadline):
+    real(deadline)
+    if self.wrote and not self.medium:
+        self.wrote = False
+        raise BrokenPipeError(32, "Broken pipe")
 
-    breaks = "L4.2"
 
-    class Make(CapableStore):
-        wrote = False
-
-        def reach(self, deadline):
-            super().reach(deadline)
-            if self.wrote and not self.medium:
-                self.wrote = False
-                raise BrokenPipeError(32, "Broken pipe")
-
-        def publish(self, name, frame):
-            super().publish(name, frame)
-            self.wrote = True
+def uses_the_old_connection_publish(self, real, name, frame):
+    real(name, frame)
+    self.wrote = True
 
 
 class TestCountsWhatCameAsWhole(ServedContract):
@@ -97,37 +77,19 @@ class TestCountsWhatCameAsWhole(ServedContract):
                 return [Hit(size) for size in sizes]
 
 
-class TestHasATimeOutOfItsOwn(ServedContract):
-    """Calls wait for a minute, whatever their deadline says."""
-
-    breaks = "L4.4"
-
-    class Make(CapableStore):
-        def reach(self, deadline):
-            super().reach(type(deadline).after(deadline.clock, 60.0))
+def has_a_time_out_of_its_own(self, real, deadline):
+    real(type(deadline).after(deadline.clock, 60.0))
 
 
-class TestGivesUpEarly(ServedContract):
-    """Nobody waits for longer than 50 ms, however much time there is."""
-
-    breaks = "L4.5"
-
-    class Make(CapableStore):
-        def reach(self, deadline):
-            super().reach(type(deadline).after(deadline.clock, min(deadline.remaining(), 0.05)))
+def gives_up_early(self, real, deadline):
+    real(type(deadline).after(deadline.clock, min(deadline.remaining(), 0.05)))
 
 
-class TestPutsForeignErrorsIntoOutcomes(ServedContract):
-    """What the client raised is the outcome of each chunk."""
-
-    breaks = "L4.6"
-
-    class Make(CapableStore):
-        def read(self, keys, sink, deadline):
-            try:
-                return super().read(keys, sink, deadline)
-            except StoreUnreachable:
-                return [Failed(ConnectionAbortedError("cut"))] * len(keys)
+def puts_foreign_errors_into_outcomes(self, real, keys, sink, deadline):
+    try:
+        return real(keys, sink, deadline)
+    except StoreUnreachable:
+        return [Failed(ConnectionAbortedError("cut"))] * len(keys)
 
 
 class TestTakesGarbageForAnAnswer(ServedContract):
@@ -155,56 +117,30 @@ class TestTakesGarbageForAnAnswer(ServedContract):
         return Garbling(medium)
 
 
-class TestSwallowsErrors(ServedContract):
-    """A write that failed is logged, and nothing else."""
-
-    breaks = "L4.8"
-
-    class Make(CapableStore):
-        def write_one(self, item):
-            outcome = super().write_one(item)
-            return outcome if isinstance(outcome, Stored) else Stored(len(item.frame))
+def swallows_errors(self, real, item):
+    outcome = real(item)
+    return outcome if isinstance(outcome, Stored) else Stored(len(item.frame))
 
 
-class TestCountsOneTooMany(ServedContract):
-    """The budget is looked at before the new frame is counted; another one has to go for it."""
-
-    breaks = "L4.8"
-
-    class Make(CapableStore):
-        def write_one(self, item):
-            if self.medium.full and self.medium:
-                del self.medium[next(iter(self.medium))]
-            return super().write_one(item)
+def counts_one_too_many(self, real, item):
+    if self.medium.full and self.medium:
+        del self.medium[next(iter(self.medium))]
+    return real(item)
 
 
-class TestClosesAfterTheLastAnswer(ServedContract):
-    """Closing waits for the lock that a call holds while it waits."""
-
-    breaks = "L4.9"
-
-    class Make(CapableStore):
-        def __init__(self, medium):
-            super().__init__(medium)
-            self.one = Lock()
-
-        def reach(self, deadline):
-            with self.one:
-                super().reach(deadline)
-
-        def close(self):
-            with self.one:
-                super().close()
+def closes_after_the_last_answer(self, real, medium):
+    real(medium)
+    self.one = Lock()
 
 
-class TestShortensTheNamespace(ServedContract):
-    """Four bits of a namespace should be enough for everybody."""
+def closes_after_the_last_answer_reach(self, real, deadline):
+    with self.one:
+        real(deadline)
 
-    breaks = "L5.1"
 
-    class Make(CapableStore):
-        def name(self, key):
-            return bytes([key[0] & 0x0F]) + key[1:1] + bytes(15) + key[16:]
+def closes_after_the_last_answer_close(self, real):
+    with self.one:
+        real()
 
 
 class SharedContract(ServedContract):
@@ -233,71 +169,98 @@ class PrefixStore(CapableStore):
         super().quarantine([self.name(key) for key in keys], deadline)
 
 
-class TestReadsWithoutThePrefix(SharedContract):
-    """The prefix is put before a key when it is written, and forgotten when it is read."""
-
-    breaks = "L5.2"
-
-    class Make(PrefixStore):
-        def fetch(self, key):
-            return self.medium.get(key)
+def clears_the_service(self, real):
+    self.medium.clear()
+    real()
 
 
-class TestClearsTheService(SharedContract):
-    """Closing cleans up: everything on the service."""
-
-    breaks = "L5.3"
-
-    class Make(PrefixStore):
-        def close(self):
-            self.medium.clear()
-            super().close()
+def lists_foreign_keys(self, real):
+    yield from real()
+    for entry in list(real())[:1]:
+        for name in self.medium:
+            if len(name) != len(entry.key):
+                yield entry._replace(key=name)
 
 
-class TestListsForeignKeys(ServedContract):
-    """Every name on the medium is taken for a chunk's."""
-
-    breaks = "L5.4"
-
-    class Make(CapableStore):
-        def scan(self):
-            yield from super().scan()
-            for entry in list(super().scan())[:1]:
-                for name in self.medium:
-                    if len(name) != len(entry.key):
-                        yield entry._replace(key=name)
+def sweeps_strangers_away(self, real, keys, deadline):
+    for name in [name for name in self.medium if len(name) != len(keys[0])]:
+        del self.medium[name]
+    return real(keys, deadline)
 
 
-class TestSweepsStrangersAway(ServedContract):
-    """What does not look like a chunk is rubbish."""
-
-    breaks = "L5.4"
-
-    class Make(CapableStore):
-        def delete(self, keys, deadline):
-            for name in [name for name in self.medium if len(name) != len(keys[0])]:
-                del self.medium[name]
-            return super().delete(keys, deadline)
+def writes_text(self, real, name, frame):
+    text = base64.b64encode(frame)
+    if base64.b64decode(text) != frame:
+        raise StoreError("not what was written")
+    real(name, frame)
 
 
-class TestWritesText(ServedContract):
-    """Frames are stored as text, and checked by reading them back."""
-
-    breaks = "L6.1"
-
-    class Make(CapableStore):
-        def publish(self, name, frame):
-            text = base64.b64encode(frame)
-            if base64.b64decode(text) != frame:
-                raise StoreError("not what was written")
-            super().publish(name, frame)
+def reads_text(self, room, frame):
+    room[:] = base64.b64decode(base64.b64encode(frame))
 
 
-class TestReadsText(ServedContract):
-    """Frames go through text when they are read."""
+CAPABLE_STORE = {
+    "L4.1 lets foreign errors through": Wrong(
+        "A service that is down is an error of the operating system.",
+        reach=lets_foreign_errors_through,
+    ),
+    "L4.1 never comes back": Wrong(
+        "A connection that failed once is not tried again.", lost=False, reach=never_comes_back
+    ),
+    "L4.2 uses the old connection": Wrong(
+        "The first call after a restart goes where nobody listens any more.",
+        wrote=False,
+        reach=uses_the_old_connection,
+        publish=uses_the_old_connection_publish,
+    ),
+    "L4.4 has a time out of its own": Wrong(
+        "Calls wait for a minute, whatever their deadline says.", reach=has_a_time_out_of_its_own
+    ),
+    "L4.5 gives up early": Wrong(
+        "Nobody waits for longer than 50 ms, however much time there is.", reach=gives_up_early
+    ),
+    "L4.6 puts foreign errors into outcomes": Wrong(
+        "What the client raised is the outcome of each chunk.",
+        read=puts_foreign_errors_into_outcomes,
+    ),
+    "L4.8 swallows errors": Wrong(
+        "A write that failed is logged, and nothing else.", write_one=swallows_errors
+    ),
+    "L4.8 counts one too many": Wrong(
+        "The budget is looked at before the new frame is counted; another one has to go for it.",
+        write_one=counts_one_too_many,
+    ),
+    "L4.9 closes after the last answer": Wrong(
+        "Closing waits for the lock that a call holds while it waits.",
+        __init__=closes_after_the_last_answer,
+        reach=closes_after_the_last_answer_reach,
+        close=closes_after_the_last_answer_close,
+    ),
+    "L5.1 shortens the namespace": Wrong(
+        "Four bits of a namespace should be enough for everybody.",
+        name=lambda self, key: bytes([key[0] & 0x0F]) + key[1:1] + bytes(15) + key[16:],
+    ),
+    "L5.4 lists foreign keys": Wrong(
+        "Every name on the medium is taken for a chunk's.", scan=lists_foreign_keys
+    ),
+    "L5.4 sweeps strangers away": Wrong(
+        "What does not look like a chunk is rubbish.", delete=sweeps_strangers_away
+    ),
+    "L6.1 writes text": Wrong(
+        "Frames are stored as text, and checked by reading them back.", publish=writes_text
+    ),
+    "L6.2 reads text": Wrong("Frames go through text when they are read.", fill=reads_text),
+}
+globals().update(broken(__name__, ServedContract, CapableStore, CAPABLE_STORE))
 
-    breaks = "L6.2"
 
-    class Make(CapableStore):
-        def fill(self, room, frame):
-            room[:] = base64.b64decode(base64.b64encode(frame))
+PREFIX_STORE = {
+    "L5.2 reads without the prefix": Wrong(
+        "The prefix is put before a key when it is written, and forgotten when it is read.",
+        fetch=lambda self, key: self.medium.get(key),
+    ),
+    "L5.3 clears the service": Wrong(
+        "Closing cleans up: everything on the service.", close=clears_the_service
+    ),
+}
+globals().update(broken(__name__, SharedContract, PrefixStore, PREFIX_STORE))
