@@ -289,6 +289,7 @@ with built(sys.argv[1], slots=8, memory=False, budget=int(sys.argv[2])) as engin
 """
 
 
+@pytest.mark.thorough
 def test_two_processes_on_one_directory_serve_the_same_prompts_and_keep_one_budget(tmp_path):
     budget = 12 * FRAME
     both = [child(TRAFFIC, tmp_path, budget, seed) for seed in (1, 2)]

@@ -206,13 +206,14 @@ def test_the_guide_names_everything_that_an_author_may_give_a_contract():
         assert words == found, contract
 
 
-LONG = ROOT / "docs" / "writing-an-adapter.md"
-"""Takes as long as all others; `test_check.py` of the contracts checks its package in make test."""
+LONG = [ROOT / "docs" / "writing-an-adapter.md", ROOT / "docs" / "blending.md"]
+"""Take as long as all others. In make test `test_check.py` of the contracts checks the package of
+the one, and `test_blending_calibrate.py` makes the calls of the other."""
 
-WITH_CODE = [path for path in PAGES if path != LONG and any(kind for kind, _ in blocks(path))]
+WITH_CODE = [path for path in PAGES if path not in LONG and any(kind for kind, _ in blocks(path))]
 
 
-@pytest.mark.parametrize("path", [*WITH_CODE, *thorough(LONG)], ids=name)
+@pytest.mark.parametrize("path", [*WITH_CODE, *thorough(*LONG)], ids=name)
 def test_the_code_of_a_document_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
     """A ``yaml`` block is the file that its first line names; ``console`` runs ``$`` lines."""
     monkeypatch.chdir(tmp_path)

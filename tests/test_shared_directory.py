@@ -114,6 +114,7 @@ def test_a_directory_that_became_read_only_still_serves_what_it_has(tmp_path):
     ]
 
 
+@pytest.mark.thorough
 @needs_mounts
 def test_a_directory_with_something_else_in_its_place_serves_nothing_until_it_is_back(tmp_path):
     assert said_by(UNMOUNTED, tmp_path) == ["8", "(0, 3) (0, 3) 0", "True 8"]

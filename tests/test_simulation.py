@@ -273,9 +273,9 @@ def miscounted(patch):
     "plant",
     [
         unverified,
-        under_any_key,
         kept_leases,
         *thorough(
+            under_any_key,
             unlimited,
             no_breaker,
             stuck_breaker,

@@ -18,8 +18,9 @@ LIMIT = 600
 pytest.importorskip("triton", reason="Triton exists for Linux only")
 
 
-QUICK = ["-k", "not TestPagedByOneLaunch"]
-"""Without the contract of windows, whose promises on rows are those of the reference, too."""
+QUICK = ["-k", "not (TestPagedByOneLaunch or not_finite or counted_serve)"]
+"""Without the contract of windows, whose promises on rows are those of the reference, too, and
+without what takes seconds: planes that no coder takes, and tables that are counted."""
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def check_every_way(subjects, examples):
 
 
 def test_whatever_cache_generate_filled_is_saved_right_or_refused(subjects):
-    check_every_way(subjects, 40)
+    check_every_way(subjects, 20)
 
 
 @pytest.mark.thorough

@@ -45,6 +45,7 @@ def test_an_oversize_claim_ends_the_connection(server, length):
     assert ended(server.address, head(1, length)) == b""
 
 
+@pytest.mark.thorough
 @each("start", [head(2)[:44], head(1, 1000) + b"part"])
 def test_a_client_that_stops_half_way_is_dropped(start):
     with served(*QUICK) as server:
@@ -97,6 +98,7 @@ def test_a_store_opens_without_its_server_and_says_that_it_is_unreachable(open_s
     assert isinstance(outcome.error, StoreUnreachable)
 
 
+@pytest.mark.thorough
 def test_an_idle_connection_that_broke_is_not_used_again(open_store, key, soon):
     own = Served(*SMALL)
     try:
