@@ -69,22 +69,6 @@ class TestSegmentChunker(ChunkerContract):
         return lambda prompt: pieces(prompt, list(self.separator), minimum=2, maximum=9)
 
 
-@each(
-    ("count", "full", "with_tail"),
-    [
-        (0, [], []),
-        (1, [], [(0, 1)]),
-        (3, [], [(0, 3)]),
-        (4, [(0, 4)], [(0, 4)]),
-        (5, [(0, 4)], [(0, 4), (4, 5)]),
-        (8, [(0, 4), (4, 8)], [(0, 4), (4, 8)]),
-    ],
-)
-def test_a_prefix_is_cut_into_full_chunks_and_a_tail_if_wanted(count, full, with_tail):
-    assert cut(PrefixChunker(4), range(count)) == full
-    assert cut(PrefixChunker(4, tail=1), range(count)) == with_tail
-
-
 @given(st.integers(0, 200), st.integers(1, 20), st.integers(0, 4))
 def test_prefix_chunks_leave_no_gap_and_miss_only_an_unwanted_tail(count, step, steps):
     size, tail = step * max(steps, 1), step if steps else 0
@@ -107,24 +91,6 @@ def test_a_chunk_without_tokens_or_of_no_whole_tails_is_refused():
     for sizes in [(0,), (-1,), (8, 3), (8, 16), (8, -1)]:
         with pytest.raises(ConfigError):
             PrefixChunker(*sizes)
-
-
-@each(
-    ("tokens", "bounds"),
-    [
-        ([], []),
-        ([5], [(0, 1)]),
-        ([7, 7], []),
-        ([7], [(0, 1)]),
-        ([7, 7, 5], [(2, 3)]),
-        ([5, 7, 7], [(0, 1)]),
-        ([5, 7, 7, 7, 7, 6], [(0, 1), (5, 6)]),
-        ([5, 7, 7, 7, 6], [(0, 1), (3, 5)]),
-        ([5, 7, 6], [(0, 3)]),
-    ],
-)
-def test_segments_lie_between_separators_matched_from_the_left(tokens, bounds):
-    assert cut(SegmentChunker([7, 7]), tokens) == bounds
 
 
 def test_a_separator_is_not_found_across_the_bytes_of_two_tokens():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.kit.cases import each
-from hexkv.kernels import NOWHERE, BlockKV, opaque_layout
+from hexkv.kernels import BlockKV, opaque_layout
 from hexkv.ports import InvalidRequest, LayoutMismatch, Span
 
 TOKENS = 4
@@ -70,30 +70,6 @@ def test_what_was_gathered_is_scattered_to_the_blocks_of_another_window(order, b
         for block in range(8):
             wanted = source if layer in moved and block in blocks else before
             assert same(bytes_of(target[layer][block]), bytes_of(wanted[layer][block]))
-
-
-def test_a_block_without_a_place_is_passed_over_and_never_gathered():
-    source, target = pages(1, 4, (0, 1, 2)), pages(1, 4, (0, 1, 2), seed=1)
-    layout = layout_for(source)
-    chunk = bytearray(layout.chunk_bytes(2 * TOKENS))
-    span = [Span(0, 2 * TOKENS, memoryview(chunk))]
-    BlockKV(layout, source, [1, 2], TOKENS).gather(span)
-    before = target[0].clone()
-    window = BlockKV(layout, target, [NOWHERE, 2], TOKENS)
-    window.scatter(span)
-    assert same(bytes_of(target[0][2]), bytes_of(source[0][2]))
-    assert same(bytes_of(target[0][:2]), bytes_of(before[:2]))
-    with pytest.raises(InvalidRequest, match="no place"):
-        window.gather(span)
-
-
-def test_half_a_block_is_refused():
-    given = pages(1, 4, (0, 1, 2))
-    layout = layout_for(given)
-    window = BlockKV(layout, given, [0, 1], TOKENS)
-    chunk = bytearray(layout.chunk_bytes(TOKENS))
-    with pytest.raises(InvalidRequest, match="between blocks"):
-        window.gather([Span(1, TOKENS + 1, memoryview(chunk))])
 
 
 @each("block", [4, -2])

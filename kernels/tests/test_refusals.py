@@ -103,35 +103,6 @@ def test_an_empty_slot_mapping_is_a_window_on_no_tokens():
     assert PagedKV(LAYOUT, pages(), []).tokens == 0
 
 
-@each("window", [ContiguousKV(LAYOUT, sequence()), PagedKV(LAYOUT, pages(), range(5))])
-@each(
-    ("span", "layers"),
-    [
-        (Span(0, 6, chunk(6)), None),
-        (Span(-1, 1, chunk(2)), None),
-        (Span(3, 2, chunk(0)), None),
-        (Span(0, 2, chunk(1)), None),
-        (Span(0, 2, chunk(3)), None),
-        (Span(0, 2, chunk(4)[::2]), None),
-        (Span(0, 2, chunk(2)), range(1, 3)),
-        (Span(0, 2, chunk(2)), range(-1, 1)),
-    ],
-)
-def test_a_span_that_does_not_fit_is_refused_before_anything_moves(window, span, layers):
-    good = Span(0, 1, memoryview(bytearray(b"\xff" * LAYOUT.chunk_bytes(1))))
-    for move in (window.gather, window.scatter):
-        with pytest.raises(InvalidRequest):
-            move([good, span], layers)
-    assert bytes(good.data) == b"\xff" * LAYOUT.chunk_bytes(1)
-
-
-def test_gathering_a_token_without_a_slot_is_refused_rather_than_leaving_a_hole():
-    window = PagedKV(LAYOUT, pages(), [0, -1, 2])
-    window.gather([Span(0, 1, chunk(1)), Span(2, 3, chunk(1))])
-    with pytest.raises(InvalidRequest, match="no slot"):
-        window.gather([Span(0, 3, chunk(3))])
-
-
 def together() -> list[list[torch.Tensor]]:
     """A sequence whose layers are in one allocation."""
     k, v = torch.zeros(2, 1, 2, 5, 3), torch.zeros(2, 1, 2, 5, 4)
@@ -154,11 +125,6 @@ def test_memory_that_was_taken_away_after_the_first_copy_is_not_touched(window, 
     for move in (window.gather, window.scatter):
         with pytest.raises(InvalidRequest, match="other memory"):
             move([span])
-
-
-def test_gathering_into_read_only_memory_is_refused():
-    with pytest.raises(InvalidRequest, match="read-only"):
-        ContiguousKV(LAYOUT, sequence()).gather([Span(0, 1, chunk(1).toreadonly())])
 
 
 def test_a_dtype_that_the_ports_do_not_know_is_named():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
+from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.kit.cases import each
 from hexkv.ports import (
     ConfigError,
@@ -19,11 +19,9 @@ from hexkv.ports import (
     Miss,
     StoreBusy,
     Stored,
-    StoreError,
     StoreFull,
     SupportsQuarantine,
     SupportsScan,
-    TimedOut,
 )
 
 A, B, C, D = (chunk_key(name) for name in "abcd")
@@ -264,21 +262,6 @@ def test_a_chunk_deleted_while_it_is_read_is_read_whole(store):
     assert sink.data(0) == b"frame"
 
 
-def test_after_the_deadline_the_rest_of_a_batch_is_timed_out(store):
-    clock = ManualClock()
-
-    class Slow(ListSink):
-        def room(self, index, size):
-            clock.advance(10)
-            return super().room(index, size)
-
-    items = [Item(key, memoryview(b"frame")) for key in (A, B)]
-    store.write(items, deadline())
-    assert store.read([A, B], Slow(), deadline(1, clock)) == [Hit(5), TimedOut()]
-    assert store.write(items, deadline(0)) == [TimedOut()] * 2
-    assert store.contains([A, B], deadline(0)) == [False, False]
-
-
 # --- opening and closing --------------------------------------------------------------
 
 
@@ -303,23 +286,6 @@ def test_a_call_under_way_keeps_the_directory_joined_until_it_ends(store, root):
     put(store, A, b"frame")
     assert store.read([A], Closes(), deadline()) == [Hit(5)]
     DiskStore(root, exclusive=True).close()
-
-
-def test_a_closed_store_says_so(store):
-    store.close()
-    store.close()
-    for call in (
-        lambda: store.contains([A], deadline()),
-        lambda: store.read([A], ListSink(), deadline()),
-        lambda: put(store, A, b"frame"),
-        lambda: store.delete([A], deadline()),
-        lambda: store.quarantine([A], deadline()),
-        lambda: list(store.scan()),
-        lambda: store.read_range(A, 0, memoryview(bytearray(1)), deadline()),
-        lambda: store.used_bytes,
-    ):
-        with pytest.raises(StoreError, match="closed"):
-            call()
 
 
 @each(

@@ -1,15 +1,12 @@
 import os
-from contextlib import suppress
 from struct import pack
 
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.kit.cases import each
-from hexkv.ports import CorruptFrame, DType, KVLayout, LayerGroup, LayoutMismatch, Plane
+from hexkv.ports import CorruptFrame, DType, KVLayout, LayoutMismatch
 
 SERDE = ZstdSerde()
 BYTES = KVLayout.attention(DType.UINT8, layers=1, heads=1, key_width=500)
@@ -31,46 +28,6 @@ def around(frame):
     """A payload of one token of ``BYTES``, whose only plane is *frame*."""
     part = pack("<Q", len(frame)) + frame
     return pack("<8sQQQ", b"hexkvzp\x01", 1000, 32 + len(part), len(part)) + part
-
-
-planes = st.builds(Plane, st.just("p"), st.integers(1, 3), st.integers(1, 9))
-groups = st.builds(
-    LayerGroup, st.integers(1, 3), st.lists(planes, min_size=1, max_size=3).map(tuple)
-)
-layouts = st.builds(
-    KVLayout, st.sampled_from(DType), st.lists(groups, min_size=1, max_size=3).map(tuple)
-)
-
-
-@st.composite
-def chunks(draw):
-    """Chunks of any shape: some elements repeat, some bytes are noise, at any place."""
-    layout, tokens = draw(layouts), draw(st.integers(1, 20))
-    size = layout.chunk_bytes(tokens)
-    pattern = draw(st.binary(min_size=1, max_size=64))
-    raw = bytearray((pattern * (size // len(pattern) + 1))[:size])
-    start, end = draw(st.integers(0, size)), draw(st.integers(0, size))
-    raw[start:end] = draw(st.randoms(use_true_random=False)).randbytes(max(0, end - start))
-    return bytes(raw[:size]).ljust(size, b"\0"), layout, tokens
-
-
-@given(chunks())
-def test_every_bit_comes_back(chunk):
-    raw, layout, tokens = chunk
-    payload = encode(raw, layout, tokens)
-    assert len(payload) <= SERDE.bound(len(raw))
-    assert decode(payload, layout, tokens) == raw
-
-
-@given(chunks(), st.data())
-def test_damage_is_corrupt_or_gives_a_chunk(chunk, data):
-    raw, layout, tokens = chunk
-    payload = bytearray(encode(raw, layout, tokens))
-    for _ in range(3):
-        place = data.draw(st.integers(0, len(payload) - 1))
-        payload[place] = data.draw(st.integers(0, 255))
-    with suppress(CorruptFrame):
-        assert len(decode(bytes(payload), layout, tokens)) == len(raw)
 
 
 def test_a_chunk_of_many_blocks_comes_back_from_any_level():

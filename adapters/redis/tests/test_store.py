@@ -113,13 +113,6 @@ def test_batches_of_any_size_keep_their_order(store, size):
         assert i in (2, 6) or sink.data(i) == frames[i // 2]
 
 
-def test_many_keys_are_asked_for_at_once(store):
-    keys = [chunk_key(str(i)) for i in range(10_000)]
-    store.write([Item(key, memoryview(b"")) for key in keys[::3]], deadline())
-    assert list(store.contains(keys, deadline())) == [i % 3 == 0 for i in range(10_000)]
-    assert list(store.delete(keys, deadline())) == [i % 3 == 0 for i in range(10_000)]
-
-
 def test_a_chunk_expires_on_the_server(valkey, open_store, keys):
     store = open_store(valkey.url, ttl=7200.0)
     store.write(items(a=b"frame"), deadline())
@@ -132,21 +125,6 @@ def test_a_chunk_expires_on_the_server(valkey, open_store, keys):
 def test_a_chunk_stays_unless_somebody_says_otherwise(store, keys):
     store.write(items(a=b"frame"), deadline())
     assert keys.admin.pttl(keys.prefix + A) == -1
-
-
-def test_other_peoples_keys_are_neither_seen_nor_touched(valkey, open_store, keys, prefix):
-    other = open_store(valkey.url, prefix=f"{prefix}other:")
-    mine = open_store(valkey.url)
-    names = [prefix, f"{prefix}note", f"x{prefix}"]
-    keys.admin.mset(dict.fromkeys(names, b"theirs"))
-    other.write(items(a=b"of the other"), deadline())
-    assert list(mine.contains([A], deadline())) == [False]
-    mine.write(items(a=b"mine"), deadline())
-    mine.delete([A, B], deadline())
-    mine.close()
-    assert keys.admin.mget(names) == [b"theirs"] * 3
-    assert other.read([A], ListSink(), deadline()) == [Hit(12)]
-    keys.admin.unlink(*names)
 
 
 def test_a_value_of_another_type_is_corrupt_and_can_be_overwritten(store, keys):
@@ -172,12 +150,6 @@ def test_a_key_of_another_length_fails_the_call_and_garbles_no_other(store):
         store.contains([A, ChunkKey(b"short")], deadline())
     store.write(items(a=b"frame"), deadline())
     assert list(store.contains([A], deadline())) == [True]
-
-
-def test_an_expired_deadline_is_not_waited_for(store):
-    late = deadline(0)
-    assert [type(o).__name__ for o in store.read([A, B], ListSink(), late)] == ["TimedOut"] * 2
-    assert [type(o).__name__ for o in store.write(items(a=b""), late)] == ["TimedOut"]
 
 
 def test_calls_one_after_the_other_share_a_connection(store, keys):

@@ -1,12 +1,12 @@
 """What stands on S3, while S3 dies, hangs, refuses and comes back."""
 
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
 import rigging
 from depth import thorough
-from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
+from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.io.breaker import BreakerRules
@@ -21,7 +21,6 @@ from hexkv.ports import (
     Hit,
     Item,
     Miss,
-    Stored,
     StoreError,
     StoreUnreachable,
     TimedOut,
@@ -96,87 +95,6 @@ def serve(server, open_store, client):
     options = server.settings | {"present_ttl": 0.0, "absent_ttl": 0.0, "client": client}
     with rigging.rigging() as build:
         yield lambda failures=5: Served(build, open_store(**options), failures)
-
-
-@both
-def test_the_engine_outlives_a_server_that_is_killed_and_started_again(serve, server):
-    served = serve()
-    served.until_whole(served.store)
-    assert served.retrieve() == len(PROMPT)
-    server.kill()
-    for _ in range(8):
-        assert served.retrieve() == 0
-        served.store()
-    server.start()
-    served.until_whole(served.store)
-    served.until_whole(served.retrieve)
-    until(served.rig.at_rest)
-
-
-@both
-def test_a_server_killed_in_the_middle_of_calls_gives_nothing_wrong(serve, server):
-    served = serve()
-    served.until_whole(served.store)
-    begun, over = Event(), Event()
-    failures = []
-
-    def work(call):
-        try:
-            while not over.is_set():
-                assert 0 <= call() <= len(PROMPT)
-                begun.set()
-        except BaseException as error:  # noqa: BLE001 - looked at by the test's own thread
-            failures.append(error)
-
-    threads = [Thread(target=work, args=(c,)) for c in (served.retrieve, served.store) * 2]
-    for thread in threads:
-        thread.start()
-    assert begun.wait(PATIENCE)
-    server.kill()
-    begun.clear()
-    assert begun.wait(PATIENCE)  # it answers without the server, too
-    server.start()
-    over.set()
-    for thread in threads:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-    assert failures == []
-    served.until_whole(served.store)
-    served.until_whole(served.retrieve)
-
-
-@both
-def test_a_frozen_server_costs_one_deadline_and_then_nothing(serve, server):
-    # The engine and the store have the same deadline. An engine that sees it first takes the
-    # server for dead; what the store sees first is one failure.
-    served = serve(failures=1)
-    served.until_whole(served.store)
-    server.freeze()
-    clock = SystemClock()
-    start = clock.now()
-    assert served.retrieve() == 0
-    assert clock.now() - start < NOT_EACH, "eight chunks cost eight of them"
-    until(lambda: served.rig.tiers["s3"].reading.breaker.state != "closed")
-    server.thaw()
-    served.until_whole(served.retrieve)
-
-
-@both
-def test_a_frozen_server_times_every_chunk_out(server, open_store, client):
-    store = open_store(client=client, present_ttl=0.0, **server.settings)
-    item = Item(KEY, frame(1 << 20))
-    assert store.write([item], soon()) == [Stored(1 << 20)]
-    server.freeze()
-    assert store.read([KEY, KEY], ListSink(), soon(0.1)) == [TimedOut()] * 2
-    assert store.write([item, item], soon(0.1)) == [TimedOut()] * 2
-    with pytest.raises(StoreUnreachable, match="no answer in time"):
-        store.contains([KEY], soon(0.1))
-    with pytest.raises(StoreUnreachable, match="no answer in time"):
-        store.delete([KEY], soon(0.1))
-    server.thaw()
-    # What was given up may still happen, and does no harm.
-    (outcome,) = store.read([KEY], ListSink(), soon())
-    assert outcome == Hit(1 << 20)
 
 
 @both
@@ -286,27 +204,3 @@ def test_a_range_that_ends_before_its_end_is_corrupt(double, open_store):
     for start in (91, 100):
         outcome = store.read_range(KEY, start, memoryview(bytearray(10)), soon())
         assert isinstance(outcome, Corrupt)
-
-
-@both
-def test_closing_frees_whoever_waits_for_a_frozen_server(server, open_store, client):
-    store = open_store(client=client, **server.settings)
-    store.contains([KEY], soon())
-    server.freeze()
-    outcomes = []
-    waiting = Event()
-
-    class Told(ManualClock):
-        def now(self):
-            waiting.set()
-            return super().now()
-
-    late = Deadline.after(Told(), PATIENCE)
-    waiting.clear()
-    reader = Thread(target=lambda: outcomes.extend(store.read([KEY], ListSink(), late)))
-    reader.start()
-    assert waiting.wait(PATIENCE)
-    store.close()
-    reader.join(20)  # a third of what it would wait for the server
-    assert not reader.is_alive()
-    assert isinstance(outcomes[0], Failed)
