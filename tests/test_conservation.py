@@ -256,8 +256,9 @@ def full_chunks(counter, amount, tier, reason):
     "wrong",
     [
         hits_twice,
-        fastest_tier,
-        *thorough(chunks_for_tokens, forgotten_evictions, forgotten_waste, full_chunks),
+        *thorough(
+            fastest_tier, chunks_for_tokens, forgotten_evictions, forgotten_waste, full_chunks
+        ),
     ],
 )
 def test_who_miscounts_is_found_out(tmp_path, monkeypatch, wrong):

@@ -58,7 +58,7 @@ def back(engine, name):
     comes_back(is_there)
 
 
-FEW = ["redis: another password", "lm: a server with a secret", "s3: another secret"]
+FEW = ["redis: another password", "s3: another secret"]
 
 
 @pytest.mark.parametrize("way", [*FEW, *thorough(*(way for way in UNWILLING if way not in FEW))])

@@ -311,6 +311,7 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.thorough
 def test_each_wait_that_is_left_out_is_seen(monkeypatch, no_sleep):
     unseen = []
     for mutant in MUTANTS:

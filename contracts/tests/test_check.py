@@ -120,7 +120,7 @@ def test_a_cache_by_tokens_is_checked_and_closed(check, factories):
     assert set(importlib.import_module(factories).closed) == {"closed"}
 
 
-@pytest.mark.parametrize("name", ["zstd", "lru", *thorough("mmap")])
+@pytest.mark.parametrize("name", ["lru", *thorough("zstd", "mmap")])
 def test_other_kinds_are_checked_too(check, name):
     code, out, err = check(name, "--level", "L0")
     assert (code, err) == (0, "")
@@ -209,7 +209,7 @@ def test_a_wrong_call_is_told_apart_by_its_exit_code(check, words):
     assert "Usage: hexkv check" in err
 
 
-@pytest.mark.parametrize("option", ["--json", "--badge"])
+@pytest.mark.parametrize("option", ["--json", *thorough("--badge")])
 def test_a_scorecard_that_cannot_be_written_is_one_line_of_error(check, tmp_path, option):
     code, out, err = check("lru", "--level", "L0", option, tmp_path / "nowhere" / "card")
     assert code == 2

@@ -10,9 +10,6 @@ import pytest
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli.completion import following
 
-HEAVY = {"numpy", "pydantic", "rich", "torch", "xxhash", "yaml"}
-
-
 FOLLOWING = [
     ([], {"adapters", "top", "completion", "--version"}),
     (["config"], {"show", "--help"}),
@@ -87,19 +84,6 @@ def test_other_shells_complete_commands_and_options(shell, script, tmp_path):
     if shutil.which(shell[0]) is None:
         pytest.skip(f"{shell[0]} is not installed")
     assert completed(shell, script, tmp_path) == ["explain export", "--origin"]
-
-
-def test_help_imports_nothing_that_only_commands_need():
-    script = f"""
-import sys
-from hexkv.plugins.__main__ import main
-assert main(["--help"]) == 0
-print(sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)
-"""
-    said = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert said.stderr.strip() == "[]"
 
 
 FLAGS = [

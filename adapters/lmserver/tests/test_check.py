@@ -16,6 +16,7 @@ def card_of(capsys, *arguments):
     return card
 
 
+@pytest.mark.thorough
 def test_a_live_server_is_certified_and_left_as_it_was(server, capsys):
     door = RawHexkv(server.address)
     door.put(chunk_key("somebody else's"), b"value")

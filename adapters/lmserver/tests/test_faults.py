@@ -149,6 +149,7 @@ def test_a_directory_outlives_its_server(tmp_path, open_store, soon, signals):
     assert server.stop() == (0, "")
 
 
+@pytest.mark.thorough
 def test_a_directory_keeps_its_budget_over_restarts(tmp_path, open_store, soon):
     frame = memoryview(bytearray(1 << 20))
     keys = [chunk_key(str(i)) for i in range(12)]

@@ -298,6 +298,7 @@ def kill_after(process: subprocess.Popen[str], lines: int) -> list[str]:
     return [line for line in said if line.endswith("\n")]
 
 
+@pytest.mark.thorough
 def test_a_killed_writer_leaves_whole_files_within_the_capacity(tmp_path):
     for acknowledged in range(1, 40, 4):
         said = kill_after(writer(tmp_path), acknowledged)

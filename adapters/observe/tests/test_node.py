@@ -28,6 +28,7 @@ def store(engine, tokens):
     return engine.store(tokens, HeapKV(LAYOUT, len(tokens)).compute(tokens))
 
 
+@pytest.mark.thorough
 def test_routers_agree_with_what_engines_find_in_their_node_also_after_an_upgrade(tmp_path):
     ports = {name: held_port() for name in ("address", "events", "replay")}
     places = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
