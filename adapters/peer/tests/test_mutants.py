@@ -1,6 +1,7 @@
 """The tests of the tier catch what would break its promises."""
 
 import importlib.util
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -50,32 +51,37 @@ def test_frames_of_other_chunks(monkeypatch):
         caught(STORE.test_frames_and_ranges_come_from_those_who_have_them, two)
 
 
-def test_lives_that_are_over(monkeypatch):
-    init = Remote.__init__
+def any_life(self, member, clock, patience, *, near, real=Remote.__init__):
+    real(self, member, clock, patience, near=near)
+    self.peer = Peer(member.address)
 
-    def any_life(self, member, clock, patience, *, near):
-        init(self, member, clock, patience, near=near)
-        self.peer = Peer(member.address)
 
-    monkeypatch.setattr(Remote, "__init__", any_life)
+WRONG = {
+    "lives that are over are asked": (
+        STORE.test_a_former_life_of_a_peer_is_not_asked,
+        (Remote, "__init__", any_life),
+    ),
+    "peers that lie are believed again at once": (
+        STORE.test_who_gave_damaged_frames_is_left_alone,
+        (PeerStore, "quarantine", lambda self, keys, deadline: None),
+    ),
+    "the directory is believed more than a peer": (
+        STORE.test_who_is_said_to_have_everything_costs_three_questions_and_a_miss,
+        (PeerStore, "_note_lacking", lambda self, key, remote: None),
+    ),
+    "any number of peers is given a chunk": (
+        TIER.test_a_chunk_that_eight_want_at_once_leaves_its_holder_twice,
+        (Copies, "_full", lambda self, given, now: False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_seen(name, monkeypatch):
+    test, change = WRONG[name]
+    monkeypatch.setattr(*change)
     with Holders("ada", "bob") as two:
-        caught(STORE.test_a_former_life_of_a_peer_is_not_asked, two)
-
-
-def test_peers_that_lie_are_believed_again_at_once(monkeypatch):
-    monkeypatch.setattr(PeerStore, "quarantine", lambda self, keys, deadline: None)
-    with Holders("ada", "bob") as two:
-        caught(STORE.test_who_gave_damaged_frames_is_left_alone, two)
-
-
-def test_the_directory_is_believed_more_than_a_peer(monkeypatch):
-    monkeypatch.setattr(PeerStore, "_note_lacking", lambda self, key, remote: None)
-    caught(STORE.test_who_is_said_to_have_everything_costs_three_questions_and_a_miss)
-
-
-def test_any_number_of_peers_is_given_a_chunk(monkeypatch):
-    monkeypatch.setattr(Copies, "_full", lambda self, given, now: False)
-    caught(TIER.test_a_chunk_that_eight_want_at_once_leaves_its_holder_twice)
+        caught(test, *[two][: len(signature(test).parameters)])
 
 
 def test_others_are_asked_on_behalf_of_somebody(monkeypatch):
