@@ -7,12 +7,11 @@ import pytest
 from hexkv.adapters.local.heap import HeapStore, _Kept
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.contracts.hand_over import HandOverContract
-from hexkv.ports import PAGE, Failed, Hit, Item, Stored
+from hexkv.ports import PAGE, Hit, Item
 
 CAPACITY = 64 * PAGE
 
 
-@pytest.mark.thorough
 class TestHeapHandedOver(HandOverContract):
     @pytest.fixture
     def make(self):
@@ -60,32 +59,6 @@ def file_bytes(store):
 
 def passing():
     return HeapStore(ManualClock(), CAPACITY, passes_on=True)
-
-
-def test_the_next_store_has_every_frame_in_order_and_changes_none_before_it_is_its_own():
-    before = passing()
-    assert all(isinstance(outcome, Stored) for outcome in write(before, KEYS))
-    before.delete(KEYS[5:], deadline())
-    file = before.hand_over([KEYS[2], KEYS[0], KEYS[1], KEYS[3], KEYS[5]])
-    assert [one.key for one in file.frames] == [KEYS[2], KEYS[0], KEYS[1], KEYS[3]]
-    after = HeapStore(ManualClock(), CAPACITY, inherited=file)
-    ordered = sorted(after.scan(), key=lambda entry: entry.stored)
-    assert [entry.key for entry in ordered] == [one.key for one in file.frames]
-    assert len({entry.stored // 1 for entry in ordered}) == 4, "one second is one prompt"
-    assert after.used_bytes == sum(len(frame(key)) for key in KEYS[:4])
-    for store in (before, after):
-        assert isinstance(write(store, KEYS[5:])[0], Failed), "whose it is is not yet known"
-    # Neither deletes under the other, whichever goes on.
-    after.delete([KEYS[2]], deadline())
-    before.delete([KEYS[0]], deadline())
-    assert held(before) == {key: frame(key) for key in KEYS[1:5]}
-    assert held(after) == {key: frame(key) for key in (KEYS[0], KEYS[1], KEYS[3])}
-    before.close()
-    after.thaw()
-    assert file_bytes(after) == 3 * 3 * PAGE
-    assert isinstance(write(after, KEYS[5:])[0], Stored)
-    assert held(after) == {key: frame(key) for key in (KEYS[0], KEYS[1], KEYS[3], KEYS[5])}
-    after.close()
 
 
 @pytest.mark.thorough
@@ -150,12 +123,3 @@ def test_what_a_late_writer_left_is_freed_by_the_next_one():
     assert file_bytes(after) == 3 * 3 * PAGE
     assert held(after) == {key: frame(key) for key in KEYS[:3]}
     after.close()
-
-
-@pytest.mark.thorough
-def test_private_memory_cannot_be_handed_over_and_the_store_goes_on():
-    store = HeapStore(ManualClock(), CAPACITY)
-    write(store, KEYS[:1])
-    assert store.hand_over(KEYS) is None
-    assert isinstance(write(store, KEYS[1:2])[0], Stored)
-    store.close()
