@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depth import examples
+from depth import covering, examples
 from hexkv.contracts.device import DeviceContract, Holed
 from hexkv.contracts.doubles import deadline
 from hexkv.kernels import (
@@ -318,11 +318,10 @@ VLLM = {
 }
 
 
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("make", VLLM.values(), ids=VLLM)
-def test_every_layout_of_vllm_goes_there_and_back(make, fused):
+@pytest.mark.parametrize(("order", "fused"), covering(VLLM, [True, False]))
+def test_every_layout_of_vllm_goes_there_and_back(order, fused):
     layout = KVLayout.attention(DType.BFLOAT16, layers=LAYERS, heads=HEADS, key_width=WIDTH)
-    pages = make()
+    pages = VLLM[order]()
     slots = [block * BLOCK + at for block in (4, 0, 3) for at in range(BLOCK)]
     window = PagedKV(layout, pages, slots, fused=fused)
     for start, end, layers in ((0, 12, range(LAYERS)), (3, 10, range(1, 2)), (4, 8, range(2))):
