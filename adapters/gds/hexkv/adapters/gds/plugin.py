@@ -40,7 +40,7 @@ class GdsSettings:
 def _open(settings: GdsSettings, context: OpenContext) -> object:
     from hexkv.adapters.gds.cufile import CuFile, library_path
     from hexkv.adapters.gds.store import GdsStore
-    from hexkv.plugins.support.filed import open_files
+    from hexkv.plugins.file_store import open_files
 
     def driver() -> Driver:
         if settings.driver == "kvikio":

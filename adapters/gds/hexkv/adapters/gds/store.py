@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from hexkv.adapters.gds.cufile import CuFileError
-from hexkv.plugins.support.filed import FileStore, OverFiles
+from hexkv.plugins.file_store import FileStore, OverFiles
 from hexkv.ports import (
     PAGE,
     ChunkKey,

@@ -131,7 +131,7 @@ def _open_storage(settings: StorageSettings, context: OpenContext) -> object:
     from hexkv.adapters.nixl.storage.objects import NixlObjectStore
     from hexkv.adapters.nixl.storage.private import NixlPrivateObjects
     from hexkv.adapters.nixl.storage.staging import Staging
-    from hexkv.plugins.support.filed import open_files
+    from hexkv.plugins.file_store import open_files
 
     with about("plugin"):
         mover = Mover(settings.plugin, settings.given, Staging(settings.staging_bytes))

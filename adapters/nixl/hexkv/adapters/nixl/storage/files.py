@@ -16,7 +16,7 @@ from dataclasses import replace
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.nixl.storage.mover import Fetch, Mover, Place
 from hexkv.adapters.nixl.storage.staging import Slot
-from hexkv.plugins.support.filed import FileStore, OverFiles
+from hexkv.plugins.file_store import FileStore, OverFiles
 from hexkv.ports import (
     PAGE,
     ChunkKey,
