@@ -135,5 +135,5 @@ def test_a_directory_that_a_later_version_took_over_serves_nothing_and_nothing_w
         assert hit(engine) == 0
         assert engine.store(PROMPT, computed()).stored_tokens == len(PROMPT)
         assert hit(engine) == len(PROMPT)
-    with pytest.raises(ConfigError, match=r"says .*3.*, but this version knows format 2 only"):
+    with pytest.raises(ConfigError, match=r"has .*3.*, but this version knows format 2 only"):
         engine_over(MEMORY, shared)
