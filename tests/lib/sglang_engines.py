@@ -164,7 +164,7 @@ class Engine:
                 text=True,
                 start_new_session=True,
             )
-        self._said = queue.SimpleQueue()
+        self._raw = queue.SimpleQueue()
         Thread(target=self._listen, daemon=True).start()
         try:
             assert self._hear()["pid"] == self._process.pid
@@ -175,12 +175,12 @@ class Engine:
     def _listen(self):
         with self._process.stdout as lines:
             for line in lines:
-                self._said.put(line)
-        self._said.put(None)
+                self._raw.put(line)
+        self._raw.put(None)
 
     def _hear(self):
         try:
-            line = self._said.get(timeout=PATIENCE)
+            line = self._raw.get(timeout=PATIENCE)
         except queue.Empty:
             line = None
         if line is None:

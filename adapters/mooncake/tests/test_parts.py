@@ -8,7 +8,7 @@ import pytest
 
 from hexkv.adapters.mooncake import _connection
 from hexkv.adapters.mooncake._connection import Connection
-from hexkv.adapters.mooncake._errands import Errands, OutOfTime
+from hexkv.adapters.mooncake._errands import CallThreads, OutOfTime
 from hexkv.adapters.mooncake._native import error_of, library, read_outcome
 from hexkv.adapters.mooncake._rehearsal import Place, _wrong
 from hexkv.adapters.mooncake._staging import Staging
@@ -112,39 +112,39 @@ def test_a_rehearsal_takes_nobodys_port(host, without_port):
 
 
 @pytest.fixture
-def errands():
-    errands = Errands("test", most=2)
-    yield errands
-    errands.close()
+def threads():
+    threads = CallThreads("test", most=2)
+    yield threads
+    threads.close()
 
 
-def test_an_errand_gives_or_raises_what_its_call_does(errands):
-    assert errands.run(lambda: 42, 30) == 42
+def test_a_call_thread_gives_or_raises_the_result_of_its_call(threads):
+    assert threads.run(lambda: 42, 30) == 42
     with pytest.raises(ZeroDivisionError):
-        errands.run(lambda: 1 // 0, 30)
+        threads.run(lambda: 1 // 0, 30)
 
 
-def test_an_errand_that_hangs_is_given_up_and_ended_only_when_it_ends(errands):
+def test_a_call_that_hangs_is_given_up_and_ended_only_when_it_ends(threads):
     go, ended = Event(), Event()
     with pytest.raises(OutOfTime):
-        errands.run(lambda: go.wait(30), 0.01, after=ended.set)
+        threads.run(lambda: go.wait(30), 0.01, after=ended.set)
     assert not ended.is_set()
     go.set()
     assert ended.wait(30)
 
 
-def test_when_every_thread_hangs_the_next_errand_is_refused_and_ended(errands):
+def test_when_every_thread_hangs_the_next_call_is_refused_and_ended(threads):
     go, ended = Event(), []
     for _ in range(2):
         with pytest.raises(OutOfTime):
-            errands.run(lambda: go.wait(30), 0.01)
+            threads.run(lambda: go.wait(30), 0.01)
     with pytest.raises(StoreUnreachable, match="2 calls hang"):
-        errands.run(lambda: 1, 30, after=lambda: ended.append(1))
+        threads.run(lambda: 1, 30, after=lambda: ended.append(1))
     assert ended == [1]
     go.set()
 
 
-def test_closing_frees_whoever_waits_for_an_errand(errands):
+def test_closing_frees_the_caller_that_waits(threads):
     go, begun, raised = Event(), Event(), []
 
     def call():
@@ -153,19 +153,19 @@ def test_closing_frees_whoever_waits_for_an_errand(errands):
 
     def wait():
         try:
-            errands.run(call, 30)
+            threads.run(call, 30)
         except StoreError as error:
             raised.append(str(error))
 
     waiting = Thread(target=wait)
     waiting.start()
     assert begun.wait(30)
-    errands.close()
+    threads.close()
     waiting.join(30)
     assert raised == ["the store is closed"]
     go.set()
     with pytest.raises(StoreError, match="closed"):
-        errands.run(lambda: 1, 30)
+        threads.run(lambda: 1, 30)
 
 
 def test_readers_share_and_whoever_changes_is_alone():

@@ -79,11 +79,11 @@ class TestStandingStill(ChannelCase):
         key = far.source.put("a")
         assert isinstance(near.read(far.peer, [key], brief())[0][0], TimedOut)
         own = near.channel._nixl
-        (met,) = own._met.values()
-        own.renew(met)
+        (remote,) = own._remotes.values()
+        own.renew(remote)
         own._agent.call(lambda agent: None, 10.0)
-        assert (met.name, False) not in library.removed
+        assert (remote.name, False) not in library.removed
         assert near.held() == {"channel": 1}
         library.over.set()
         near.settle()
-        until(lambda: (met.name, True) in library.removed, "it is not forgotten")
+        until(lambda: (remote.name, True) in library.removed, "it is not forgotten")

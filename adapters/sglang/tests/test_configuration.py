@@ -41,7 +41,7 @@ def test_a_file_the_environment_and_sglangs_own_configuration_come_together(read
     given = {"config": str(file), "model": {"salt": "strongest"}, "namespace": "canonical"}
     configured = read(given, environ).with_pages(16)
     settings = configured.engine.settings
-    assert configured.ours.namespace == "canonical"
+    assert configured.chosen.namespace == "canonical"
     assert (settings.model.name, settings.model.revision) == ("one", "b")
     assert settings.model.salt.get_secret_value() == "strongest"
     assert settings.pool.bytes == 64 << 20

@@ -133,17 +133,17 @@ class MemoryStore:
             if kept is None:
                 return Miss()
             # Take a share of our own: the chunk may be deleted while it is copied.
-            mine = kept if isinstance(kept, _Copy) else kept.share(_OWNER)
+            copy = kept if isinstance(kept, _Copy) else kept.share(_OWNER)
         try:
-            size = len(mine.frame)
+            size = len(copy.frame)
             room = sink.room(index, size)
             if room is None:
                 return Miss(Reason.REFUSED)
-            room[:] = mine.frame
+            room[:] = copy.frame
             return Hit(size)
         finally:
-            if not isinstance(mine, _Copy):
-                mine.release()
+            if not isinstance(copy, _Copy):
+                copy.release()
 
     def _check_open(self) -> None:
         if self._closed:

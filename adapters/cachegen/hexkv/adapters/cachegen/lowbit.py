@@ -148,9 +148,9 @@ class Int4(_Codec):
         parts = []
         group = element = 0
         for count, peers in shapes:
-            mine = steps[element : element + count * peers].reshape(count, peers)
+            its_steps = steps[element : element + count * peers].reshape(count, peers)
             ends = least[group : group + count], largest[group : group + count]
-            part = coder.from_int4(mine, *ends)
+            part = coder.from_int4(its_steps, *ends)
             parts.append(coder.transposed(part) if _by_channel(place) else part)
             group += count
             element += count * peers

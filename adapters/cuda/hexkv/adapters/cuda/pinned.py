@@ -72,8 +72,8 @@ class _Mapping(mmap.mmap):
     def __del__(self) -> None:
         # A process that ends takes its registrations along, and the driver may be gone by now. A
         # forked child has none, and may not call CUDA.
-        mine = self.process == os.getpid()
-        if self.registrar is not None and mine and not sys.is_finalizing():
+        own = self.process == os.getpid()
+        if self.registrar is not None and own and not sys.is_finalizing():
             self.registrar.unregister(self.address)
 
 

@@ -90,8 +90,8 @@ class Kvikio:
         except RuntimeError as error:
             raise _failed(error) from error
         if got > into.length:
-            told = f"kvikio: {got} bytes, of which {into.length} were asked for"
-            raise CuFileError(errno.EIO, told)
+            text = f"kvikio: {got} bytes, of which {into.length} were asked for"
+            raise CuFileError(errno.EIO, text)
         return got
 
     def close(self) -> None:

@@ -134,7 +134,7 @@ class CuFile:
         offset = ctypes.c_long  # off_t of the 64-bit systems that cuFile is for
         self._read.argtypes = (pointer, pointer, ctypes.c_size_t, offset, offset)
         self._read.restype = ctypes.c_ssize_t
-        self._rooms: dict[int, int] = {}
+        self._registered: dict[int, int] = {}
         self._using: dict[int, int] = {}
         self._closed = False
         self._lock = Lock()
@@ -180,8 +180,8 @@ class CuFile:
                 if not got:
                     break
                 if got > into.length - done:
-                    told = f"cuFileRead: {got} bytes, of which {into.length - done} were asked for"
-                    raise CuFileError(errno.EIO, told)
+                    text = f"cuFileRead: {got} bytes, of which {into.length - done} were asked for"
+                    raise CuFileError(errno.EIO, text)
                 done += got
                 if done % PAGE and done < into.length:
                     break  # an unaligned length is that of the end of the file
@@ -191,22 +191,22 @@ class CuFile:
         """Deregister all rooms, each once no read into it is under way."""
         with self._lock:
             self._closed = True
-            for base in [base for base in self._rooms if not self._using.get(base)]:
+            for base in [base for base in self._registered if not self._using.get(base)]:
                 self._let_go(base)
 
     @contextmanager
     def _room(self, into: DeviceRange) -> Iterator[None]:
         """Register a room, and keep it registered for the next chunks."""
         with self._lock:
-            if self._rooms.get(into.base) != into.size:
-                if into.base in self._rooms:
+            if self._registered.get(into.base) != into.size:
+                if into.base in self._registered:
                     self._let_go(into.base)  # other memory at its place
-                idle = [base for base in self._rooms if not self._using.get(base)]
-                for base in idle[: max(0, len(self._rooms) - _REGISTRATIONS + 1)]:
+                idle = [base for base in self._registered if not self._using.get(base)]
+                for base in idle[: max(0, len(self._registered) - _REGISTRATIONS + 1)]:
                     self._let_go(base)
                 known = (_ALREADY_REGISTERED,)
                 _check(self._buf_register(into.base, into.size, 0), "cuFileBufRegister", known)
-                self._rooms[into.base] = into.size
+                self._registered[into.base] = into.size
             self._using[into.base] = self._using.get(into.base, 0) + 1
         try:
             yield
@@ -219,7 +219,7 @@ class CuFile:
                         self._let_go(into.base)
 
     def _let_go(self, base: int) -> None:
-        del self._rooms[base]
+        del self._registered[base]
         self._buf_deregister(base)
 
 

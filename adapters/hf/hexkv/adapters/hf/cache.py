@@ -181,8 +181,8 @@ class LoadedCache(DynamicCache):
             InvalidRequest: in releases without :meth:`activate_past_recording`, where drafts of
                 assisted generation show only as they are taken back.
         """
-        told = hasattr(DynamicCache, "activate_past_recording")
-        if not told and self._computed and self._computed[0] >= self._prompt:
+        records = hasattr(DynamicCache, "activate_past_recording")
+        if not records and self._computed and self._computed[0] >= self._prompt:
             self.activate_past_recording()
         super().crop(*args, **kwargs)
 

@@ -46,10 +46,10 @@ def checkpoint_of(model: PreTrainedModel) -> Path | None:
 
 
 def _same_code(model: PreTrainedModel, folder: Path) -> bool:
-    said = json.loads((folder / "config.json").read_bytes())
+    content = json.loads((folder / "config.json").read_bytes())
     kinds = {type(module) for module in model.modules()}
     own = all(kind.__module__.startswith(_KNOWN) for kind in kinds)
-    named = said.get("architectures") if isinstance(said, dict) else None
+    named = content.get("architectures") if isinstance(content, dict) else None
     return own and isinstance(named, list) and type(model).__name__ in named
 
 

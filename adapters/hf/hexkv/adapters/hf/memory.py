@@ -51,14 +51,14 @@ def tensors_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in held.items() if isinstance(tensor, torch.Tensor)}
 
 
-def _related(said: object) -> object:
-    if isinstance(said, Mapping):
-        return {name: _related(value) for name, value in _kept(said)}
-    return said
+def _related(section: object) -> object:
+    if isinstance(section, Mapping):
+        return {name: _related(value) for name, value in _kept(section)}
+    return section
 
 
-def _kept(said: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    return ((str(name), value) for name, value in said.items() if name not in _UNRELATED)
+def _kept(section: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    return ((str(name), value) for name, value in section.items() if name not in _UNRELATED)
 
 
 def _line(named: tuple[str, torch.Tensor]) -> str:

@@ -114,9 +114,9 @@ def _refuse_unfit(model: PreTrainedModel) -> None:
         raise LayoutMismatch(f"{name} does not generate: it is no causal model with a head")
     for part in (model.config, config):
         for field, value in _BOTH_WAYS.items():
-            if (said := getattr(part, field, None)) in value:
+            if (used := getattr(part, field, None)) in value:
                 raise LayoutMismatch(
-                    f"{name} attends both ways ({field}={said!r}), so equal prefixes have different"
+                    f"{name} attends both ways ({field}={used!r}), so equal prefixes have different"
                     " KV"
                 )
     if model.training:

@@ -76,12 +76,12 @@ class LMSession:
             case Command.GET:
                 self._get(asked.key)
             case Command.EXIST:
-                self._tell(Answer(self._values.contains([asked.key])[0], 0, NOTHING))
+                self._send(Answer(self._values.contains([asked.key])[0], 0, NOTHING))
             case Command.LIST:
                 names = b"\n".join(self._names())
-                self._tell(Answer(True, len(names), NOTHING), names)
+                self._send(Answer(True, len(names), NOTHING), names)
             case Command.HEALTH:
-                self._tell(Answer(True, 0, NOTHING))
+                self._send(Answer(True, 0, NOTHING))
 
     def _put(self, asked: Request) -> None:
         """Keep the value that follows. PUT has no answer, so a failure deletes the value."""
@@ -116,7 +116,7 @@ class LMSession:
                     return
         except Unreadable as error:
             log.info("lm: %s", error)
-        self._tell(Answer(False, 0, NOTHING))
+        self._send(Answer(False, 0, NOTHING))
 
     def _names(self) -> list[bytes]:
         names: list[bytes] = []
@@ -126,7 +126,7 @@ class LMSession:
             after = names[-1]
         return names
 
-    def _tell(self, answer: Answer, data: bytes = b"") -> None:
+    def _send(self, answer: Answer, data: bytes = b"") -> None:
         with self._connection.transfer(len(data)) as deadline:
             self._stream.send([answer.pack(), data], deadline)
 

@@ -16,7 +16,7 @@ class OutOfTime(Exception):
     """The deadline passed first. The call goes on, and its answer is dropped."""
 
 
-class _Errand(Generic[T]):
+class _Call(Generic[T]):
     __slots__ = ("_after", "_call", "answer", "error", "over")
 
     def __init__(self, call: Callable[[], T], after: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class _Errand(Generic[T]):
             self._after()
 
 
-class Errands:
+class CallThreads:
     """Threads that run calls; they are daemons, because a call may hang for half a minute.
 
     A call must not touch memory that its caller may reuse before the call ends.
@@ -44,9 +44,9 @@ class Errands:
     def __init__(self, name: str, most: int = 32) -> None:
         self._name = name
         self._most = most
-        self._queue: SimpleQueue[_Errand[object] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Call[object] | None] = SimpleQueue()
         self._threads = 0
-        self._under_way: set[_Errand[object]] = set()
+        self._under_way: set[_Call[object]] = set()
         self._closed = False
         self._lock = Lock()
 
@@ -65,7 +65,7 @@ class Errands:
             StoreUnreachable: every thread hangs in a call, or no thread can be started.
             StoreError: closed, before or during the call.
         """
-        errand = _Errand(call, after)
+        running = _Call(call, after)
         with self._lock:
             if self._closed or len(self._under_way) == self._most:
                 after()
@@ -79,28 +79,28 @@ class Errands:
                     after()
                     raise StoreUnreachable(str(error)) from error
                 self._threads += 1
-            self._under_way.add(errand)  # type: ignore[arg-type]
-        self._queue.put(errand)  # type: ignore[arg-type]
-        if not errand.over.wait(seconds):
+            self._under_way.add(running)  # type: ignore[arg-type]
+        self._queue.put(running)  # type: ignore[arg-type]
+        if not running.over.wait(seconds):
             raise OutOfTime
-        if errand.answer:
-            return errand.answer[0]
-        raise errand.error or StoreError("the store is closed")
+        if running.answer:
+            return running.answer[0]
+        raise running.error or StoreError("the store is closed")
 
     def close(self) -> None:
         """Release all waiters, and end the threads, each when it is idle."""
         with self._lock:
             self._closed = True
-            for errand in self._under_way:
-                errand.over.set()
+            for running in self._under_way:
+                running.over.set()
             threads, self._threads = self._threads, 0
         for _ in range(threads):
             self._queue.put(None)
 
     def _work(self) -> None:
-        while (errand := self._queue.get()) is not None:
-            errand.do()
+        while (running := self._queue.get()) is not None:
+            running.do()
             with self._lock:
-                self._under_way.discard(errand)
-            errand.over.set()
-            del errand
+                self._under_way.discard(running)
+            running.over.set()
+            del running

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from hexkv.adapters.mooncake._connection import Connection
-from hexkv.adapters.mooncake._errands import Errands
+from hexkv.adapters.mooncake._errands import CallThreads
 from hexkv.adapters.mooncake._native import Client
 from hexkv.adapters.mooncake._staging import Staging
 from hexkv.ports import Deadline
@@ -40,9 +40,9 @@ class Mover:
     afterwards the client does not touch the caller's memory.
     """
 
-    def __init__(self, connection: Connection, errands: Errands, staging: Staging) -> None:
+    def __init__(self, connection: Connection, threads: CallThreads, staging: Staging) -> None:
         self._connection = connection
-        self._errands = errands
+        self._threads = threads
         self._staging = staging
 
     def address(self, memory: memoryview) -> int | None:
@@ -101,7 +101,7 @@ class Mover:
             loan = self._staging.lend(client, [move.size for move in group], deadline)
         views = [buffer.view[: move.size] for buffer, move in zip(loan.buffers, group, strict=True)]
 
-        def errand() -> list[int]:
+        def call() -> list[int]:
             with self._connection.client(0.0) as client:
                 return transfer(client, [buffer.address for buffer in loan.buffers])
 
@@ -110,7 +110,7 @@ class Mover:
                 for move, view in zip(group, views, strict=True):
                     give(move.place, view)
             loan.share()
-            codes = self._errands.run(errand, deadline.remaining(), after=loan.release)
+            codes = self._threads.run(call, deadline.remaining(), after=loan.release)
             if take is not None:
                 for move, view, code in zip(group, views, codes, strict=True):
                     if code == move.size:

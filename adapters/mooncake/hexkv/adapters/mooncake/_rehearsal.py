@@ -112,14 +112,14 @@ def rehearsed(place: Place, seconds: float) -> Iterator[None]:
 
 def _wrong(lines: Iterable[bytes]) -> str | None:
     """The failure of the process: the library's first error, or else the last line; None: none."""
-    complaint = said = ""
+    complaint = last = ""
     for line in lines:
         if line == _CONNECTED:
             return None
-        said = line.decode(errors="replace").strip() or said
-        found = _COMPLAINT.fullmatch(said)
+        last = line.decode(errors="replace").strip() or last
+        found = _COMPLAINT.fullmatch(last)
         complaint = complaint or (found[1] if found else "")
-    return complaint or said or "no answer"
+    return complaint or last or "no answer"
 
 
 def _main(arguments: str) -> None:

@@ -60,7 +60,7 @@ class EngineMemory:
     instant = False
 
     def __init__(self, host: str, protocol: str, devices: str) -> None:
-        self.errands = _errands.Errands("mooncake read")
+        self.threads = _errands.CallThreads("mooncake read")
         self.engine: Engine = engine()
         code = self.engine.initialize(host, "P2PHANDSHAKE", protocol, devices)
         if code:
@@ -79,7 +79,7 @@ class EngineMemory:
 
     def forget(self) -> None:
         """Release all waiters, and unregister the memory from the engine."""
-        self.errands.close()
+        self.threads.close()
         start, self._size = (self._start if self._size else 0), 0
         if start:
             self.engine.unregister_memory(start)
@@ -91,8 +91,8 @@ class EngineMemory:
         return start if start >= 0 and start + len(view) <= self._size else None
 
     def meet(self, stream: Stream, deadline: Deadline) -> FarMemory:
-        mine = _PLACE.pack(self._start, self._size) + self._place.encode()
-        stream.send([FRAMING.message(Kind.INTRODUCTION, 0, mine)], deadline)
+        introduction = _PLACE.pack(self._start, self._size) + self._place.encode()
+        stream.send([FRAMING.message(Kind.INTRODUCTION, 0, introduction)], deadline)
         head = FRAMING.head(stream.take(HEAD_BYTES, deadline))
         if head.kind != Kind.INTRODUCTION or not _PLACE.size < head.length <= _MOST:
             raise BadMessage("another message than an introduction")
@@ -139,7 +139,7 @@ class PeerMemory:
         # Keep the views, too: memory with a view is not unmapped when the pool closes.
         kept = leases, moves
         try:
-            code = self._own.errands.run(
+            code = self._own.threads.run(
                 lambda: self._own.engine.batch_transfer_sync_read(self._place, to, at, sizes),
                 seconds,
                 lambda: release_all(kept[0]),

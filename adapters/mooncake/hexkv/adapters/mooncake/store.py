@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from hexkv.adapters.mooncake._connection import Connection
-from hexkv.adapters.mooncake._errands import Errands, OutOfTime
+from hexkv.adapters.mooncake._errands import CallThreads, OutOfTime
 from hexkv.adapters.mooncake._moving import Move, Mover
 from hexkv.adapters.mooncake._native import (
     ABSENT,
@@ -79,8 +79,8 @@ class MooncakeStore:
         self._config = config
         self._prefix = prefix
         self._call_timeout = call_timeout
-        self._errands = Errands("mooncake")
-        self._mover = Mover(connection, self._errands, Staging(staging_bytes))
+        self._threads = CallThreads("mooncake")
+        self._mover = Mover(connection, self._threads, Staging(staging_bytes))
         self._turns = Turns()
 
     def register(self, region: MemoryRegion) -> None:
@@ -171,7 +171,7 @@ class MooncakeStore:
 
     def close(self) -> None:
         self._connection.close()
-        self._errands.close()
+        self._threads.close()
 
     def _read(
         self,
@@ -330,12 +330,12 @@ class MooncakeStore:
             StoreError: the store was closed, or is unreachable.
         """
 
-        def errand() -> T:
+        def connected() -> T:
             with self._connection.client(0.0) as client:
                 return call(client)
 
         self._connection.wait(deadline.remaining())
-        return self._errands.run(errand, min(deadline.remaining(), self._call_timeout))
+        return self._threads.run(connected, min(deadline.remaining(), self._call_timeout))
 
     def _names(self, keys: Sequence[ChunkKey]) -> list[str]:
         return [name_of(self._prefix, key) for key in keys]

@@ -125,7 +125,7 @@ class Agent:
         self._peers = peers
         self._changed = Condition()
         self._calls: deque[Callable[[Any], object]] = deque()
-        self._asked: set[Event] = set()
+        self._waiters: set[Event] = set()
         """The events of calls with a waiter."""
 
         self._moving: list[Transfer] = []
@@ -148,7 +148,7 @@ class Agent:
             StoreError: this is closed.
         """
         done, given, failed = Event(), list[Any](), list[Exception]()
-        self._asked.add(done)
+        self._waiters.add(done)
 
         def run(agent: Any) -> None:
             error = _tried(lambda: given.append(work(agent)))
@@ -161,7 +161,7 @@ class Agent:
             if not done.wait(seconds):
                 raise StoreUnreachable("NIXL is busy for too long")
         finally:
-            self._asked.discard(done)
+            self._waiters.discard(done)
         if failed:
             raise StoreUnreachable(f"NIXL: {failed[0]}") from failed[0]
         if not given:
@@ -206,7 +206,7 @@ class Agent:
             self._closed = True
             self._changed.notify()
             if not self._peers:  # do not make callers wait for a library that hangs
-                for done in list(self._asked):
+                for done in list(self._waiters):
                     done.set()
                 for transfer in list(self._moving):
                     transfer.leave()

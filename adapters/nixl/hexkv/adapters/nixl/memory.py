@@ -73,7 +73,7 @@ def made(name: str, backends: Sequence[str] = ("UCX",)) -> Any:
 
 
 @dataclass(slots=True, eq=False)
-class _Met:
+class _Remote:
     """The library's present record of a peer's agent. For the agent's thread, except *left*."""
 
     name: str
@@ -112,7 +112,7 @@ class NixlMemory:
         self._agent = Agent(lambda: made(name), time.sleep)
         self._start = self._size = 0
         self._metadata = b""
-        self._met: dict[str, _Met] = {}
+        self._remotes: dict[str, _Remote] = {}
         """The library's records of peers, by their agents' names. For the agent's thread."""
 
     def register(self, region: MemoryRegion, seconds: float) -> None:
@@ -137,8 +137,8 @@ class NixlMemory:
         return start if start >= 0 and start + len(view) <= self._size else None
 
     def meet(self, stream: Stream, deadline: Deadline) -> FarMemory:
-        mine = _PLACE.pack(self._start, self._size) + self._metadata
-        stream.send([FRAMING.message(Kind.INTRODUCTION, 0, mine)], deadline)
+        introduction = _PLACE.pack(self._start, self._size) + self._metadata
+        stream.send([FRAMING.message(Kind.INTRODUCTION, 0, introduction)], deadline)
         head = FRAMING.head(stream.take(HEAD_BYTES, deadline))
         if head.kind != Kind.INTRODUCTION or not _PLACE.size <= head.length <= _MOST:
             raise BadMessage("another message than an introduction")
@@ -146,11 +146,11 @@ class NixlMemory:
         verify(head, body)
         start, size = _PLACE.unpack_from(body)
         if not size:
-            return PeerMemory(self, _Met(""), 0, 0)
+            return PeerMemory(self, _Remote(""), 0, 0)
         if start + size > 1 << 64:
             raise BadMessage("memory beyond the end of all memory")
-        met = self._agent.call(self._adds(body[_PLACE.size :]), time_left(deadline))
-        return PeerMemory(self, met, start, size)
+        remote = self._agent.call(self._adds(body[_PLACE.size :]), time_left(deadline))
+        return PeerMemory(self, remote, start, size)
 
     def lending(self) -> AbstractContextManager[object]:
         return self._agent.lending()
@@ -159,61 +159,61 @@ class NixlMemory:
         """Begin to read from a peer."""
         self._agent.begin(transfer)
 
-    def leave(self, met: _Met) -> None:
+    def leave(self, remote: _Remote) -> None:
         """Drop a connection to a peer; with the last one, forget the peer."""
 
         def leave(agent: Any) -> None:
-            met.connections -= 1
-            if not met.connections:
-                self._forget(met, agent)
+            remote.connections -= 1
+            if not remote.connections:
+                self._forget(remote, agent)
 
         self._agent.later(leave)
 
-    def renew(self, met: _Met) -> None:
+    def renew(self, remote: _Remote) -> None:
         """Forget the peer, so that the next connection starts afresh: a transfer has failed."""
-        self._agent.later(lambda agent: self._forget(met, agent))
+        self._agent.later(lambda agent: self._forget(remote, agent))
 
-    def begun(self, met: _Met, transfer: Transfer) -> _Met:
+    def begun(self, remote: _Remote, transfer: Transfer) -> _Remote:
         """Record a read from a peer, until :meth:`ended`. For the agent's thread.
 
         Returns:
-            the library's present record of the peer, which may be newer than *met*.
+            the library's present record of the peer, which may be newer than *remote*.
         """
-        met = self._met.get(met.name, met)
-        met.moving.add(transfer)
-        return met
+        remote = self._remotes.get(remote.name, remote)
+        remote.moving.add(transfer)
+        return remote
 
-    def ended(self, met: _Met, transfer: Transfer, agent: Any) -> None:
+    def ended(self, remote: _Remote, transfer: Transfer, agent: Any) -> None:
         """Remove the record of *transfer*, which has ended. For the agent's thread."""
-        met.moving.discard(transfer)
-        if met.unwanted:
-            self._forget(met, agent)
+        remote.moving.discard(transfer)
+        if remote.unwanted:
+            self._forget(remote, agent)
 
     def close(self) -> None:
         """Refuse new calls."""
         self._agent.close(_FAREWELL)
 
-    def _forget(self, met: _Met, agent: Any) -> None:
+    def _forget(self, remote: _Remote, agent: Any) -> None:
         """Forget a peer, now or at the end of its last read.
 
         The library reports reads from a removed peer as failed, but still writes their bytes:
         memory
         released then would change under its next owner.
         """
-        if self._met.get(met.name) is not met:
+        if self._remotes.get(remote.name) is not remote:
             return
-        met.unwanted = bool(met.moving)
-        if not met.unwanted:
-            del self._met[met.name]
-            agent.remove_remote_agent(met.name)
+        remote.unwanted = bool(remote.moving)
+        if not remote.unwanted:
+            del self._remotes[remote.name]
+            agent.remove_remote_agent(remote.name)
 
-    def _adds(self, metadata: bytes) -> Callable[[Any], _Met]:
-        def add(agent: Any) -> _Met:
-            told = agent.add_remote_agent(metadata)
-            name = told.decode() if isinstance(told, bytes) else str(told)
-            met = self._met.setdefault(name, _Met(name))
-            met.connections += 1
-            return met
+    def _adds(self, metadata: bytes) -> Callable[[Any], _Remote]:
+        def add(agent: Any) -> _Remote:
+            answer = agent.add_remote_agent(metadata)
+            name = answer.decode() if isinstance(answer, bytes) else str(answer)
+            remote = self._remotes.setdefault(name, _Remote(name))
+            remote.connections += 1
+            return remote
 
         return add
 
@@ -232,13 +232,13 @@ class _Shares:
 class PeerMemory:
     """A peer's registered memory."""
 
-    def __init__(self, own: NixlMemory, met: _Met, start: int, size: int) -> None:
+    def __init__(self, own: NixlMemory, remote: _Remote, start: int, size: int) -> None:
         self.size = size
         self._own = own
-        self._met = met
+        self._remote = remote
         self._start = start
         if size:
-            weakref.finalize(self, own.leave, met)
+            weakref.finalize(self, own.leave, remote)
 
     @property
     def ready(self) -> bool:
@@ -247,7 +247,7 @@ class PeerMemory:
         The library has one connection to a peer. After an outage the system retransmits ever more
         rarely, for about as long again: all reads behind the lost one would wait, too.
         """
-        return not self._met.stands_still
+        return not self._remote.stands_still
 
     def takes(self, into: memoryview) -> bool:
         return self.ready and self._own.find(into) is not None
@@ -263,28 +263,28 @@ class PeerMemory:
         ]
         far = [(self._start + move.at, len(move.into), 0) for move in moves]
 
-        met = self._met
+        remote = self._remote
 
         def make(agent: Any) -> Any:
-            nonlocal met
-            met = self._own.begun(met, transfer)
+            nonlocal remote
+            remote = self._own.begun(remote, transfer)
             here, there = agent.get_xfer_descs(into, DRAM), agent.get_xfer_descs(far, DRAM)
-            return agent.initialize_xfer("READ", here, there, self._met.name, b"")
+            return agent.initialize_xfer("READ", here, there, self._remote.name, b"")
 
         transfer = Transfer(
             make,
             [_Shares([move.lease for move in moves])],
             [move.into for move in moves],
-            over=lambda agent: self._own.ended(met, transfer, agent),
+            over=lambda agent: self._own.ended(remote, transfer, agent),
         )
         self._own.begin(transfer)
         try:
             over = transfer.wait(seconds)
         except BaseException:
-            self._own.renew(self._met)
+            self._own.renew(self._remote)
             raise
         if not over:
-            self._met.left.append(transfer)
+            self._remote.left.append(transfer)
             raise OutOfTime("NIXL is not done")
 
 

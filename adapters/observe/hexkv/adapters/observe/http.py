@@ -170,8 +170,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _metrics(self) -> None:
         if self.server.secret:
-            said = self.headers.get("Authorization", "").encode(errors="replace")
-            if not compare_digest(said, b"Bearer " + self.server.secret):
+            given = self.headers.get("Authorization", "").encode(errors="replace")
+            if not compare_digest(given, b"Bearer " + self.server.secret):
                 self._answer(401, "the secret is missing\n")
                 return
         text = self.server.metrics()

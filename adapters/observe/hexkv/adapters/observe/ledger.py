@@ -213,11 +213,11 @@ class Ledger:
 def _block_of(identity: str, tokens: int, model: str) -> Block | str:
     try:
         described = json.loads(identity)
-        said, salt, rank = described["model"], described["salt"], described["parallel"][0]
+        named, salt, rank = described["model"], described["salt"], described["parallel"][0]
         lora = described["lora"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return "version"
-    if model and said != model:
+    if model and named != model:
         return "model"
     if salt:  # routers cannot express a salt, which keeps these tokens private
         return "salt"

@@ -133,10 +133,10 @@ class ServerObserver:
                 connections=settings.connections,
             )
 
-            who = ["clients show a certificate"] if settings.tls_client_ca else []
-            who += ["numbers take the secret"] if self._secret else []
+            access = ["clients show a certificate"] if settings.tls_client_ca else []
+            access += ["numbers take the secret"] if self._secret else []
             place = Address(address.host, self._server.port)
-            announce(str(place), "numbers", ", ".join(who) or "every client is answered")
+            announce(str(place), "numbers", ", ".join(access) or "every client is answered")
 
     def close(self) -> None:
         server, self._server = self._server, None
@@ -179,8 +179,8 @@ class ServerObserver:
                         " https, or with exposed: true"
                     )
         encoder = Encoder(settings.traces_service, calls.model, calls.rank)
-        said = settings.traces_authorization.reveal()
-        return Exporter(calls, encoder, collector, self._clock, authorization=said, tls=tls)
+        header = settings.traces_authorization.reveal()
+        return Exporter(calls, encoder, collector, self._clock, authorization=header, tls=tls)
 
     def _publish(self, feed: Feed) -> Publisher:
         """Bind the addresses of events and replays.

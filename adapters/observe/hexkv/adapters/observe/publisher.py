@@ -292,10 +292,10 @@ class Publisher:
 
     def _reply(self, router: zmq.Socket[Any]) -> None:
         """Answer a request for batches, as far as the listener accepts them."""
-        identity, *said = router.recv_multipart()
-        if len(said) != 2 or said[0] or len(said[1]) != 8:
+        identity, *parts = router.recv_multipart()
+        if len(parts) != 2 or parts[0] or len(parts[1]) != 8:
             return
-        first = int.from_bytes(said[1], "big")
+        first = int.from_bytes(parts[1], "big")
         self.replays += 1
         if first < self._first:
             self._asked = self._clock.now()

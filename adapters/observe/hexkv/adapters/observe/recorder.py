@@ -84,7 +84,7 @@ class Recorder:
         """Bytes in the file."""
 
         self._again = self._began
-        self._told = self._began - _STATE
+        self._stated = self._began - _STATE
         self._lock = Lock()
         """Guards the queue."""
 
@@ -138,12 +138,12 @@ class Recorder:
         """Write the waiting calls, and the tiers' usage if that is due."""
         now = self._clock.now()
         tiers: Sequence[TierHealth] = ()
-        if now >= self._told + _STATE and not self._ending.is_set():
+        if now >= self._stated + _STATE and not self._ending.is_set():
             tiers = self._cache.tiers()  # may wait for a node: so hold no lock
         with self._writing:
             self._write_waiting()
             if tiers:
-                self._told = now
+                self._stated = now
                 self._put(encode_state(tiers, now - self._began))
 
     def _write_waiting(self) -> None:

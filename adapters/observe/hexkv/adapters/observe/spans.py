@@ -148,7 +148,7 @@ class Encoder:
 
     def _spans(self, call: EndedCall, parent: Parent, ahead: float) -> Iterator[Span]:
         whole = _span(f"hexkv.{call.name}", parent, call.begun + ahead, call.seconds)
-        whole.attributes.extend(_attributes({"gen_ai.request.model": self._model} | _said(call)))
+        whole.attributes.extend(_attributes({"gen_ai.request.model": self._model} | _report(call)))
         yield whole
         part, name = _CHILDREN.get(call.name, ("", ""))
         below = parent._replace(span=whole.span_id)
@@ -182,35 +182,35 @@ def _span(name: str, parent: Parent, begun: float, seconds: float) -> Span:
     )
 
 
-def _said(call: EndedCall) -> dict[str, Value]:
+def _report(call: EndedCall) -> dict[str, Value]:
     """Return the attributes of a call's result. They hold no tokens, keys or names of tenants."""
     result = call.result
-    said: dict[str, Value] = {"hexkv.tokens": result.tokens}
+    found: dict[str, Value] = {"hexkv.tokens": result.tokens}
     if result.tiers:
-        said["hexkv.tiers"] = [f"{tier}={tokens}" for tier, tokens in result.tiers.items()]
+        found["hexkv.tiers"] = [f"{tier}={tokens}" for tier, tokens in result.tiers.items()]
     if isinstance(result, Lookup):
-        said["hexkv.hit_tokens"] = result.hit_tokens
+        found["hexkv.hit_tokens"] = result.hit_tokens
         if result.missing is not None:
-            said["hexkv.miss.reason"] = result.missing.value
+            found["hexkv.miss.reason"] = result.missing.value
     elif isinstance(result, Retrieved):
-        said["hexkv.hit_tokens"] = result.hit_tokens
-        said["hexkv.loaded_bytes"] = result.loaded_bytes
-        said["gen_ai.usage.cache_read.input_tokens"] = result.loaded_tokens
+        found["hexkv.hit_tokens"] = result.hit_tokens
+        found["hexkv.loaded_bytes"] = result.loaded_bytes
+        found["gen_ai.usage.cache_read.input_tokens"] = result.loaded_tokens
         for reason in result.misses:  # the first chunk's; the later ones follow from that
-            said["hexkv.miss.reason"] = reason.value
+            found["hexkv.miss.reason"] = reason.value
             break
     else:
-        said |= {
+        found |= {
             "hexkv.stored_tokens": result.stored_tokens,
             "hexkv.present_tokens": result.present_tokens,
             "hexkv.queued_tokens": result.queued_tokens,
             "hexkv.dropped_tokens": result.dropped_tokens,
         }
-    return said
+    return found
 
 
-def _attributes(said: Mapping[str, Value]) -> Iterator[KeyValue]:
-    return (KeyValue(key=key, value=_value(value)) for key, value in said.items())
+def _attributes(found: Mapping[str, Value]) -> Iterator[KeyValue]:
+    return (KeyValue(key=key, value=_value(value)) for key, value in found.items())
 
 
 def _value(value: Value) -> AnyValue:

@@ -29,7 +29,7 @@ class Landing:
         self._sink = sink
         self._deadline = deadline
         self._work: SimpleQueue[tuple[Work, asyncio.Future[bool]] | None] = SimpleQueue()
-        self._rooms: dict[int, memoryview] = {}
+        self._buffers: dict[int, memoryview] = {}
 
     def outcomes(
         self, reads: Sequence[Callable[[int], Awaitable[ReadOutcome]]]
@@ -58,7 +58,7 @@ class Landing:
             closed = future.cancelled()  # never by this module
         finally:
             future.cancel()
-            for room in self._rooms.values():
+            for room in self._buffers.values():
                 room.release()
         if closed:
             raise StoreError("the store was closed")
@@ -87,12 +87,12 @@ class Landing:
         given = self._sink.room(i, size)
         if given is not None:
             # Released at the end: the traceback of an error would keep it.
-            self._rooms[i] = given.cast("B")
+            self._buffers[i] = given.cast("B")
         return given is not None
 
     def _copy(self, i: int, at: int, piece: object) -> bool:
         data = memoryview(piece)  # type: ignore[arg-type] # the library's bytes have a buffer
-        self._rooms[i][at : at + len(data)] = data
+        self._buffers[i][at : at + len(data)] = data
         return True
 
     async def _asked(self, work: Work) -> bool:

@@ -109,14 +109,14 @@ class ObjectStorage:
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         unique = list(dict.fromkeys(keys))
-        told = self._requests.run(
+        answers = self._requests.run(
             all_of([partial(self._asked, key, deadline) for key in unique], _as_answer)
         )
-        failures = [answer for answer in told if isinstance(answer, StoreError)]
-        if failures and not any(answer is True for answer in told):
+        failures = [answer for answer in answers if isinstance(answer, StoreError)]
+        if failures and not any(answer is True for answer in answers):
             raise failures[0]
         # Chunks without an answer count as absent.
-        found = {key: answer is True for key, answer in zip(unique, told, strict=True)}
+        found = {key: answer is True for key, answer in zip(unique, answers, strict=True)}
         return [found[key] for key in keys]
 
     def read(
@@ -308,9 +308,9 @@ def _as_answer(error: StoreError) -> StoreError:
 def _meaning(error: BaseError) -> StoreError:
     """Translate an error of the library to one of the port; most have no class of their own."""
     # Behind that line the library prints its internal structures.
-    told = " ".join(str(error).partition("\n\nDebug source")[0].split())
-    text = told[:_WORDS] or type(error).__name__
-    if _FULL.search(told.partition("Server returned")[2] or told):
+    answers = " ".join(str(error).partition("\n\nDebug source")[0].split())
+    text = answers[:_WORDS] or type(error).__name__
+    if _FULL.search(answers.partition("Server returned")[2] or answers):
         return StoreFull(text)  # some servers answer "forbidden" if they are full
     if isinstance(error, _LASTING):
         return StoreError(text)

@@ -265,10 +265,10 @@ class PeerStore:
                 return self._channel.ask(remote.peer, kind + body, until)
 
             try:
-                said = ask_of_each(ask, [reading.parts[i].key for i in which], BUSY)
+                are_busy = ask_of_each(ask, [reading.parts[i].key for i in which], BUSY)
             except StoreError:
                 continue  # then it counts as without them
-            for i in (i for i, is_busy in zip(which, said, strict=True) if is_busy):
+            for i in (i for i, is_busy in zip(which, are_busy, strict=True) if is_busy):
                 busy.append(i)
                 with self._lock:
                     self._lacking.pop((reading.parts[i].key, remote), None)

@@ -63,9 +63,9 @@ def _clear_one(wire: Wire, prefix: bytes, start: bytes, deadline: Deadline) -> t
             case reply:
                 raise garbled(repr(reply).encode())
         keys = [_key(name, prefix, start) for name in names]
-        mine = [key for key in keys if key is not None]
-        answers: Answers[bool] = [None] * len(mine)
-        Ask(b"UNLINK", prefix, mine).run(wire, range(len(mine)), answers, deadline)
+        present = [key for key in keys if key is not None]
+        answers: Answers[bool] = [None] * len(present)
+        Ask(b"UNLINK", prefix, present).run(wire, range(len(present)), answers, deadline)
         for answer in answers:
             if isinstance(answer, Failed) and isinstance(answer.error, StoreError):
                 raise answer.error

@@ -96,10 +96,10 @@ class Ask(Command[bool]):
                     answers[i] = digit == ord("1")
                 continue
             for i in part:
-                answers[i] = _told(wire.line(deadline))
+                answers[i] = _flag(wire.line(deadline))
 
 
-def _told(line: bytes) -> bool | Failed | Redirect:
+def _flag(line: bytes) -> bool | Failed | Redirect:
     if line in (b":0", b":1"):
         return line == b":1"
     if not line.startswith(b"-"):

@@ -206,7 +206,7 @@ class Cluster:
         self._servers = Servers(login)
         self._lock = Lock()
         self._slots: list[Address | None] = []
-        self._told: Address | None = None
+        self._answered: Address | None = None
         self._stale = True
 
     def split(self, keys: Sequence[bytes], deadline: Deadline) -> list[Task]:
@@ -218,7 +218,7 @@ class Cluster:
             address = slots[key_slot(key)]
             if address is None:
                 # Any node answers with a redirect, or that no node has the slot.
-                address = self._told or self._seeds[0]
+                address = self._answered or self._seeds[0]
             tasks.setdefault(address, []).append(i)
         return [(self._servers.at(address), which) for address, which in tasks.items()]
 
@@ -239,7 +239,7 @@ class Cluster:
 
     def _look(self, deadline: Deadline) -> None:
         """Query the slots: first the node that answered last, then all others, then the seeds."""
-        known = [] if self._told is None else [self._told]
+        known = [] if self._answered is None else [self._answered]
         order = dict.fromkeys([*known, *filter(None, dict.fromkeys(self._slots)), *self._seeds])
         servers = [self._servers.at(address) for address in order]
         try:
@@ -251,7 +251,7 @@ class Cluster:
         slots = slots_of(reply, server.address)
         with self._lock:
             self._slots = slots
-            self._told = server.address
+            self._answered = server.address
             self._stale = False
         self._servers.keep([*self._seeds, server.address, *filter(None, set(slots))])
 

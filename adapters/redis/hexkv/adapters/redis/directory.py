@@ -253,19 +253,19 @@ class RedisDirectory:
         for server in dict.fromkeys([home, *tasks]):
             which = tasks.get(server, ())
             with server.wire(deadline) as wire:
-                said = self._members_request() if server is home else b""
+                commands = self._members_request() if server is home else b""
                 for start in range(0, max(1, len(which)), _ASKED):
                     part = which[start : start + _ASKED]
                     asked = [names[i] for i in part]
-                    said += (_gets(asked) if apart else _mget(asked)) if asked else b""
-                    wire.send([said], deadline)
+                    commands += (_gets(asked) if apart else _mget(asked)) if asked else b""
+                    wire.send([commands], deadline)
                     if server is home and not start:
                         members = self._taken(wire.reply(deadline))
                     if asked:
                         found = bulks(wire, len(part), deadline, array=not apart)
                         for i, value in zip(part, found, strict=True):
                             values[i] = value
-                    said = b""
+                    commands = b""
         return members, values
 
     def _members_request(self) -> bytes:

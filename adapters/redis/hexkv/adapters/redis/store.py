@@ -55,11 +55,11 @@ class RedisStore:
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         answers = self._run(keys, Ask(b"EXISTS", self._prefix, keys), deadline)
-        told = [answer for answer in answers if isinstance(answer, bool)]
-        if keys and not told:
+        flags = [answer for answer in answers if isinstance(answer, bool)]
+        if keys and not flags:
             raise _worst(answers)
         # Chunks of a node that does not answer count as absent.
-        return told if len(told) == len(keys) else [answer is True for answer in answers]
+        return flags if len(flags) == len(keys) else [answer is True for answer in answers]
 
     def read(
         self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
@@ -72,10 +72,10 @@ class RedisStore:
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         answers = self._run(keys, Ask(b"UNLINK", self._prefix, keys), deadline)
-        told = [answer for answer in answers if isinstance(answer, bool)]
-        if len(told) < len(keys):
+        flags = [answer for answer in answers if isinstance(answer, bool)]
+        if len(flags) < len(keys):
             raise _worst(answers)
-        return told
+        return flags
 
     def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
         try:

@@ -67,13 +67,13 @@ def refusal(reply: Reply) -> StoreError | Absent | Changed:
         return Absent()
     if reply.status == 412:
         return Changed()
-    said = f"the server answered {reply.status}: {code or 'no reason'} {message}".strip()
+    detail = f"the server answered {reply.status}: {code or 'no reason'} {message}".strip()
     if reply.status == 507 or code in _FULL:
-        return StoreFull(said)
+        return StoreFull(detail)
     if code in _PASSING or reply.status in (408, 429) or reply.status >= 500:
-        return StoreUnreachable(said)
+        return StoreUnreachable(detail)
     advice = _ADVICE.get(code) or _advice(reply)
-    return StoreError(f"{said} ({advice})" if advice else said)
+    return StoreError(f"{detail} ({advice})" if advice else detail)
 
 
 def _advice(reply: Reply) -> str:

@@ -99,7 +99,7 @@ class Http:
             head,
             wire,
         ):
-            return told(head, wire, deadline)
+            return reply_of(head, wire, deadline)
 
     def close(self) -> None:
         """End everything under way."""
@@ -124,6 +124,6 @@ def _answered(
     return wire.head(deadline, bodiless=bodiless)
 
 
-def told(head: Head, wire: Wire, deadline: Deadline) -> Reply:
+def reply_of(head: Head, wire: Wire, deadline: Deadline) -> Reply:
     """Receive a complete reply with a body of text, or without one."""
     return Reply(head.status, head.headers, wire.text(LONGEST_TEXT, deadline))

@@ -14,7 +14,7 @@ from hexkv.adapters.s3._answers import (
 )
 from hexkv.adapters.s3._bodies import Parts, Room
 from hexkv.adapters.s3._crew import Crew
-from hexkv.adapters.s3._http import Http, told
+from hexkv.adapters.s3._http import Http, reply_of
 from hexkv.adapters.s3._wire import Head, Wire
 from hexkv.ports import (
     Corrupt,
@@ -77,7 +77,7 @@ class PlainBodies:
         headers = _range(0, self._parts.size)
         with self._http.exchange("GET", name, deadline, headers=headers) as (head, wire):
             if head.status == 416:  # an empty object has no first byte
-                told(head, wire, deadline)
+                reply_of(head, wire, deadline)
                 into, size = room(0), 0
                 return Miss(Reason.REFUSED) if into is None else Hit(size)
             size, first = _sizes(head, wire, deadline)
@@ -164,7 +164,7 @@ def _wrong(head: Head, wire: Wire, deadline: Deadline) -> Exception:
     if head.status < 300:
         wire.stream.abort()
         return StoreUnreachable(f"the server answered {head.status} to a read of a range")
-    return refusal(told(head, wire, deadline))
+    return refusal(reply_of(head, wire, deadline))
 
 
 def _sizes(head: Head, wire: Wire, deadline: Deadline) -> tuple[int, int]:
@@ -183,8 +183,8 @@ def _sizes(head: Head, wire: Wire, deadline: Deadline) -> tuple[int, int]:
 
 def _first_byte(head: Head) -> int | None:
     """The start of the range in this reply; ``None`` if it has no such header."""
-    said = head.headers.get("content-range", "").removeprefix("bytes ").partition("-")[0]
-    return int(said) if _is_number(said) else None
+    start_text = head.headers.get("content-range", "").removeprefix("bytes ").partition("-")[0]
+    return int(start_text) if _is_number(start_text) else None
 
 
 def _is_number(text: str) -> bool:

@@ -97,12 +97,12 @@ class Signer:
         self._last: tuple[Credentials, Scope, bytes] | None = None
 
     def headers(
-        self, who: Credentials, now: float, method: str, path: str, query: str
+        self, credentials: Credentials, now: float, method: str, path: str, query: str
     ) -> dict[str, str]:
-        """The headers that authenticate a request of *who*, including ``Host``.
+        """The headers that authenticate a request of *credentials*, including ``Host``.
 
         Args:
-            who: the client's keys.
+            credentials: the client's keys.
             now: wall-clock seconds.
             method: in capitals.
             path: percent-encoded.
@@ -111,18 +111,18 @@ class Signer:
         when = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
         scope = Scope(when[:8], self._region)
         signed = {"host": self._authority, "x-amz-content-sha256": UNSIGNED, "x-amz-date": when}
-        if who.token:
-            signed["x-amz-security-token"] = who.token
-        proof = signature(self._key(who, scope), scope, when, method, path, query, signed)
+        if credentials.token:
+            signed["x-amz-security-token"] = credentials.token
+        proof = signature(self._key(credentials, scope), scope, when, method, path, query, signed)
         signed["authorization"] = (
-            f"AWS4-HMAC-SHA256 Credential={who.access_key}/{scope}, "
+            f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
             f"SignedHeaders={';'.join(signed)}, Signature={proof}"
         )
         return signed
 
-    def _key(self, who: Credentials, scope: Scope) -> bytes:
+    def _key(self, credentials: Credentials, scope: Scope) -> bytes:
         # One tuple, replaced as a whole: a thread that loses a race derives the key once more.
         last = self._last
-        if last is None or last[:2] != (who, scope):
-            last = self._last = (who, scope, signing_key(who.secret_key, scope))
+        if last is None or last[:2] != (credentials, scope):
+            last = self._last = (credentials, scope, signing_key(credentials.secret_key, scope))
         return last[2]

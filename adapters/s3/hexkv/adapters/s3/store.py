@@ -99,11 +99,11 @@ class S3Store:
                 failures.append(error)
             return False
 
-        told = self._crew.each(len(unknown), ask)
-        if failures and not any(told):
+        replies = self._crew.each(len(unknown), ask)
+        if failures and not any(replies):
             raise failures[0]
         # Chunks without an answer count as absent, and are asked for again next time.
-        found = dict(zip(unknown, told, strict=True))
+        found = dict(zip(unknown, replies, strict=True))
         return [found[k] if a is None else a for k, a in zip(keys, answers, strict=True)]
 
     def read(

@@ -47,7 +47,7 @@ _RENAMED = {
 class Configuration:
     """The settings of the adapter and of its engine."""
 
-    ours: SGLangSettings
+    chosen: SGLangSettings
     engine: Loaded
 
 
@@ -73,15 +73,17 @@ class RawConfig:
         if old := [name for name in _RENAMED if name in extra]:
             raise ConfigError("; ".join(f"{name}: renamed: {_RENAMED[name]}" for name in old))
         own = {field.name for field in fields(SGLangSettings)}
-        mine = {name: value for name, value in extra.items() if name in own}
-        ours = registry.parse("device", "sglang", mine, lambda at: f"{render(at)} (from {SOURCE})")
-        if not isinstance(ours, SGLangSettings):
+        values = {name: value for name, value in extra.items() if name in own}
+        chosen = registry.parse(
+            "device", "sglang", values, lambda at: f"{render(at)} (from {SOURCE})"
+        )
+        if not isinstance(chosen, SGLangSettings):
             raise ConfigError("another adapter is called 'sglang'")
         file = extra.get(FILE)
         if file is not None and not isinstance(file, str | os.PathLike):
             raise ConfigError(f"{FILE} (from {SOURCE}): the path of a file, not {file!r}")
         known = own | SGLANGS | {FILE}
-        self.ours = ours
+        self.chosen = chosen
         self._file, self._environ = file, environ
         self._rest = {name: value for name, value in extra.items() if name not in known}
         self._loaded = load(file, environ, self._rest, source=SOURCE, beside=sorted(known))
@@ -95,13 +97,13 @@ class RawConfig:
         wanted = {"size": tokens, "seeded": False, "tail": 0}
         for name, value in wanted.items():
             place = ("chunk", name)
-            said = getattr(self._loaded.settings.chunk, name)
-            if self._loaded.origin(place) != DEFAULT and said != value:
+            found = getattr(self._loaded.settings.chunk, name)
+            if self._loaded.origin(place) != DEFAULT and found != value:
                 raise ConfigError(
-                    f"{self._loaded.locate(place)}: is {said}; under SGLang it is {value}, for a"
+                    f"{self._loaded.locate(place)}: is {found}; under SGLang it is {value}, for a"
                     " chunk is a page as SGLang names it (--page-size)"
                 )
         chunk = self._rest.get("chunk")
         given = chunk if isinstance(chunk, Mapping) else {}
         rest = {**self._rest, "chunk": {**given, **wanted}}
-        return Configuration(self.ours, load(self._file, self._environ, rest, source=SOURCE))
+        return Configuration(self.chosen, load(self._file, self._environ, rest, source=SOURCE))

@@ -67,7 +67,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
             ConfigError: it cannot be. SGLang does not start, or does not attach.
         """
         del kwargs
-        self._said = RawConfig(getattr(storage_config, "extra_config", None) or {}, discover())
+        self._raw = RawConfig(getattr(storage_config, "extra_config", None) or {}, discover())
         self._rank = Rank.of(storage_config)
         self._name = getattr(storage_config, "model_name", None)
         self._engine: PrefixCache | None = None
@@ -81,17 +81,17 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         """
         super().register_mem_pool_host(mem_pool_host)
         self.close()
-        pages = pages_of(mem_pool_host, opaque=self._said.ours.layout == "opaque")
+        pages = pages_of(mem_pool_host, opaque=self._raw.chosen.layout == "opaque")
         inside = {}
         if pages.opaque:
-            if self._said.ours.namespace == "canonical":
+            if self._raw.chosen.namespace == "canonical":
                 raise ConfigError(
                     f"namespace: is 'canonical', but only SGLang understands the pages of a"
                     f" {type(mem_pool_host).__name__} in layout {mem_pool_host.layout}"
                 )
             inside = {"pages": packing_of(mem_pool_host)}
         self._engine, deadlines, self._weights = open_engine(
-            self._said,
+            self._raw,
             pages.layout,
             self._rank,
             page=pages.page,
@@ -228,8 +228,8 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
     def _move(self, transfer: Any, way: str, extra_info: object) -> list[bool]:
         keys = list(transfer.keys or ())
         if str(transfer.name) == KV:
-            ours = self.batch_get_v1 if way == "get" else self.batch_set_v1
-            return ours(keys, transfer.host_indices, extra_info)
+            chosen = self.batch_get_v1 if way == "get" else self.batch_set_v1
+            return chosen(keys, transfer.host_indices, extra_info)
         if way == "set" and not self._writes:
             return [True] * len(keys)
         return self._move_side(keys, transfer, way)
@@ -295,11 +295,11 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
 
     @property
     def _reads(self) -> bool:
-        return self._said.ours.read and self._valid
+        return self._raw.chosen.read and self._valid
 
     @property
     def _writes(self) -> bool:
-        return self._said.ours.write and self._valid
+        return self._raw.chosen.write and self._valid
 
     @property
     def _valid(self) -> bool:

@@ -89,18 +89,18 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
             raise ConfigError(
                 f"the linker moves plain KV only, not {', '.join(others)}: use HiCache"
             )
-        said = RawConfig(extra_config or {}, discover())
+        raw = RawConfig(extra_config or {}, discover())
         pool = params.token_to_kv_pool_allocator.get_kvcache()
         self._device = device_pages(pool, int(params.page_size))
         self._group = params.attn_tp_cache_group or params.tp_cache_group
         self._rank = _rank_of(params, self._group, replicated=hasattr(pool, "kv_lora_rank"))
         engine, deadlines, self._weights = open_engine(
-            said, self._device.layout, self._rank, page=self._device.page, name=None
+            raw, self._device.layout, self._rank, page=self._device.page, name=None
         )
         self._engine = engine
-        self._ours = said.ours
+        self._settings = raw.chosen
         self._store = PageStore(engine, self._device.page, deadlines)
-        self._room = _room(said.ours.hold_bytes, engine.health().pool_bytes)
+        self._room = _room(raw.chosen.hold_bytes, engine.health().pool_bytes)
         self._room_lock = Lock()
         self._cut = False
         self._queued: dict[str, Load] = {}
@@ -123,7 +123,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
     def lookup(self, rid: str, transfers: list[Any]) -> list[int]:
         """Every length of the prefix, in pages, that can be loaded. Its pages are pinned."""
         keys = _keys(transfers)
-        if not keys or not self._ours.read or self._weights.off:
+        if not keys or not self._settings.read or self._weights.off:
             return []
         found = self._store.find(keys[: self._fitting(len(keys))])
         self._store.pin(rid, keys[:found])
@@ -194,10 +194,10 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
             load.hold.release()
             self._take(-load.size)
 
-    def _agreed(self, mine: bool) -> bool:
+    def _agreed(self, own: bool) -> bool:
         if self._rank.tensors == 1:
-            return mine
-        vote = torch.tensor([int(mine)])
+            return own
+        vote = torch.tensor([int(own)])
         torch.distributed.all_reduce(vote, torch.distributed.ReduceOp.MIN, group=self._group)
         return bool(vote.item())
 
@@ -229,7 +229,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         if not keys:
             return False
         first = not self._rank.replicated or self._rank.tensor == 0
-        if not self._ours.write or not first or self._weights.off:
+        if not self._settings.write or not first or self._weights.off:
             self._done.put(True)
             return True
         [slots] = [t.device_indices for t in transfers if t.name == PoolName.KV]

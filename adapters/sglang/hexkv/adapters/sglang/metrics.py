@@ -131,15 +131,15 @@ def show_off(engine: PrefixCache, why: str) -> None:
 
 def publish(engine: PrefixCache) -> None:
     """Show how the tiers of *engine* are from now on, until it is closed, if SGLang serves that."""
-    told = engine.telemetry
-    if isinstance(told, Published):
+    sink = engine.telemetry
+    if isinstance(sink, Published):
         health = engine.health()
-        told.begin([tier.name for tier in health.tiers])
-        told.show(health)
-        Thread(target=_go_on, args=(ref(engine), told), name="hexkv-metrics", daemon=True).start()
+        sink.begin([tier.name for tier in health.tiers])
+        sink.show(health)
+        Thread(target=_go_on, args=(ref(engine), sink), name="hexkv-metrics", daemon=True).start()
 
 
-def _go_on(engine: ref[PrefixCache], told: Published) -> None:
+def _go_on(engine: ref[PrefixCache], sink: Published) -> None:
     """Show the tiers again and again. Does not keep an engine that is not used elsewhere."""
     pause = Event()
     while not pause.wait(_PAUSE):
@@ -151,7 +151,7 @@ def _go_on(engine: ref[PrefixCache], told: Published) -> None:
         except HexKVError as error:
             log.debug("the tiers' health cannot be shown: %s", error)
             return
-        told.show(health)
+        sink.show(health)
         if health.state != "open":
             return
         del here

@@ -34,7 +34,7 @@ class Opened(NamedTuple):
 
 
 def open_engine(
-    said: RawConfig,
+    raw: RawConfig,
     layout: KVLayout,
     rank: Rank,
     *,
@@ -46,7 +46,7 @@ def open_engine(
     """Build the engine of one rank, for pages of *page* tokens.
 
     Args:
-        said: the settings as given.
+        raw: the settings as given.
         layout: of the KV of one token.
         rank: of the scheduler.
         page: tokens in a page.
@@ -58,7 +58,7 @@ def open_engine(
         ConfigError, AdapterUnavailable, StoreError, PoolExhausted: it cannot be built.
     """
     hooks.install()
-    configured = said.with_pages(page)
+    configured = raw.with_pages(page)
     arguments = server_arguments()
     vouched = configured.engine.settings.model.weights
     weights = Weights(vouched=vouched, server=arguments is not None)
@@ -99,7 +99,7 @@ def open_engine(
         _size(layout.chunk_bytes(page)),
         ", as SGLang packs it" if inside else "",
     )
-    log.info("hexkv namespace (%s): %s", configured.ours.namespace, engine.namespace)
+    log.info("hexkv namespace (%s): %s", configured.chosen.namespace, engine.namespace)
     if layout.chunk_bytes(page) < _SMALL:
         log.warning(
             "a page of %s is small for what each one costs: a larger --page-size is faster",

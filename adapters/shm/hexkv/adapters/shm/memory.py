@@ -138,9 +138,9 @@ class SharedMemory:
             stream.send([message], deadline)
         else:
             stream.send_descriptor(message, shown.descriptor, deadline)
-        said, descriptors = stream.take_descriptors(HEAD_BYTES + _SIZE.size, deadline)
+        introduction, descriptors = stream.take_descriptors(HEAD_BYTES + _SIZE.size, deadline)
         try:
-            return self._pool(said, descriptors)
+            return self._pool(introduction, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -154,17 +154,17 @@ class SharedMemory:
         if shown is not None:
             os.close(shown.descriptor)
 
-    def _pool(self, said: bytes, descriptors: Sequence[int]) -> PeerPool:
+    def _pool(self, introduction: bytes, descriptors: Sequence[int]) -> PeerPool:
         """Return the pool that a peer has introduced.
 
         Raises:
             StoreUnreachable: it cannot be read safely.
         """
-        head = FRAMING.head(said[:HEAD_BYTES])
-        verify(head, said[HEAD_BYTES:])
+        head = FRAMING.head(introduction[:HEAD_BYTES])
+        verify(head, introduction[HEAD_BYTES:])
         if head.kind != Kind.INTRODUCTION or head.length != _SIZE.size:
             raise BadMessage("another message than an introduction")
-        (size,) = _SIZE.unpack(said[HEAD_BYTES:])
+        (size,) = _SIZE.unpack(introduction[HEAD_BYTES:])
         if not size:
             return PeerPool(-1, 0)
         if not descriptors or not is_sealed(descriptors[0], size):

@@ -224,11 +224,11 @@ class Pass:
             )
         for index, (prompt, before) in enumerate(zip(self.prompts, self.before, strict=True)):
             prompt.arrive(layer)
-            mine = slice(index, index + 1)
+            row = slice(index, index + 1)
             prompt.compute(
                 layer,
-                [plane[mine, :, rows - len(prompt.positions) :] for plane in fresh],
-                [plane[mine, :, before : self.tokens] for plane in room],
+                [plane[row, :, rows - len(prompt.positions) :] for plane in fresh],
+                [plane[row, :, before : self.tokens] for plane in room],
             )
 
     def choose(self) -> None:

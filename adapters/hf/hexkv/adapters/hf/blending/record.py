@@ -116,7 +116,7 @@ class BlendRecord:
         try:
             if path.stat().st_size > _LARGEST:
                 raise InvalidRequest(f"{path}: is longer than the {_LARGEST} bytes of a record")
-            said: Any = json.loads(path.read_text("utf-8"))
+            content: Any = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -124,13 +124,13 @@ class BlendRecord:
         except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"{path}: is no JSON") from error
         names = {field.name for field in fields(cls)}
-        if not isinstance(said, dict) or said.keys() != names:
+        if not isinstance(content, dict) or content.keys() != names:
             raise InvalidRequest(f"{path}: is no record of a blended model")
-        for name in _FLOATS & said.keys():
-            if type(said[name]) is int:
-                said[name] = float(said[name])
+        for name in _FLOATS & content.keys():
+            if type(content[name]) is int:
+                content[name] = float(content[name])
         try:
-            return cls(**said)
+            return cls(**content)
         except InvalidRequest as error:
             raise InvalidRequest(f"{path}: {error}") from error
 
@@ -151,14 +151,14 @@ class BlendRecord:
 
 def identity_of(namespace: Namespace) -> str:
     """SHA-256, in hexadecimal, of all facts of *namespace* about the model; not of the tenant."""
-    said = {
+    content = {
         "model": namespace.model,
         "revision": namespace.revision,
         "lora": namespace.lora,
         "extra": namespace.extra,
         "layout": namespace.layout.describe(),
     }
-    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

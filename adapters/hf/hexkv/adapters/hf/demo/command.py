@@ -72,7 +72,7 @@ def play(plan: Plan, stages: Sequence[str], progress: _Progress) -> Outcome:
         acknowledged = stage.until("acknowledged")
         stage.process.kill()
         killed = stage.process.wait() == -signal.SIGKILL
-    progress.say("1st process: stored, and killed with SIGKILL")
+    progress.report("1st process: stored, and killed with SIGKILL")
     _evict(Path(plan.chunks))
     with _Stage([*stages, "second", plan.to_json()], "2nd process", progress) as stage:
         runs = {name: stage.until("measured") for name in ("without", "disk", "memory")}
@@ -85,7 +85,7 @@ class _Stage:
     def __init__(self, command: Sequence[str], title: str, progress: _Progress) -> None:
         self._title = title
         self._progress = progress
-        progress.say(f"{title}: importing torch and transformers")
+        progress.report(f"{title}: importing torch and transformers")
         self.process = subprocess.Popen(  # noqa: S603  # our own module
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -95,14 +95,14 @@ class _Stage:
         if self.process.stdout is None:
             raise HexKVError(f"the {self._title} has no output")
         for line in self.process.stdout:
-            said = dict(parse(line))
-            kind = said.pop("event", None)
+            message = dict(parse(line))
+            kind = message.pop("event", None)
             if kind == event:
-                return said
+                return message
             if kind == "step":
-                self._progress.say(f"{self._title}: {said['text']}")
+                self._progress.report(f"{self._title}: {message['text']}")
             elif kind == "refused":
-                raise InvalidRequest(str(said["text"]))
+                raise InvalidRequest(str(message["text"]))
         raise HexKVError(f"the {self._title} of the demo ended before it had {event}")
 
     def __enter__(self) -> Self:
@@ -126,7 +126,7 @@ class _Progress:
         self._console = Console(stderr=True, highlight=False, markup=False)
         self._status = self._console.status("") if self._console.is_terminal else None
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         if self._status is None:
             self._console.print(text, soft_wrap=True)
         else:

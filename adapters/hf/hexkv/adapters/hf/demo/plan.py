@@ -55,7 +55,7 @@ def report(event: Event, **values: object) -> None:
 def parse(line: str) -> Mapping[str, object]:
     """The report of a stage; empty for a line that a library printed."""
     try:
-        said = json.loads(line)
+        message = json.loads(line)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return message if isinstance(message, dict) else {}

@@ -150,8 +150,8 @@ class Warmer:
         row = min(range(len(rows)), key=lambda i: len(rows[i]))
         alone = planes_of(self._compute([rows[row]]))
         length = len(rows[row])
-        for mine, theirs in zip(alone, planes_of(cache), strict=True):
-            for plane, other in zip(mine, theirs, strict=True):
+        for own, others in zip(alone, planes_of(cache), strict=True):
+            for plane, other in zip(own, others, strict=True):
                 want = plane[0].float()
                 apart = (other[row, :, :length].float() - want).norm()
                 if not apart <= _APART * want.norm():

@@ -60,20 +60,20 @@ class Reader:
         else:
             yield Document(str(path), self._tokens(str(path), text))
 
-    def _tokens(self, name: str, said: Any) -> list[int]:
+    def _tokens(self, name: str, document: Any) -> list[int]:
         messages = None
-        if isinstance(said, dict):
-            messages, said = said.get("messages"), said.get("text")
-        if isinstance(said, list):
-            return self._checked(name, said)
+        if isinstance(document, dict):
+            messages, document = document.get("messages"), document.get("text")
+        if isinstance(document, list):
+            return self._checked(name, document)
         if self._tokenizer is None:
             raise InvalidRequest(f"{name}: the model has no tokenizer: give token ids")
         try:
             if isinstance(messages, list):
-                said = self._tokenizer.apply_chat_template(messages, tokenize=False)
-                found = self._tokenizer(said, add_special_tokens=False).input_ids
-            elif isinstance(said, str):
-                found = self._tokenizer(said).input_ids
+                document = self._tokenizer.apply_chat_template(messages, tokenize=False)
+                found = self._tokenizer(document, add_special_tokens=False).input_ids
+            elif isinstance(document, str):
+                found = self._tokenizer(document).input_ids
             else:
                 raise InvalidRequest(f"{name}: neither a text nor token ids")
         except (ValueError, TypeError, KeyError) as error:

@@ -118,9 +118,9 @@ def namespace_of(
         ConfigError: the model or its weights are not known, or SGLang would mix LoRA
             adapters.
     """
-    said = configured.engine.settings.model
+    named = configured.engine.settings.model
     path = str(getattr(arguments, "model_path", None) or name or "")
-    if not path and not said.name:
+    if not path and not named.name:
         raise ConfigError("the model is unknown: set model.name")
     _refuse_mixing(arguments)
     extra = judged.joined_by(arguments) | dict(inside or {})
@@ -132,16 +132,16 @@ def namespace_of(
     # SGLang keeps eight bits in plain bytes, for any format.
     if layout.dtype is DType.UINT8:
         extra["kv_cache_dtype"] = str(getattr(arguments, "kv_cache_dtype", "auto"))
-    if not said.lora and (adapters := _held_by_adapters(arguments)):
+    if not named.lora and (adapters := _held_by_adapters(arguments)):
         extra["adapters"] = adapters
     if rank.contexts > 1:
         extra["context"] = f"{rank.context} of {rank.contexts}"
-    if configured.ours.namespace == "own":
+    if configured.chosen.namespace == "own":
         extra |= {"engine": "sglang", "page": str(page)}
     return Namespace(
-        model="" if said.name else Path(path).name if Path(path).exists() else path,
+        model="" if named.name else Path(path).name if Path(path).exists() else path,
         layout=layout,
-        revision="" if said.weights else _weights(path, place, arguments),
+        revision="" if named.weights else _weights(path, place, arguments),
         parallel=rank.piece,
         extra=tuple(sorted(extra.items())),
     )
@@ -221,8 +221,8 @@ def _given(arguments: object | None, name: str) -> str | None:
 
 def _dtype(arguments: object | None) -> str:
     """The dtype that the model computes in; by default its checkpoint's."""
-    said = _given(arguments, "dtype") or "auto"
-    return _DTYPES.get(said, said)
+    named = _given(arguments, "dtype") or "auto"
+    return _DTYPES.get(named, named)
 
 
 def _adapters(arguments: object | None) -> Iterator[tuple[str, Path, str]]:

@@ -157,11 +157,11 @@ class Sides:
     @staticmethod
     def result(found: object) -> object:
         """SGLang's ``PoolTransferResult``; older versions have fewer fields."""
-        said = found if isinstance(found, Found) else Found([], {})
+        answer = found if isinstance(found, Found) else Found([], {})
         names = {str(name): name for name in getattr(hicache_storage, "PoolName", ())}
-        hits = {names.get(name, name): count for name, count in said.pools.items() if count}
+        hits = {names.get(name, name): count for name, count in answer.pools.items() if count}
         kind = hicache_storage.PoolTransferResult
-        result: object = kind(max(said.lengths, default=0), hits)
+        result: object = kind(max(answer.lengths, default=0), hits)
         if hasattr(result, "restorable_prefix_pages"):
-            result.restorable_prefix_pages = said.lengths
+            result.restorable_prefix_pages = answer.lengths
         return result
