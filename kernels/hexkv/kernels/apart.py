@@ -58,7 +58,7 @@ _Look: TypeAlias = tuple[Array, torch.Tensor, int, torch.UntypedStorage, int, _S
 array does not keep, bytes of each token of a chunk before this plane, and its shape."""
 
 
-class Apart:
+class SeparateLayers:
     """Planes of ``[1, heads, tokens, width]`` in host memory, each a separate copy.
 
     A plane's array is made at its first copy, for a window may be made for one chunk: to find
@@ -118,11 +118,11 @@ class Apart:
         before, element = self._layout.layer_span(layer, 1)[0], self._layout.dtype.itemsize
         for plane, tensor in zip(self._layout.planes[layer], self._tensors[layer], strict=True):
             heads, width = plane.heads, plane.width
-            said = heads, width, tensor.stride()
+            traits = heads, width, tensor.stride()
             last = self._last
-            if last is None or last[0] != said:
-                made = _Shape.of(heads, width, tensor.shape[2], said[2], element)
-                last = self._last = said, made
+            if last is None or last[0] != traits:
+                made = _Shape.of(heads, width, tensor.shape[2], traits[2], element)
+                last = self._last = traits, made
             shape, home = last[1], tensor.data_ptr()
             memory = on_host(home, shape.length, shape.dtype, shape.shape, shape.steps)
             looks.append((memory, tensor, home, tensor.untyped_storage(), before, shape))

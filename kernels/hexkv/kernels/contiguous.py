@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hexkv.kernels.apart import Apart
+from hexkv.kernels.apart import SeparateLayers
 from hexkv.kernels.batches import batches
 from hexkv.kernels.chunks import check_planes, check_spans
 from hexkv.kernels.encoded import Checked, Decoding, decodes
@@ -64,7 +64,7 @@ class ContiguousKV:
         if Fused.wanted(tensors[0][0].device, fused):
             pages = [[tensor.transpose(1, 2) for tensor in given] for given in tensors]
             self._fused = Fused.over(layout, pages, fused, direct=direct)
-        self._looked: Sequence[Apart | Stacks] = ()
+        self._looked: Sequence[SeparateLayers | Stacks] = ()
 
     @property
     def layout(self) -> KVLayout:
@@ -101,11 +101,11 @@ class ContiguousKV:
                 stacks.scatter(runs, chosen)
         return transfer_on(self._gpus)
 
-    def _stacks(self) -> Sequence[Apart | Stacks]:
+    def _stacks(self) -> Sequence[SeparateLayers | Stacks]:
         """Return the tensors as ``[tokens, heads, width]``, made at the first copy."""
         if not self._looked:
-            if self._on_host and Apart.suits(self._tensors):
-                self._looked = [Apart(self._layout, self._tensors)]
+            if self._on_host and SeparateLayers.suits(self._tensors):
+                self._looked = [SeparateLayers(self._layout, self._tensors)]
             else:
                 self._looked = stacked(self._layout, self._tensors, 1, axes=(2, 1, 3), items=True)
         return self._looked

@@ -14,7 +14,7 @@ _TORCH = {
     DType.FLOAT8_E5M2: torch.float8_e5m2,
     DType.UINT8: torch.uint8,
 }
-_OURS = {theirs: ours for ours, theirs in _TORCH.items()}
+_FROM_TORCH = {native: port for port, native in _TORCH.items()}
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integer type of elements of each size in bytes."""
@@ -32,7 +32,7 @@ def dtype_of(dtype: torch.dtype) -> DType:
         LayoutMismatch: KV of that type cannot be cached.
     """
     try:
-        return _OURS[dtype]
+        return _FROM_TORCH[dtype]
     except KeyError:
         known = ", ".join(_TORCH)
         raise LayoutMismatch(f"KV of {dtype} cannot be cached; it can be {known}") from None

@@ -19,7 +19,7 @@ from hexkv.kernels.batches import Array
 from hexkv.kernels.dtypes import INTEGERS
 
 
-class Lie(NamedTuple):
+class StridedView(NamedTuple):
     """The shape and strides of a tensor's ``[places, *row]`` in its storage, in elements."""
 
     places: tuple[int, ...]
@@ -44,34 +44,34 @@ class Lie(NamedTuple):
     """True if NumPy reaches the memory."""
 
 
-Form: TypeAlias = tuple[Lie, torch.Tensor, torch.UntypedStorage, int, int]
+Form: TypeAlias = tuple[StridedView, torch.Tensor, torch.UntypedStorage, int, int]
 """Of a tensor: how it lies, itself, its storage, where that begins, and how many elements of it are
 before the tensor. Views would take longer to make."""
 
 
 def looked_at(
     planes: Sequence[Sequence[torch.Tensor]], axes: Sequence[int] | None, lead: int
-) -> tuple[list[list[Lie]], list[list[Form]]]:
+) -> tuple[list[list[StridedView]], list[list[Form]]]:
     """Return how each of ``planes[layer][plane]`` lies, its dimensions in the order of *axes*.
 
     A place has *lead* dimensions. Consecutive tensors that lie alike share one object.
     """
-    lies: list[list[Lie]] = []
+    views: list[list[StridedView]] = []
     forms: list[list[Form]] = []
-    last, lie = None, None
+    last, view = None, None
     for given in planes:
-        lying: list[Lie] = []
+        in_row: list[StridedView] = []
         row: list[Form] = []
         for tensor in given:
-            said = tensor.shape, tensor.stride(), tensor.dtype, reaches(tensor)
-            if lie is None or said != last:
-                last, lie = said, _lie(*said, tensor.element_size(), axes, lead)
+            traits = tensor.shape, tensor.stride(), tensor.dtype, reaches(tensor)
+            if view is None or traits != last:
+                last, view = traits, _view_of(*traits, tensor.element_size(), axes, lead)
             storage = tensor.untyped_storage()
-            lying.append(lie)
-            row.append((lie, tensor, storage, storage.data_ptr(), int(tensor.storage_offset())))
-        lies.append(lying)
+            in_row.append(view)
+            row.append((view, tensor, storage, storage.data_ptr(), int(tensor.storage_offset())))
+        views.append(in_row)
         forms.append(row)
-    return lies, forms
+    return views, forms
 
 
 def reaches(tensor: torch.Tensor) -> bool:
@@ -79,7 +79,7 @@ def reaches(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu
 
 
-def _lie(
+def _view_of(
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     dtype: torch.dtype,
@@ -87,7 +87,7 @@ def _lie(
     element: int,
     axes: Sequence[int] | None,
     lead: int,
-) -> Lie:
+) -> StridedView:
     if axes is not None:
         shape = tuple([shape[axis] for axis in axes])
         strides = tuple([strides[axis] for axis in axes])
@@ -100,14 +100,14 @@ def _lie(
         expected *= size
     if dense:
         row, steps = (expected,), (1,)
-    return Lie(tuple(shape[:lead]), strides[:lead], row, steps, dense, dtype, element, host)
+    return StridedView(tuple(shape[:lead]), strides[:lead], row, steps, dense, dtype, element, host)
 
 
-def alike(lies: Sequence[Lie], others: Sequence[Lie]) -> bool:
+def alike(views: Sequence[StridedView], others: Sequence[StridedView]) -> bool:
     """True if layers of these planes go into one group: their rows have one shape and dtype."""
     return all(
         one.row == two.row and one.dense == two.dense and one.dtype is two.dtype
-        for one, two in zip(lies, others, strict=True)
+        for one, two in zip(views, others, strict=True)
     )
 
 
@@ -115,9 +115,9 @@ def runs(forms: Sequence[Form]) -> Iterator[tuple[range, int]]:
     """Yield runs of layers in one storage at equal distances, and the distance in elements."""
     first = 0
     while first < len(forms):
-        lie, _, _, home, last = forms[first]
+        view, _, _, home, last = forms[first]
         end, step = first + 1, 0
-        while end < len(forms) and forms[end][3] == home and forms[end][0] == lie:
+        while end < len(forms) and forms[end][3] == home and forms[end][0] == view:
             distance = forms[end][4] - last
             if distance <= 0 or step not in (0, distance):
                 break
@@ -126,12 +126,12 @@ def runs(forms: Sequence[Form]) -> Iterator[tuple[range, int]]:
         first = end
 
 
-def row_of(lie: Lie, joined: bool) -> tuple[tuple[int, ...], int, npt.DTypeLike]:
+def row_of(view: StridedView, joined: bool) -> tuple[tuple[int, ...], int, npt.DTypeLike]:
     """Return the shape of a row in items, their bytes, and their dtype.
 
     Dense rows are bytes. *joined*: elements along the last dimension are one item.
     """
-    row, size = ((lie.row[0] * lie.element,), 1) if lie.dense else (lie.row, lie.element)
+    row, size = ((view.row[0] * view.element,), 1) if view.dense else (view.row, view.element)
     if joined:
         size *= row[-1]
         return row[:-1], size, item(size)
@@ -139,15 +139,15 @@ def row_of(lie: Lie, joined: bool) -> tuple[tuple[int, ...], int, npt.DTypeLike]
 
 
 def grid(
-    lie: Lie, layers: int, step: int, row: tuple[int, ...], size: int
+    view: StridedView, layers: int, step: int, row: tuple[int, ...], size: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return shape and strides in bytes of ``[places, layers, *row]``, or of one layer without."""
-    element = lie.element
-    shape = (*lie.places, *([layers] if layers > 1 else ()), *row)
-    strides = [stride * element for stride in lie.strides]
+    element = view.element
+    shape = (*view.places, *([layers] if layers > 1 else ()), *row)
+    strides = [stride * element for stride in view.strides]
     if layers > 1:
         strides.append(step * element)
-    steps = [size] if lie.dense else [step * element for step in lie.steps]
+    steps = [size] if view.dense else [step * element for step in view.steps]
     return shape, (*strides, *steps[: len(row)])
 
 
@@ -169,9 +169,9 @@ def on_host(
     return np.ndarray(shape, dtype, _seen(home, length, _WRITABLE), offset, strides)
 
 
-def on_device(tensor: torch.Tensor, lie: Lie, layers: int, step: int) -> torch.Tensor:
+def on_device(tensor: torch.Tensor, view: StridedView, layers: int, step: int) -> torch.Tensor:
     """Return memory of another device, ``[places, layers, *row]``. Dense rows are bytes."""
-    places, strides, row, steps, dense, *_ = lie
+    places, strides, row, steps, dense, *_ = view
     both, distances = ((layers,), (step,)) if layers > 1 else ((), ())
     memory = tensor.detach().as_strided((*places, *both, *row), (*strides, *distances, *steps))
     return memory.view(torch.uint8 if dense else INTEGERS[memory.element_size()])

@@ -14,7 +14,7 @@ from hexkv.kernels.chunks import check_planes, check_spans
 from hexkv.kernels.encoded import Checked, Decoding, decodes
 from hexkv.kernels.fused import Fused
 from hexkv.kernels.moves import Places, Scattered
-from hexkv.kernels.rooms import Room, Rooms
+from hexkv.kernels.rooms import DeviceBuffer, DeviceBuffers
 from hexkv.kernels.stacks import Stacks, stacked
 from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import (
@@ -74,7 +74,7 @@ class PagedMemory:
         self.device = device
         self.gpus = gpus([device])
         self.fused = Fused.over(layout, pages, fused, direct=direct)
-        self.rooms = None if self.fused is None else Rooms(self.fused, layout)
+        self.buffers = None if self.fused is None else DeviceBuffers(self.fused, layout)
         self._given = [[page.detach() for page in given] for given in pages]
         self._whole: list[Stacks] | None = None
         self._apart: list[Stacks] | None = None
@@ -214,8 +214,10 @@ class PagedKV:
 
     def device_room(self, size: int, owner: str) -> DeviceRoom | None:
         """Return a buffer on a CUDA device with Triton; ``None`` elsewhere."""
-        rooms = self._pages.rooms
-        return None if rooms is None else Room.of(rooms, size, owner, self._at, self.tokens)
+        buffers = self._pages.buffers
+        if buffers is None:
+            return None
+        return DeviceBuffer.of(buffers, size, owner, self._at, self.tokens)
 
     def _at(self, start: int, end: int) -> torch.Tensor:
         return torch.from_numpy(self._slots[start:end])

@@ -27,7 +27,7 @@ _IDLE = 4
 """Buffers that are kept for the next request: a library has registered them by then."""
 
 
-class Rooms:
+class DeviceBuffers:
     """The buffers of one device. Safe from any thread."""
 
     def __init__(self, fused: Fused, layout: KVLayout) -> None:
@@ -66,9 +66,9 @@ class Rooms:
 class _Held:
     """Memory, and its number of holders."""
 
-    def __init__(self, rooms: Rooms, size: int) -> None:
-        self.memory = rooms.take(size)
-        self._rooms = rooms
+    def __init__(self, buffers: DeviceBuffers, size: int) -> None:
+        self.memory = buffers.take(size)
+        self._buffers = buffers
         self._holds = 0
         self._lock = Lock()
 
@@ -77,21 +77,21 @@ class _Held:
             self._holds += by
             last = not self._holds
         if last:
-            self._rooms.give_back(self.memory)
+            self._buffers.give_back(self.memory)
 
 
-class Room:
+class DeviceBuffer:
     """See :class:`hexkv.ports.DeviceRoom`."""
 
     def __init__(
         self,
-        rooms: Rooms,
+        buffers: DeviceBuffers,
         held: _Held,
         owner: str,
         slots: Callable[[int, int], torch.Tensor],
         tokens: int,
     ) -> None:
-        self._rooms = rooms
+        self._buffers = buffers
         self._held = held
         self.owner = owner
         self._slots = slots
@@ -102,18 +102,18 @@ class Room:
     @classmethod
     def of(
         cls,
-        rooms: Rooms,
+        buffers: DeviceBuffers,
         size: int,
         owner: str,
         slots: Callable[[int, int], torch.Tensor],
         tokens: int,
     ) -> Self | None:
-        """Return a room for a window of *tokens* tokens at *slots*; ``None`` if memory is short."""
+        """Return a buffer for a window of *tokens* tokens at *slots*; ``None`` if memory is short."""
         try:
-            held = _Held(rooms, size)
+            held = _Held(buffers, size)
         except RuntimeError:
             return None
-        return cls(rooms, held, owner, slots, tokens)
+        return cls(buffers, held, owner, slots, tokens)
 
     @property
     def base(self) -> int:
@@ -124,7 +124,7 @@ class Room:
         return len(self._held.memory)
 
     def bind(self) -> None:
-        device = self._rooms.fused.device
+        device = self._buffers.fused.device
         if device.type == "cuda":
             torch.cuda.set_device(device)
 
@@ -135,7 +135,7 @@ class Room:
             return None
         from hexkv.kernels.in_triton import xxh3
 
-        with self._rooms.fused.current():
+        with self._buffers.fused.current():
             sums = xxh3.digests(self._held.memory, parts)
             if sums is None:
                 return None
@@ -143,7 +143,7 @@ class Room:
             return xxh3.ends(sums.cpu().numpy(), parts)
 
     def scatter(self, spans: Sequence[RoomSpan]) -> Transfer:
-        layout, memory, fused = self._rooms.layout, self._held.memory, self._rooms.fused
+        layout, memory, fused = self._buffers.layout, self._held.memory, self._buffers.fused
         chunks: list[tuple[torch.Tensor, torch.Tensor]] = []
         for start, end, at in spans:
             if not 0 <= start < end <= self._tokens:
@@ -157,10 +157,10 @@ class Room:
                 fused.scatter_layers(slots, chunk, range(layout.layers))
             return transfer_on(gpus([fused.device]))
 
-    def share(self, owner: str) -> Room:
+    def share(self, owner: str) -> DeviceBuffer:
         if self._released:
             raise ValueError("a room that was released")
-        return type(self)(self._rooms, self._held, owner, self._slots, self._tokens)
+        return type(self)(self._buffers, self._held, owner, self._slots, self._tokens)
 
     def release(self) -> None:
         if not self._released:
@@ -168,5 +168,5 @@ class Room:
             self._held.change(-1)
 
 
-def _keeps_the_port(room: Room) -> DeviceRoom:
+def _keeps_the_port(room: DeviceBuffer) -> DeviceRoom:
     return room  # mypy checks here that it keeps the port's promises

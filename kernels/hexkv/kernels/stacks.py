@@ -52,11 +52,11 @@ class Stacks:
         self._unit = unit
         self._before = before
         self._layer_bytes = layer_bytes
-        lies = [form[0] for form in forms]
-        first = lies[0]
-        some = lies[:1] if lies.count(first) == len(lies) else lies  # mostly all lie alike
-        self._host = all(lie.host for lie in some)
-        joined = items and self._host and all(lie.steps[-1] == 1 for lie in some)
+        views = [form[0] for form in forms]
+        first = views[0]
+        some = views[:1] if views.count(first) == len(views) else views  # mostly all lie alike
+        self._host = all(view.host for view in some)
+        joined = items and self._host and all(view.steps[-1] == 1 for view in some)
         self._row, size, self._dtype = row_of(first, joined)
         strides = [size]
         for count in reversed(self._row):
@@ -65,17 +65,17 @@ class Stacks:
         self._stacks: list[tuple[range, Memory, torch.UntypedStorage, int]] = []
         last = None
         for run, step in runs(forms):
-            lie, tensor, storage, home, offset = forms[run.start]
+            view, tensor, storage, home, offset = forms[run.start]
             count = len(run)
             memory: Memory
-            if lie.host:
-                shape = lie, count, step
+            if view.host:
+                shape = view, count, step
                 if shape != last:  # mostly every layer lies as the one before
-                    last, lies_as = shape, grid(lie, count, step, self._row, size)
-                at = offset * lie.element
+                    last, lies_as = shape, grid(view, count, step, self._row, size)
+                at = offset * view.element
                 memory = on_host(home, storage.nbytes(), self._dtype, *lies_as, at)
             else:
-                memory = on_device(tensor, lie, count, step)
+                memory = on_device(tensor, view, count, step)
             self._stacks.append((run, memory, storage, home))
 
     def gather(self, moves: Sequence[Move], layers: range) -> None:
@@ -147,13 +147,13 @@ def stacked(
     A place has *lead* dimensions. *axes* are those of the tensors that are used, in this order; of
     any other, the first place is. *items*: see :class:`Stacks`.
     """
-    lies, forms = looked_at(planes, axes, lead)
+    views, forms = looked_at(planes, axes, lead)
     kinds = layout.planes
     made: list[Stacks] = []
     first = 0
     for end in range(1, layout.layers + 1):
         more = end < layout.layers and kinds[end] == kinds[first]
-        if more and (lies[end] == lies[first] or alike(lies[end], lies[first])):
+        if more and (views[end] == views[first] or alike(views[end], views[first])):
             continue
         sizes = [p.heads * p.width * layout.dtype.itemsize for p in kinds[first]]
         before = [*accumulate(sizes, initial=layout.layer_span(first, 1)[0])]

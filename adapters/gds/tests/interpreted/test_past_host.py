@@ -10,7 +10,7 @@ from hexkv.api import DType, KVLayout, open_cache
 from hexkv.contracts.doubles import deadline
 from hexkv.contracts.kit.waiting import promptly
 from hexkv.kernels import PagedKV
-from hexkv.kernels.rooms import Rooms
+from hexkv.kernels.rooms import DeviceBuffers
 from hexkv.ports import PAGE, InvalidRequest, RoomSpan
 from processes import until
 
@@ -147,4 +147,4 @@ def test_a_room_is_used_again_when_the_last_who_held_it_let_go():
         with pytest.raises(InvalidRequest):
             other.scatter([wrong])
     assert other.digests("crc32", [(0, 1024)], deadline()) is None
-    assert isinstance(made._pages.rooms, Rooms)
+    assert isinstance(made._pages.buffers, DeviceBuffers)

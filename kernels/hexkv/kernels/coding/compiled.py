@@ -294,7 +294,7 @@ def _decode(
         for token in range(len(into)):
             if at > last:
                 return False
-            said = token if len(values) > 1 else 0
+            of_token = token if len(values) > 1 else 0
             for lane in range(GROUP):
                 entries[lane] = slots[np.uint32(row[lane] + (state[lane] & _LOW))]
             for lane in range(GROUP):
@@ -304,7 +304,7 @@ def _decode(
                 )
             for lane in range(GROUP):
                 symbol = np.uint32((entries[lane] & _BYTE) + turn[lane])
-                into[token, first + lane] = values[said, symbol]
+                into[token, first + lane] = values[of_token, symbol]
             hungry = _less(state, least) & there
             while hungry:
                 lane = _lowest(hungry)
