@@ -16,7 +16,7 @@ from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.plugins.memory.store import MemoryStore
 from hexkv.plugins.observing.families import DROP_REASONS, MISS_REASONS
 from hexkv.plugins.observing.telemetry import Totals, render
-from hexkv.plugins.support.survey import survey
+from hexkv.plugins.support.survey import frame_summary
 from hexkv.ports import Change, CounterName, Failed, Hit, Reason, StoreUnreachable, frame_bytes
 from rigging import CHUNK, FRAME, LAYOUT, rigging, tier
 
@@ -133,7 +133,7 @@ class Books:
                 gone[event.tier]["chunks"] += len(event.keys)
                 gone[event.tier]["tokens"] += sum(self.tokens[key] for key in event.keys)
         checked = check(str(self.root), CODEC)
-        frames = [header for _, header in survey(self.root, CODEC).frames]
+        frames = [header for _, header in frame_summary(self.root, CODEC).frames]
         assert not checked.problems
         same = {
             "lookups": (page["lookups"], page["hits"] + page["misses"]),

@@ -81,8 +81,8 @@ def test_a_decoder_that_asks_before_its_node_was_told_waits(pair, monkeypatch):
     some, told = chunks(3), Event()
     keys = [chunk.key for chunk in some]
     pushing = pusher.served.pushing
-    tell = pushing._tell
-    monkeypatch.setattr(pushing, "_tell", lambda *said: told.wait(60.0) and tell(*said))
+    tell = pushing._announce
+    monkeypatch.setattr(pushing, "_announce", lambda *said: told.wait(60.0) and tell(*said))
     prefill.push_to(DECODE, keys, HOLD, 60.0, soon())
     put(prefill, some)
     try:

@@ -9,7 +9,7 @@ import pytest
 
 from hexkv.contracts.kit.cases import each
 from hexkv.core.frames.codec import CRC32, FrameCodec
-from hexkv.plugins.support.survey import survey
+from hexkv.plugins.support.survey import frame_summary
 from hexkv.ports import (
     KEY_BYTES,
     PAGE,
@@ -40,7 +40,7 @@ def test_frames_are_found_at_any_depth_under_any_name_newest_first(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "old").write_bytes(frame(created=1.0))
     (tmp_path / f"{KEY.hex()}.hexkv").write_bytes(frame(created=2.0))
-    found = survey(tmp_path, CODEC, verify=True)
+    found = frame_summary(tmp_path, CODEC, verify=True)
     assert [path for path, _ in found.frames] == [f"{KEY.hex()}.hexkv", "a/b/old"]
     assert found.frames[0].header.tokens == 4
     assert not found.damaged
@@ -58,22 +58,22 @@ def test_frames_are_found_at_any_depth_under_any_name_newest_first(tmp_path):
 def test_what_a_header_shows_is_damage_without_verification(data, reason, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("case")
     (tmp_path / "x").write_bytes(data)
-    ((path, why),) = survey(tmp_path, CODEC).damaged
+    ((path, why),) = frame_summary(tmp_path, CODEC).damaged
     assert path == "x"
     assert reason in why
 
 
 def test_a_flipped_bit_in_the_payload_takes_verification_to_find(tmp_path):
     (tmp_path / "x").write_bytes(flipped(frame(), PAGE + 77))
-    assert len(survey(tmp_path, CODEC).frames) == 1
-    ((_, why),) = survey(tmp_path, CODEC, verify=True).damaged
+    assert len(frame_summary(tmp_path, CODEC).frames) == 1
+    ((_, why),) = frame_summary(tmp_path, CODEC, verify=True).damaged
     assert "payload is damaged" in why
 
 
 def test_a_frame_under_another_chunks_name_is_damage(tmp_path):
     (tmp_path / f"{bytes(KEY_BYTES).hex()}.hexkv").write_bytes(frame())
     (tmp_path / f"{bytes([1] * KEY_BYTES).hex()}.hexkv").write_bytes(b"no frame")
-    reasons = [why for _, why in survey(tmp_path, CODEC).damaged]
+    reasons = [why for _, why in frame_summary(tmp_path, CODEC).damaged]
     assert reasons == [
         "under another chunk's name",
         "named as a chunk, but does not start as a frame",
@@ -83,7 +83,7 @@ def test_a_frame_under_another_chunks_name_is_damage(tmp_path):
 def test_what_a_store_set_aside_is_damage(tmp_path):
     (tmp_path / "quarantine").mkdir()
     (tmp_path / "quarantine" / "x").write_bytes(frame())
-    assert survey(tmp_path, CODEC).damaged == [("quarantine/x", "set aside by the store")]
+    assert frame_summary(tmp_path, CODEC).damaged == [("quarantine/x", "set aside by the store")]
 
 
 def test_files_that_are_no_frames_are_only_counted(tmp_path):
@@ -93,7 +93,7 @@ def test_files_that_are_no_frames_are_only_counted(tmp_path):
     (tmp_path / f"{KEY.hex()}.hexkv.1-1.tmp").write_bytes(frame()[:5000])
     os.mkfifo(tmp_path / "pipe")
     os.symlink(tmp_path, tmp_path / "loop")
-    found = survey(tmp_path, CODEC, verify=True)
+    found = frame_summary(tmp_path, CODEC, verify=True)
     assert (found.foreign, found.unfinished) == (2, 1)
     assert not found.frames
     assert not found.damaged
@@ -106,7 +106,7 @@ def test_what_is_evicted_while_we_look_is_left_out(tmp_path, monkeypatch):
         def peek(self, page):
             raise FileNotFoundError
 
-    found = survey(tmp_path, Racing(CRC32))
+    found = frame_summary(tmp_path, Racing(CRC32))
     assert not found.frames
     assert not found.damaged
 
@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_listed_is_told_and_not_taken_for_empty(tmp_path
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    found = survey(tmp_path, CODEC)
+    found = frame_summary(tmp_path, CODEC)
     assert [frame.path for frame in found.frames] == ["b/chunk"]
     assert found.damaged == [("a", "cannot be listed: Permission denied")]
 
@@ -133,4 +133,4 @@ def test_a_place_that_is_no_directory_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "nowhere"):
         with pytest.raises(InvalidRequest, match=r"is not a directory"):
-            survey(place, CODEC)
+            frame_summary(place, CODEC)

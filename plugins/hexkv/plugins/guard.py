@@ -18,7 +18,7 @@ class Guard:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._said: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def __call__(
         self, answer: object, *, then: Callable[[Any], None] | None = None
@@ -36,7 +36,7 @@ class Guard:
                 try:
                     return hook(self, *args, **named)
                 except Exception as error:  # noqa: BLE001 - see above: the cache may fail, its host not
-                    guard._say(hook.__name__, error)
+                    guard._log_once(hook.__name__, error)
                     if then is not None:
                         then(self)
                     return answer(*args, **named) if callable(answer) else answer
@@ -45,11 +45,11 @@ class Guard:
 
         return wrap
 
-    def _say(self, hook: str, error: Exception) -> None:
+    def _log_once(self, hook: str, error: Exception) -> None:
         kind = hook, type(error).__name__
-        new = kind not in self._said and len(self._said) < _MOST
+        new = kind not in self._logged and len(self._logged) < _MOST
         if new:
-            self._said.add(kind)
+            self._logged.add(kind)
         self._log.log(
             logging.ERROR if new else logging.WARNING,
             "%s failed, the cache is left out: %s: %s",

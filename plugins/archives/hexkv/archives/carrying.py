@@ -305,19 +305,19 @@ def _wanted(place: Place, selection: Selection, identity: str) -> list[ChunkKey]
             "--tier: not all tiers can list what they hold: name others, or give --identity and"
             " --prompt"
         )
-    mine = {prefix: text for prefix, text in spaces.items() if selection.takes(prefix, text)}
-    if not mine:
+    chosen = {prefix: text for prefix, text in spaces.items() if selection.takes(prefix, text)}
+    if not chosen:
         raise InvalidRequest("nothing that is there was selected")
     if selection.prompt is None:
-        return place.keys(list(mine))
+        return place.keys(list(chosen))
     keys: list[ChunkKey] = []
     cannot = []
-    for text in mine.values():
+    for text in chosen.values():
         try:
             keys += selection.keys(text)
         except (ConfigError, AdapterUnavailable) as error:
             cannot.append(str(error))
-    if len(cannot) == len(mine):
+    if len(cannot) == len(chosen):
         raise InvalidRequest(f"--prompt: {cannot[0]}")
     return keys
 

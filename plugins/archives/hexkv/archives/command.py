@@ -95,9 +95,9 @@ def export_(  # noqa: PLR0913
         pipe = archive == "-"
         report = export(place, selection, file, codec, progress, described, pipe=pipe)
     if as_json:
-        _said(json.dumps({"archive": archive, **asdict(report)}, indent=2), aside=archive == "-")
+        _print(json.dumps({"archive": archive, **asdict(report)}, indent=2), aside=archive == "-")
     else:
-        _said(_exported(report), aside=archive == "-")
+        _print(_exported(report), aside=archive == "-")
     raise typer.Exit(1 if report.lost else 0)
 
 
@@ -216,7 +216,7 @@ def _bar(what: str, unit: str) -> Iterator[Progress]:
         yield lambda done, total: bars.update(task, completed=done, total=total or done)
 
 
-def _said(text: str, *, aside: bool) -> None:
+def _print(text: str, *, aside: bool) -> None:
     typer.echo(text, err=aside)
 
 

@@ -212,9 +212,9 @@ class ArchiveReader:
             return False
         self._ended = True
         frames, size, keys = _TOTALS.unpack_from(body)
-        mine = self.totals
-        if (frames, size, keys) != (mine.frames, mine.bytes, mine.keys.digest()):
-            self._damaged(start, f"{frames} frames were written, {mine.frames} are there")
+        own = self.totals
+        if (frames, size, keys) != (own.frames, own.bytes, own.keys.digest()):
+            self._damaged(start, f"{frames} frames were written, {own.frames} are there")
         elif self._read(1):
             self._damaged(start + PAGE, "there is something behind the end")
         return True

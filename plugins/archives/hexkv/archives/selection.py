@@ -67,15 +67,15 @@ class Selection:
     @property
     def about(self) -> dict[str, object]:
         """Return the selection for the head of an archive: equal selections give equal values."""
-        said: dict[str, object] = {
+        fields: dict[str, object] = {
             "namespace": self.namespace,
             "model": self.model,
             "tenant": self.salted,
         }
         if self.prompt is not None:
-            said["prompt"] = sha256(pack(self.prompt)).hexdigest()
-            said["tokens"] = len(self.prompt)
-        return {name: value for name, value in said.items() if value}
+            fields["prompt"] = sha256(pack(self.prompt)).hexdigest()
+            fields["tokens"] = len(self.prompt)
+        return {name: value for name, value in fields.items() if value}
 
     def takes(self, prefix: bytes, identity: str) -> bool:
         """True if chunks of a namespace are wanted."""

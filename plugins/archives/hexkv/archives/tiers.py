@@ -114,7 +114,7 @@ class TieredPlace:
             self._codec = stack.runtime.codec
             self._await_index()
             opened.pop_all()
-        self._met: set[bytes] = set()
+        self._seen: set[bytes] = set()
         self._broken: set[ChunkKey] = set()
 
     @property
@@ -181,8 +181,8 @@ class TieredPlace:
             if isinstance(found, Reason):
                 return found
             prefix = namespace_of(header.key)
-            if prefix not in self._met:
-                self._met.add(prefix)
+            if prefix not in self._seen:
+                self._seen.add(prefix)
                 self._served.meet(header.identity, prefix)
             written = self._carrier.write(lease, lacking)
 

@@ -151,7 +151,7 @@ class Fleet:
         nodes = self._chosen(on)
         _, problems = self._ask(lambda admin: admin.compress(_NOTHING, tier, serde), nodes)
         if problems:
-            raise InvalidRequest(_said(problems))
+            raise InvalidRequest(_listed(problems))
         return self._worked(
             lambda admin, each: admin.compress(chosen, tier, serde, each), on, watch
         )
@@ -393,5 +393,5 @@ def _step(size: int) -> int:
     return max(8, min(512, _STEP_BYTES // size))
 
 
-def _said(problems: Mapping[str, str]) -> str:
+def _listed(problems: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {why}" for name, why in problems.items())

@@ -113,15 +113,15 @@ def _reach(address: str, member: Member | None, connect: Connect) -> FleetNode:
         return FleetNode(name, address, member, problem="it serves no administration")
     try:
         admin = connect(address)
-        says = admin.member()
+        seen = admin.member()
     except HexKVError as error:
         return FleetNode(name, address, member, problem=" ".join(str(error).split()))
     if member is None:
-        return FleetNode(says.name if says else address, address, says, admin)
+        return FleetNode(seen.name if seen else address, address, seen, admin)
     # One path is another node on each machine, and an address may be another's by now.
-    if says is None or (says.name, says.generation) != (member.name, member.generation):
-        who = "a node that reports to no directory" if says is None else repr(says.name)
-        problem = f"at {address} another node answers: {who}"
+    if seen is None or (seen.name, seen.generation) != (member.name, member.generation):
+        other = "a node that reports to no directory" if seen is None else repr(seen.name)
+        problem = f"at {address} another node answers: {other}"
         return FleetNode(name, address, member, problem=problem)
     return FleetNode(name, address, member, admin)
 

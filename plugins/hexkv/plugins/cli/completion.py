@@ -49,10 +49,10 @@ _COMMAND = re.compile(r"^  ([a-z][a-z-]*)", re.MULTILINE)
 
 def following(words: Sequence[str], main: Main) -> list[str]:
     """Return the commands and options that may follow *words* of *main*, ``hexkv`` itself."""
-    said = StringIO()
-    with redirect_stdout(said), redirect_stderr(StringIO()):
+    captured = StringIO()
+    with redirect_stdout(captured), redirect_stderr(StringIO()):
         main([*words, "--help"])
-    text = said.getvalue()
+    text = captured.getvalue()
     commands = [name for part in _COMMANDS.findall(text) for name in _COMMAND.findall(part)]
     return [*commands, *dict.fromkeys(_OPTION.findall(text))]
 

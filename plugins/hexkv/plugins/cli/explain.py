@@ -29,7 +29,7 @@ from hexkv.plugins.composition.identity import identify
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.observing.described import fields_of, hasher_of, tokens_in
-from hexkv.plugins.support.survey import Contents, survey
+from hexkv.plugins.support.survey import Contents, frame_summary
 from hexkv.ports import (
     AdapterUnavailable,
     ChunkKey,
@@ -73,7 +73,7 @@ class _Directory:
     """The content of a directory, by key."""
 
     def __init__(self, root: Path, codec: FrameCodec, verify: bool) -> None:
-        contents: Contents = survey(root, codec)
+        contents: Contents = frame_summary(root, codec)
         self._root = root
         self._codec = codec if verify else None
         self._frames = {header.key: path for path, header in contents.frames}

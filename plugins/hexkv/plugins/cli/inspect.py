@@ -23,7 +23,7 @@ from hexkv.plugins.cli.output import (
 )
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery.algorithms import frame_codec
-from hexkv.plugins.support.survey import Contents, survey
+from hexkv.plugins.support.survey import Contents, frame_summary
 from hexkv.ports import NAMESPACE_BYTES, FrameHeader, frame_bytes, namespace_of
 
 _SHOWN = 20
@@ -38,7 +38,7 @@ def inspect(
     """Describe the frames in a directory. Exit code 1 if some are damaged."""
     codec = frame_codec(installed(), "crc32")  # no frame is sealed here
     with named("DIRECTORY"):
-        contents = survey(directory, codec, verify=verify)
+        contents = frame_summary(directory, codec, verify=verify)
     now = SystemClock().wall()
     if as_json:
         print_json(_report(contents, now, directory))

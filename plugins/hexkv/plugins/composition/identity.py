@@ -53,5 +53,5 @@ def identify(namespace: Namespace, loaded: Loaded) -> Namespace:
 
 
 def _disagree(loaded: Loaded, path: Path, host: str) -> ConfigError:
-    said = f" {host!r}" if host else " something else"
-    return ConfigError(f"{loaded.locate(path)}: the engine's host has{said}")
+    shown = f" {host!r}" if host else " something else"
+    return ConfigError(f"{loaded.locate(path)}: the engine's host has{shown}")

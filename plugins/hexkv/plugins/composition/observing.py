@@ -103,7 +103,7 @@ class Observation:
         self.spans: SpanSink | None = None
         """The sink for calls that have ended; ``None``: there is none."""
 
-        self._served: Callable[[], Counted | None] = _nobody
+        self._served: Callable[[], Counted | None] = _no_counts
 
     def follow(self, tiers: Mapping[str, bool]) -> ContentFeed | None:
         """Publish the content of *tiers*, if that is configured; see :meth:`Observer.follow`."""
@@ -162,7 +162,7 @@ class Observation:
             return ()
 
 
-def _nobody() -> None:
+def _no_counts() -> None:
     """Stands for the cache until one is served."""
 
 

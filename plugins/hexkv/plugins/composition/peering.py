@@ -182,10 +182,10 @@ class PeerService:
 
     def keep(self, arrived: Sequence[Offer], who: str, deadline: Deadline) -> Sequence[bool]:
         del who
-        lending, told = self._lending, self.arrived
+        lending, report = self._lending, self.arrived
         kept = [False] * len(arrived) if lending is None else lending.keep(arrived, deadline)
-        if told is not None:
-            told([offer.key for offer, is_kept in zip(arrived, kept, strict=True) if is_kept])
+        if report is not None:
+            report([offer.key for offer, is_kept in zip(arrived, kept, strict=True) if is_kept])
         return kept
 
     def have(self, keys: Sequence[ChunkKey]) -> list[bool]:

@@ -98,7 +98,7 @@ class Pushing:
         self._pushes = Pushes(announced, peers.have, peers.push, clock, executor)
         self._followed = Followed(announced, peers.have, self._want, clock, executor)
         peers.register(WANT, self._wanted)
-        peers.register(COME, self._told)
+        peers.register(COME, self._come)
         peers.arrived = self._arrived
 
     @property
@@ -113,14 +113,14 @@ class Pushing:
             with self._lock:
                 self._offering.append(offer)
 
-            def tell() -> None:
+            def announce() -> None:
                 try:
-                    self._tell(name, keys, hold, seconds)
+                    self._announce(name, keys, hold, seconds)
                 finally:
                     with self._lock:
                         self._offering.remove(offer)
 
-            self._followed.run(tell)
+            self._followed.run(announce)
 
     def seek(self, keys: Sequence[ChunkKey], name: str, deadline: Deadline) -> Found:
         """Expect pushes of chunks from the peer *name*, or from some peers if it is empty.
@@ -157,14 +157,14 @@ class Pushing:
         newest = {one.name: one for one in sorted(found, key=lambda one: one.generation)}
         return [_peer(one) for one in newest.values()][:_ASKED]
 
-    def _tell(self, name: str, keys: Sequence[ChunkKey], hold: str, seconds: float) -> None:
+    def _announce(self, name: str, keys: Sequence[ChunkKey], hold: str, seconds: float) -> None:
         until = Deadline.after(self._clock, _TELLING)
         found = self._named(name, until)
         if not found:
             with self._lock:
-                said = name in self._unknown or len(self._unknown) >= _NAMES
+                logged = name in self._unknown or len(self._unknown) >= _NAMES
                 self._unknown.add(name)
-            if not said:
+            if not logged:
                 log.warning("nothing is pushed to %r: the directory knows no such peer", name)
             return
         member, owner = pack_member(self._peers.member), hold.encode()
@@ -175,7 +175,7 @@ class Pushing:
         except Exception as why:  # noqa: BLE001 - a channel may be a third party's
             log.info("peer %r cannot be notified of chunks for it: %s", name, why)
 
-    def _told(self, body: bytes, who: str, deadline: Deadline) -> bytes:
+    def _come(self, body: bytes, who: str, deadline: Deadline) -> bytes:
         """Answer ``come``."""
         del who, deadline
         try:
@@ -221,8 +221,8 @@ class Pushing:
         for key, hold in zip(keys, held, strict=True):
             if hold is not None and hold[1] > now:
                 by_owner.setdefault(hold, []).append(key)
-        for (owner, until), mine in by_owner.items():
-            self._pin(mine, owner, until - now)
+        for (owner, until), due in by_owner.items():
+            self._pin(due, owner, until - now)
         self._announced.published(keys)
         self._pushes.arrived(keys)
 
@@ -238,10 +238,10 @@ class Pushing:
         head = _WANT.pack(here, len(member)) + member
         flags: list[bool] = []
         for some in _parts(keys):
-            said = self._peers.ask(peer, WANT, head + b"".join(some), deadline)
-            if len(said) != len(some) or said.strip(b"\0\1"):
+            answer = self._peers.ask(peer, WANT, head + b"".join(some), deadline)
+            if len(answer) != len(some) or answer.strip(b"\0\1"):
                 raise StoreUnreachable("a peer does not say so of each chunk")
-            flags += map(bool, said)
+            flags += map(bool, answer)
         return flags
 
     def _wanted(self, body: bytes, who: str, deadline: Deadline) -> bytes:

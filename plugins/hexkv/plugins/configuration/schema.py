@@ -364,9 +364,9 @@ def _refuse_equal(what: str, values: Sequence[str], *, secret: bool = False) -> 
     first: dict[str, int] = {}
     for index, value in enumerate(values):
         if first.setdefault(value, index) != index:
-            said = "" if secret else f" {value!r}"
+            shown = "" if secret else f" {value!r}"
             raise ValueError(
-                f"[{first[value]}] and [{index}] {what}{said}: give one of them another"
+                f"[{first[value]}] and [{index}] {what}{shown}: give one of them another"
             )
 
 

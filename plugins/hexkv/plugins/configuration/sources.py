@@ -318,11 +318,11 @@ def parse_yaml(text: str, source: str) -> tuple[Value, dict[Path, int]]:
 
 def _explained(error: yaml.MarkedYAMLError) -> str:
     """Return YAML's objection to a text, without words of it."""
-    said = error.problem or error.context or ""
+    detail = error.problem or error.context or ""
     for sign, word in (("!", "tag"), ("*", "alias"), ("&", "anchor")):
-        if word in said and "'" in said:
+        if word in detail and "'" in detail:
             return f"{word} that is not known: write what begins with {sign} in quotes"
-    return said
+    return detail
 
 
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")

@@ -110,8 +110,8 @@ class Registry:
         if found := self.adapters.get((kind, name)):
             return found
         hint = suggestion(name, self.names(kind))
-        if ours := distribution_of(kind, name):  # a near name would be the wrong one
-            hint = f": pip install {ours}"
+        if provider := distribution_of(kind, name):  # a near name would be the wrong one
+            hint = f": pip install {provider}"
         raise ConfigError(f"no {kind} adapter {name!r}{hint}{self.said_of_broken()}")
 
     def said_of_broken(self) -> str:

@@ -99,9 +99,9 @@ class Page:
                 continue
             key = tuple(
                 sorted(
-                    (what, re.sub(r"\\.", lambda m: _ESCAPED.get(m[0], m[0]), said))
-                    for what, said in _LABEL.findall(labels or "")
-                    if what not in _SUMMED and said
+                    (what, re.sub(r"\\.", lambda m: _ESCAPED.get(m[0], m[0]), label_value))
+                    for what, label_value in _LABEL.findall(labels or "")
+                    if what not in _SUMMED and label_value
                 )
             )
             values = found.setdefault(name, {})
@@ -117,18 +117,18 @@ class Page:
         """Return the sums of a metric by the values of *label*."""
         found: dict[str, float] = {}
         for labels, value in self.values.get(name, {}).items():
-            for what, said in labels:
+            for what, label_value in labels:
                 if what == label:
-                    found[said] = found.get(said, 0.0) + value
+                    found[label_value] = found.get(label_value, 0.0) + value
         return found
 
     def most(self, name: str, label: str) -> dict[str, float]:
         """Return the maxima of a metric by the values of *label*: for states, which have no sum."""
         found: dict[str, float] = {}
         for labels, value in self.values.get(name, {}).items():
-            for what, said in labels:
+            for what, label_value in labels:
                 if what == label:
-                    found[said] = max(found.get(said, 0.0), value)
+                    found[label_value] = max(found.get(label_value, 0.0), value)
         return found
 
 
@@ -189,8 +189,8 @@ def view(before: Page, after: Page, seconds: float) -> View:
     breaker = after.most("hexkv_tier_breaker", "tier")
     tenants: dict[str, dict[str, float]] = {}
     for labels, value in after.values.get("hexkv_tenant_used_bytes", {}).items():
-        said = dict(labels)
-        tenants.setdefault(said.get("tier", ""), {})[said.get("tenant", "")] = value
+        named = dict(labels)
+        tenants.setdefault(named.get("tier", ""), {})[named.get("tenant", "")] = value
     names = dict.fromkeys([*breaker, *used, *hits, *read])
     return View(
         tokens_per_second=asked / seconds,

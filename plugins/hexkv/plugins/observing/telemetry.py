@@ -161,9 +161,9 @@ class Totals:
         # step of it; the sum of a histogram that is being updated may lack a value that the classes
         # have.
         durations = {}
-        for key, told in list(self._durations.items()):
-            durations[key] = copied = _Durations(told.bounds)
-            copied.classes, copied.total = told.classes.copy(), told.total
+        for key, source in list(self._durations.items()):
+            durations[key] = copied = _Durations(source.bounds)
+            copied.classes, copied.total = source.classes.copy(), source.total
         return dict(self._counts), durations
 
 
@@ -200,11 +200,11 @@ def families(engine: Counted | Mapping[str, Counted], totals: Totals | None = No
     engines = engine if isinstance(engine, Mapping) else {"": engine}
     rows = []
     for name, each in engines.items():
-        told = each.telemetry if totals is None else totals
-        if isinstance(told, Totals):
-            info = replace(told.info, engine=name or told.info.engine)
+        source = each.telemetry if totals is None else totals
+        if isinstance(source, Totals):
+            info = replace(source.info, engine=name or source.info.engine)
             labels = (("engine", info.engine), ("rank", info.rank))
-            rows.append(_Row(labels, *told._copy(), each.health(), info))
+            rows.append(_Row(labels, *source._copy(), each.health(), info))
         else:
             rows.append(_Row((("engine", name),), {}, {}, each.health(), None))
     return [*_counted([row for row in rows if row.info is not None]), *_states(rows)]

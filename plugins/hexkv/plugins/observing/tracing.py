@@ -26,17 +26,17 @@ def chrome_trace(steps: Sequence[TraceStep], name: str = "hexkv") -> dict[str, o
     events: list[dict[str, object]] = [_named("process_name", 0, name)]
     events += [_named("thread_name", number, row) for row, number in rows.items()]
     for step in steps:
-        said: dict[str, object] = {
+        arguments: dict[str, object] = {
             what: value
             for what, value in (("tier", step.tier), ("call", step.call), ("bytes", step.size))
             if value
         }
         if step.waited:
-            said["waited_ms"] = round(1000 * step.waited, 3)
+            arguments["waited_ms"] = round(1000 * step.waited, 3)
         if step.key and (slow := longest.get(step.call)):
-            said["chunk"] = step.key
-            said["slowest"] = f"{slow.name} {slow.tier}".rstrip()
-            said["slowest_ms"] = round(1000 * slow.seconds, 3)
+            arguments["chunk"] = step.key
+            arguments["slowest"] = f"{slow.name} {slow.tier}".rstrip()
+            arguments["slowest_ms"] = round(1000 * slow.seconds, 3)
         events.append(
             {
                 "name": f"{step.name} {step.tier}" if step.tier and step.call else step.name,
@@ -46,7 +46,7 @@ def chrome_trace(steps: Sequence[TraceStep], name: str = "hexkv") -> dict[str, o
                 "dur": round(1e6 * step.seconds, 3),
                 "pid": 1,
                 "tid": rows[step.row],
-                "args": said,
+                "args": arguments,
             }
         )
     return {"traceEvents": events, "displayTimeUnit": "ms"}

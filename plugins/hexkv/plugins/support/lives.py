@@ -42,10 +42,10 @@ class Life:
     def follow(self, known: int) -> None:
         """Become a later life than that of generation *known*, if this is another; 0 is none."""
         with self._lock:
-            mine = self._member.generation
-            if known in (0, mine) or known >> _TIE_BITS < mine >> _TIE_BITS:
+            own = self._member.generation
+            if known in (0, own) or known >> _TIE_BITS < own >> _TIE_BITS:
                 return
-            later = ((known >> _TIE_BITS) + 1 << _TIE_BITS) + mine % (1 << _TIE_BITS)
+            later = ((known >> _TIE_BITS) + 1 << _TIE_BITS) + own % (1 << _TIE_BITS)
             if later >= _END or not self._renew(later):
                 if not self._stuck:
                     log.error("node %r cannot follow its life %d", self._member.name, known)

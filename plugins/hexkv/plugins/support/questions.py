@@ -63,10 +63,10 @@ def ask_of_each(
     found: list[bool] = []
     for first in range(0, len(keys), MOST_KEYS):
         some = keys[first : first + MOST_KEYS]
-        said = ask(kind, b"".join(some))
-        if len(said) != len(some) or said.strip(b"\0\1"):
+        answer = ask(kind, b"".join(some))
+        if len(answer) != len(some) or answer.strip(b"\0\1"):
             raise StoreUnreachable("a peer does not say so of each chunk")
-        found += map(bool, said)
+        found += map(bool, answer)
     return found
 
 
@@ -77,17 +77,17 @@ def pack_member(member: Member) -> bytes:
     return head + name + address + member.admin.encode()
 
 
-def unpack_member(said: bytes) -> Member:
+def unpack_member(answer: bytes) -> Member:
     """Return a peer's description of itself.
 
     Raises:
         StoreUnreachable: it is not valid.
     """
     try:
-        generation, *lengths = _MEMBER.unpack_from(said)
+        generation, *lengths = _MEMBER.unpack_from(answer)
         address = _MEMBER.size + lengths[0]
         admin = address + lengths[1]
-        name = said[_MEMBER.size : address].decode()
-        return Member(name, generation, said[address:admin].decode(), said[admin:].decode())
+        name = answer[_MEMBER.size : address].decode()
+        return Member(name, generation, answer[address:admin].decode(), answer[admin:].decode())
     except (error, UnicodeDecodeError, InvalidRequest) as problem:
         raise StoreUnreachable("a peer does not say who it is") from problem

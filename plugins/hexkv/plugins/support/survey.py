@@ -47,7 +47,7 @@ class Contents:
     """Files that are no frames."""
 
 
-def survey(root: Path, codec: FrameCodec, *, verify: bool = False) -> Contents:
+def frame_summary(root: Path, codec: FrameCodec, *, verify: bool = False) -> Contents:
     """Read every file below *root*. A file that vanishes during it was evicted, and is left out.
 
     Args:

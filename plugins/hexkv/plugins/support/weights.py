@@ -220,20 +220,20 @@ def _tensors(file: Path, size: int) -> list[_Stretch] | None:
         try:
             header = json.loads(opened.read(length))
             return [
-                _tensor(name, said, file, 8 + length, size)
-                for name, said in header.items()
+                _tensor(name, entry, file, 8 + length, size)
+                for name, entry in header.items()
                 if name != "__metadata__"
             ]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
 
-def _tensor(name: str, said: dict[str, Any], file: Path, base: int, size: int) -> _Stretch:
-    start, end = map(int, said["data_offsets"])
+def _tensor(name: str, entry: dict[str, Any], file: Path, base: int, size: int) -> _Stretch:
+    start, end = map(int, entry["data_offsets"])
     if not 0 <= start <= end <= size - base:
         raise ValueError(f"{name} lies outside of the file")
-    shape = [int(length) for length in said["shape"]]
-    text = json.dumps([name, str(said["dtype"]), shape])
+    shape = [int(length) for length in entry["shape"]]
+    text = json.dumps([name, str(entry["dtype"]), shape])
     return _Stretch(text, end - start, file, base + start)
 
 

@@ -132,8 +132,8 @@ class Compared:
         plain = {name: (name, 0.0) for name in self.names}
         if not self.ratio:
             return plain
-        told = f"half {self.ratio:g} x smaller"
-        return plain | {f"{name}, {told}": (name, self.ratio) for name in self.names}
+        label = f"half {self.ratio:g} x smaller"
+        return plain | {f"{name}, {label}": (name, self.ratio) for name in self.names}
 
     def found(self, row: str, size: int) -> Replay:
         """Return the replay of one row at one size."""

@@ -36,7 +36,7 @@ def record_page(report: Mapping[str, Any]) -> str:
             f" ({report['hit_rate']:.1%}) came from the cache. A chunk has"
             f" {record['chunk_tokens']} tokens and {human_size(record['chunk_bytes'])}."
         ),
-        *_doubts(record),
+        *_caveats(record),
         *_tiers(report),
         *_time(report),
         *_over_time(report),
@@ -46,21 +46,21 @@ def record_page(report: Mapping[str, Any]) -> str:
     return page("What the cache did, and what it could do", parts)
 
 
-def _doubts(record: Mapping[str, Any]) -> list[str]:
+def _caveats(record: Mapping[str, Any]) -> list[str]:
     """Return the reservations about the numbers, as a paragraph."""
-    said = []
+    sentences = []
     if record["lost_calls"]:
-        said.append(f"{record['lost_calls']:,} calls came too fast and are not in the record.")
+        sentences.append(f"{record['lost_calls']:,} calls came too fast and are not in the record.")
     if record["cut_files"]:
-        said.append(
+        sentences.append(
             f"{record['cut_files']} files end in the middle of a line: what wrote them died."
         )
     if record["processes"] > 1:
-        said.append(
+        sentences.append(
             f"It is of {record['processes']} lives of a process: each names chunks anew, so what"
             " one stored looks new in the next."
         )
-    return [words(" ".join(said))] if said else []
+    return [words(" ".join(sentences))] if sentences else []
 
 
 def _tiers(report: Mapping[str, Any]) -> list[str]:
@@ -225,8 +225,8 @@ def _changes(report: Mapping[str, Any]) -> list[str]:
 
 
 def _part(part: str, tier: str) -> str:
-    said = _PARTS.get(part, part)
-    return f"{said} of {tier}" if tier else said
+    name = _PARTS.get(part, part)
+    return f"{name} of {tier}" if tier else name
 
 
 def _ordered(tokens: Mapping[str, int]) -> list[tuple[str, int]]:
