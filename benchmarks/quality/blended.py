@@ -17,7 +17,7 @@ from benchmarks.quality.segments import Segmented
 from hexkv.adapters.hf.blending.blender import Blender, Planes
 from hexkv.adapters.hf.blending.plan import BlendPlan, Run
 from hexkv.adapters.hf.blending.selectors import Evidence, Selector
-from hexkv.adapters.hf.cache import Room
+from hexkv.adapters.hf.cache import RequestKV
 
 RATIOS = (0.05, 0.15, 0.25, 0.5)
 """Of the reused tokens. Besides: none of them, and all."""
@@ -158,7 +158,7 @@ class _Prompt:
             sum(blended.counts.rows) / (len(blended.counts.rows) * (len(self._tokens) - prefix)),
         )
 
-    def _place(self, room: Room, start: int, planes: Planes, *, rotated: bool) -> Run:
+    def _place(self, room: RequestKV, start: int, planes: Planes, *, rotated: bool) -> Run:
         if rotated:
             return self._blender.place(room, start, planes)
         room.fill(planes, start)

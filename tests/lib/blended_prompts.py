@@ -34,7 +34,7 @@ from transformers import (
 from hexkv.adapters.hf.blending.blender import BlendedTogether, Blender
 from hexkv.adapters.hf.blending.plan import BlendPlan, KnownPrompt, Run
 from hexkv.adapters.hf.blending.record import BlendRecord, identity_of
-from hexkv.adapters.hf.cache import Room
+from hexkv.adapters.hf.cache import RequestKV
 from hexkv.plugins.configuration.schema import EngineSettings
 from hexkv.ports import Namespace
 
@@ -130,7 +130,7 @@ def off(first: torch.Tensor, second: torch.Tensor) -> float:
     return float((first - second).abs().nan_to_num(float("inf")).max())
 
 
-def empty(blender: Blender, tokens: int) -> Room:
+def empty(blender: Blender, tokens: int) -> RequestKV:
     """A room in which whatever is looked at and was not put there shows."""
     room = blender.room(tokens)
     for planes in room.planes:
@@ -141,7 +141,7 @@ def empty(blender: Blender, tokens: int) -> Room:
 
 def laid_out(
     blender: Blender, prefix: int, pieces: Sequence[tuple[int, bool]], tail: int, seed: int = 0
-) -> tuple[list[int], list[Run], Room]:
+) -> tuple[list[int], list[Run], RequestKV]:
     """A prompt of an exact prefix, pieces that are known or not, and a tail; its KV in a room."""
     tokens = text(prefix, 100 * seed + 1)
     where = []
@@ -201,7 +201,7 @@ def together(
     shapes: Sequence[tuple[int, Sequence[tuple[int, bool]], int]],
     plan: BlendPlan,
     keep: int = 1,
-) -> tuple[list[tuple[list[int], list[Run], Room]], Room, BlendedTogether]:
+) -> tuple[list[tuple[list[int], list[Run], RequestKV]], RequestKV, BlendedTogether]:
     """Prompts of *shapes* in one room, blended together; the prompts, and what was made."""
     laid = [laid_out(blender, *shape, seed=number) for number, shape in enumerate(shapes)]
     width = max(len(tokens) for tokens, _, _ in laid)

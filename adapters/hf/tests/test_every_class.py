@@ -6,7 +6,7 @@ import pytest
 import transformers
 
 import hf_blended
-from hexkv.adapters.hf.cache import Room
+from hexkv.adapters.hf.cache import RequestKV
 from hf_models import KINDS, NOT_BUILT, PAGE, SAME, documented, table, verdict
 from tiny_models import tiny_model
 
@@ -58,7 +58,7 @@ def test_what_is_not_tried_cannot_be_built(kind):
 
 @pytest.mark.thorough
 def test_a_verdict_is_one_that_wrong_kv_fails(monkeypatch):
-    right = Room.cache
+    right = RequestKV.cache
 
     def one_token_off(room, filled, prompt):
         for keys, _ in room._layers:
@@ -66,6 +66,6 @@ def test_a_verdict_is_one_that_wrong_kv_fails(monkeypatch):
         return right(room, filled, prompt)
 
     assert verdict("gpt2") == SAME
-    monkeypatch.setattr("hexkv.adapters.hf.model.Room.cache", one_token_off)
+    monkeypatch.setattr("hexkv.adapters.hf.model.RequestKV.cache", one_token_off)
     with pytest.raises(AssertionError):
         verdict("gpt2")

@@ -120,7 +120,7 @@ class Opening:
     def _verify(self, page: HeaderPage, upto: int) -> None:
         header, digests = page.header, self._digests
         last = len(header.parts) - 1
-        told = DIGESTS_AT + len(digests) * DIGEST_BYTES
+        known_at = DIGESTS_AT + len(digests) * DIGEST_BYTES
         start = PAGE + (header.parts[len(digests) - 1] if digests else 0)
         # As :func:`checked` of each :func:`part_span`, in one loop: all parts of every frame
         # that is read pass through here.
@@ -129,10 +129,10 @@ class Opening:
             if end > upto:
                 return
             digest = digest_of(page.algorithm, self._frame[start:end])
-            if digest[:DIGEST_BYTES] != page.data[told : told + DIGEST_BYTES]:
+            if digest[:DIGEST_BYTES] != page.data[known_at : known_at + DIGEST_BYTES]:
                 raise CorruptFrame(f"the payload is damaged: the digest of part {index} differs")
             digests.append(digest)
-            start, told = end, told + DIGEST_BYTES
+            start, known_at = end, known_at + DIGEST_BYTES
 
 
 def opened(opening: Opening, key: ChunkKey) -> FrameHeader | Reason:

@@ -87,8 +87,8 @@ def _pack_tensor(tensor: _Tensor) -> memoryview:
         except (RuntimeError, TypeError):  # torch without numpy, or a dtype that numpy lacks
             values = host.tolist()
     except RuntimeError as error:  # sparse, or on a device without data
-        said = str(error).partition("\n")[0]
-        raise InvalidTokens(f"the tokens cannot be read: {said}") from error
+        first_line = str(error).partition("\n")[0]
+        raise InvalidTokens(f"the tokens cannot be read: {first_line}") from error
     if not isinstance(values, list):
         raise InvalidTokens("tokens must have one dimension, not 0")
     return _pack_integers(values)

@@ -190,7 +190,7 @@ class Ledger:
         As many as there are free blocks. Under the lock.
         """
         self._begin()
-        memory, mine = self.memory, self.held.setdefault(owner, {})
+        memory, own_blocks = self.memory, self.held.setdefault(owner, {})
         sizes = {payload: frame_bytes(payload) for payload in set(payloads)}
         frames = [sizes[payload] for payload in payloads]
         blocks, leases = self._slots.take(frames), []
@@ -201,10 +201,10 @@ class Ledger:
             memory[start : start + _MAGIC_BYTES] = _NO_MAGIC
             frame = memory[start : start + size]
             leases.append(BlockLease(self, block, owner, token, frame, payload, None))
-            mine[token] = block
+            own_blocks[token] = block
             block.holds = 1
         self._held_bytes += sum([block.size for block in blocks])
-        if not mine:
+        if not own_blocks:
             del self.held[owner]
         self._torn = False
         return leases
@@ -222,10 +222,10 @@ class Ledger:
             raise InvalidRequest("something is leased already")
         blocks = self._slots.blocks(places)
         self._torn = True
-        mine = self.held.setdefault(owner, {})
+        own_blocks = self.held.setdefault(owner, {})
         leases = []
         for (start, size, payload), token in zip(places, self._tokens, strict=False):
-            block = mine[token] = blocks[start, size]
+            block = own_blocks[token] = blocks[start, size]
             frame = self.memory[start : start + frame_bytes(payload)]
             leases.append(BlockLease(self, block, owner, token, frame, payload, None))
         self._mend()
@@ -260,12 +260,12 @@ class Ledger:
             except KeyError:
                 raise InvalidRequest("the lease was released") from None
             self._begin()
-            mine = self.held.setdefault(owner, {})
+            own_blocks = self.held.setdefault(owner, {})
             shares = []
             for lease, block, token in zip(leases, blocks, self._tokens, strict=False):
                 frame, size = lease.frame, lease.payload_bytes
                 shares.append(BlockLease(self, block, owner, token, frame, size, lease.spec))
-                mine[token] = block
+                own_blocks[token] = block
                 block.holds += 1
             self._torn = False
             return shares
@@ -274,12 +274,12 @@ class Ledger:
         """Transfer *leases* to *owner*; no effect on one that was taken back before."""
         with self.lock:
             self._begin()
-            theirs = self.held.setdefault(owner, {})
+            blocks_there = self.held.setdefault(owner, {})
             for lease in leases:
                 block = self.held.get(lease.owner, {}).pop(lease.token, None)
                 if block is not None:
                     lease.owner = owner  # first: a lost lease is taken back by this name
-                    theirs[lease.token] = block
+                    blocks_there[lease.token] = block
             self.held = {name: held for name, held in self.held.items() if held}
             self._torn = False
 

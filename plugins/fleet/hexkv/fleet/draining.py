@@ -235,7 +235,7 @@ def _plan(
     plan: dict[str, list[ChunkKey]] = {}
     for seen, some in groups.items():
         found = spread(some, size, {name: left[name] for name in left if name not in seen})
-        for name, mine in found.to.items():
-            plan.setdefault(name, []).extend(mine)
-            left[name] -= size * len(mine)
+        for name, added in found.to.items():
+            plan.setdefault(name, []).extend(added)
+            left[name] -= size * len(added)
     return plan

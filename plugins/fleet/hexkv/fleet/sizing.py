@@ -118,7 +118,7 @@ def size_fleet(
         members, asked = here, here * questions
         reports = here * (min(events, 1 / REPORT_SECONDS) + 1 / heartbeat)
     known, changed = members * chunks, members * events
-    told = 0.0 if directory == "static" else changed
+    sent = 0.0 if directory == "static" else changed
     return FleetSize(
         here,
         cells,
@@ -128,6 +128,6 @@ def size_fleet(
         changed,
         reports,
         asked,
-        asked * QUESTION_KEYS * kind.asked + told * kind.event + (asked + reports) * MESSAGE_BYTES,
+        asked * QUESTION_KEYS * kind.asked + sent * kind.event + (asked + reports) * MESSAGE_BYTES,
         changed / kind.events + asked * QUESTION_SECONDS,
     )

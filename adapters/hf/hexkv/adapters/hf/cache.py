@@ -187,7 +187,7 @@ class LoadedCache(DynamicCache):
         super().crop(*args, **kwargs)
 
 
-class Room:
+class RequestKV:
     """Uninitialised memory for the KV of one request.
 
     Args:

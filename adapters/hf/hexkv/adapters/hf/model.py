@@ -11,7 +11,7 @@ import torch
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.argument import with_cache
-from hexkv.adapters.hf.cache import LoadedCache, Room, window
+from hexkv.adapters.hf.cache import LoadedCache, RequestKV, window
 from hexkv.adapters.hf.held import planes_of, refuse_other_tokens
 from hexkv.adapters.hf.live import Identity, LiveIdentity
 from hexkv.adapters.hf.prompts import tokens_of
@@ -121,7 +121,7 @@ class CachedModel:
             raise InvalidRequest(f"sequences must be at least 1, not {sequences}")
         tokens = self._text(input_ids)
         identity = self._identity.now()
-        memory = Room(identity.shape, len(tokens) + room, sequences)
+        memory = RequestKV(identity.shape, len(tokens) + room, sequences)
         found = self._engine.retrieve(
             tokens, memory.window(len(tokens)), namespace=self._given(identity)
         )

@@ -10,7 +10,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, cache_utils
 
 from hexkv.adapters.hf.argument import with_cache
-from hexkv.adapters.hf.cache import CacheShape, Room
+from hexkv.adapters.hf.cache import CacheShape, RequestKV
 from hexkv.adapters.hf.held import planes_of
 from hexkv.kernels import dtype_of
 from hexkv.ports import DType, KVLayout, LayerGroup, LayoutMismatch, Plane
@@ -210,7 +210,7 @@ def _refuse_other_state(
     Raises:
         LayoutMismatch: names the layer.
     """
-    room = Room(shape, _PROBE)
+    room = RequestKV(shape, _PROBE)
     room.fill([[plane[:, :, :1] for plane in planes] for planes in layers])
     again = compute_planes(model, _TEXT[1:], room.cache(1, _PROBE))
     for index, pair in enumerate(zip(layers, again, strict=True)):

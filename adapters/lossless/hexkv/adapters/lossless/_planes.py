@@ -13,11 +13,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Room: TypeAlias = npt.NDArray[np.uint8]
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
 """Memory to work in."""
 
 
-def split(elements: memoryview, itemsize: int, room: Room) -> list[memoryview]:
+def split(elements: memoryview, itemsize: int, room: ByteArray) -> list[memoryview]:
     """One byte of every element, the least significant first. They lie in *room*."""
     if itemsize == 1:
         return [elements]

@@ -12,7 +12,7 @@ from threading import local
 import numpy as np
 import zstandard
 
-from hexkv.adapters.lossless._planes import Room, join, split
+from hexkv.adapters.lossless._planes import ByteArray, join, split
 from hexkv.plugins.support.payload import LayerSerde
 from hexkv.ports import CorruptFrame, KVLayout
 
@@ -37,7 +37,7 @@ class _Worker(local):
         self.decompressor = zstandard.ZstdDecompressor()
         self._room = np.empty(0, np.uint8)
 
-    def room(self, size: int) -> Room:
+    def room(self, size: int) -> ByteArray:
         """At least *size* bytes, until this thread's next call."""
         if len(self._room) < size:
             self._room = np.empty(size, np.uint8)

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from hexkv.ports import Deadline, ReadOutcome
 
-Room = Callable[[int], memoryview | None]
+Allocate = Callable[[int], memoryview | None]
 """Returns the memory for an object of that many bytes, or ``None`` to refuse it."""
 
 
@@ -24,7 +24,7 @@ class Parts(NamedTuple):
 class Bodies(Protocol):
     """Moves whole objects. Safe from any thread."""
 
-    def get(self, name: str, room: Room, deadline: Deadline) -> ReadOutcome:
+    def get(self, name: str, room: Allocate, deadline: Deadline) -> ReadOutcome:
         """Read an object into the memory that *room* returns.
 
         Raises:

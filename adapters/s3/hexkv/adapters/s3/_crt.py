@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.net.tls import Trust
 from hexkv.adapters.s3._answers import Absent, Changed, Reply, refusal
-from hexkv.adapters.s3._bodies import Parts, Room
+from hexkv.adapters.s3._bodies import Allocate, Parts
 from hexkv.adapters.s3._signing import Credentials
 from hexkv.adapters.s3.address import Endpoint
 from hexkv.ports import (
@@ -85,7 +85,7 @@ class Source:
 class Target:
     """A body to receive, into memory that is requested once its headers give the size."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Allocate) -> None:
         self._room = room
         self._into: memoryview | None = None
         self._got = 0
@@ -164,7 +164,7 @@ class CrtBodies:
             endpoint, keys, parts, connections=connections, patience=patience, trust=trust
         )
 
-    def get(self, name: str, room: Room, deadline: Deadline) -> ReadOutcome:
+    def get(self, name: str, room: Allocate, deadline: Deadline) -> ReadOutcome:
         from awscrt.s3 import S3RequestType
 
         for _ in range(_TRIES):

@@ -12,7 +12,7 @@ from hexkv.adapters.s3._answers import (
     refusal,
     word,
 )
-from hexkv.adapters.s3._bodies import Parts, Room
+from hexkv.adapters.s3._bodies import Allocate, Parts
 from hexkv.adapters.s3._crew import Crew
 from hexkv.adapters.s3._http import Http, reply_of
 from hexkv.adapters.s3._wire import Head, Wire
@@ -45,7 +45,7 @@ class PlainBodies:
         self._crew = crew
         self._parts = parts
 
-    def get(self, name: str, room: Room, deadline: Deadline) -> ReadOutcome:
+    def get(self, name: str, room: Allocate, deadline: Deadline) -> ReadOutcome:
         for _ in range(_TRIES):
             with suppress(Changed):
                 return self._get(name, room, deadline)
@@ -72,7 +72,7 @@ class PlainBodies:
     def close(self) -> None:
         return  # the connections are not owned by this object
 
-    def _get(self, name: str, room: Room, deadline: Deadline) -> ReadOutcome:
+    def _get(self, name: str, room: Allocate, deadline: Deadline) -> ReadOutcome:
         """Read the first part, and, once the size is known, the other parts concurrently."""
         headers = _range(0, self._parts.size)
         with self._http.exchange("GET", name, deadline, headers=headers) as (head, wire):

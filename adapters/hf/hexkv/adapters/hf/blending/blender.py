@@ -27,7 +27,7 @@ from hexkv.adapters.hf.blending.plan import (
 )
 from hexkv.adapters.hf.blending.progress import Pass, Progress
 from hexkv.adapters.hf.blending.rotation import rotation_of
-from hexkv.adapters.hf.cache import Room
+from hexkv.adapters.hf.cache import RequestKV
 from hexkv.adapters.hf.prompts import tokens_of
 from hexkv.adapters.hf.shape import compute_planes, placeholders_of, probe, relative_change
 from hexkv.ports import InvalidRequest, InvalidTokens, LayoutMismatch
@@ -114,9 +114,9 @@ class Blender:
             raise InvalidTokens(f"tokens of this model are 0 to {words - 1}")
         return tokens
 
-    def room(self, tokens: int, sequences: int = 1) -> Room:
+    def room(self, tokens: int, sequences: int = 1) -> RequestKV:
         """Uninitialised memory for the KV of *sequences* requests of *tokens* tokens."""
-        return Room(self.shape, tokens, sequences)
+        return RequestKV(self.shape, tokens, sequences)
 
     def compute(self, input_ids: torch.Tensor | Sequence[int]) -> Planes:
         """KV of tokens with nothing before them, from position 0: of a segment, or a prefix.
@@ -127,7 +127,7 @@ class Blender:
         tokens = self.tokens_of(input_ids)
         return compute_planes(self.model, tokens, DynamicCache())
 
-    def place(self, room: Room, start: int, planes: Planes, *, own: int = 0) -> Run:
+    def place(self, room: RequestKV, start: int, planes: Planes, *, own: int = 0) -> Run:
         """Copy a segment's KV to its place in a prompt, with its keys rotated to there.
 
         Args:
@@ -144,7 +144,7 @@ class Blender:
     def blend(
         self,
         input_ids: torch.Tensor | Sequence[int],
-        room: Room,
+        room: RequestKV,
         *,
         prefix: int = 0,
         reused: Sequence[Run] = (),
@@ -175,7 +175,7 @@ class Blender:
     def blend_together(
         self,
         prompts: Sequence[KnownPrompt],
-        room: Room,
+        room: RequestKV,
         *,
         plan: BlendPlan | None = None,
         keep: int = 1,
@@ -228,7 +228,7 @@ class Blender:
     def _compute(
         self,
         prompts: Sequence[KnownPrompt],
-        room: Room,
+        room: RequestKV,
         plan: BlendPlan | None,
         keep: int,
     ) -> tuple[BlendedCache, BlendedTogether]:

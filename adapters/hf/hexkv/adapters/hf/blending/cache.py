@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hexkv.adapters.hf.blending.progress import Pass
-from hexkv.adapters.hf.cache import LoadedCache, ReservedLayer, Room
+from hexkv.adapters.hf.cache import LoadedCache, RequestKV, ReservedLayer
 
 
 class BlendedLayer(ReservedLayer):  # type: ignore[no-untyped-call]  # its __init_subclass__
@@ -42,7 +42,7 @@ class BlendedCache(LoadedCache):
     Its KV is approximate: it must be stored under no prefix.
     """
 
-    def __init__(self, room: Room, progress: Pass) -> None:
+    def __init__(self, room: RequestKV, progress: Pass) -> None:
         """Take *room*, in which the prompts end together, for the pass of *progress*."""
         layers = [
             BlendedLayer(keys, values, progress, index)

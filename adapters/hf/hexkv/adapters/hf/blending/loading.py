@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from hexkv.adapters.hf.blending.blender import Blender
-from hexkv.adapters.hf.cache import Room
+from hexkv.adapters.hf.cache import RequestKV
 from hexkv.ports import LayeredSegments, PromptParts
 
 
@@ -22,7 +22,7 @@ class Loading:
     A context manager: the thread ends with it. Each of its steps ends by the engine's deadline.
     """
 
-    def __init__(self, blender: Blender, room: Room, layers: LayeredSegments) -> None:
+    def __init__(self, blender: Blender, room: RequestKV, layers: LayeredSegments) -> None:
         """Load the first layer, which shows most of the missing KV; begin with the others.
 
         Raises:

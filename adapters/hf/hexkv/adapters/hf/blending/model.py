@@ -25,7 +25,7 @@ from hexkv.adapters.hf.blending.plan import (
     BlendPlan,
     KnownPrompt,
 )
-from hexkv.adapters.hf.cache import Room, window
+from hexkv.adapters.hf.cache import RequestKV, window
 from hexkv.adapters.hf.held import planes_of
 from hexkv.adapters.hf.model import CachedModel, Prefill
 from hexkv.ports import (
@@ -277,7 +277,11 @@ class BlendingModel:
         return full, full.logits, report, computed / len(tokens)
 
     def _blended_together(
-        self, rows: Sequence[list[int]], plan: BlendPlan, memory: Room, places: Sequence[Room]
+        self,
+        rows: Sequence[list[int]],
+        plan: BlendPlan,
+        memory: RequestKV,
+        places: Sequence[RequestKV],
     ) -> list[_Made | BlendOutcome]:
         """Each of *rows* blended to its place in *memory*; or why not."""
         recomputed = plan.recomputed(self.blender.layers)
@@ -301,7 +305,9 @@ class BlendingModel:
             for index, (tokens, place) in enumerate(zip(rows, places, strict=True))
         ]
 
-    def _blended(self, tokens: list[int], plan: BlendPlan, memory: Room) -> _Made | BlendOutcome:
+    def _blended(
+        self, tokens: list[int], plan: BlendPlan, memory: RequestKV
+    ) -> _Made | BlendOutcome:
         """The prompt from its segments, in *memory*; or why not."""
         recomputed = plan.recomputed(self.blender.layers)
         for _ in range(_ATTEMPTS):
@@ -316,7 +322,7 @@ class BlendingModel:
         return BlendOutcome.FAILED
 
     def _from(
-        self, prompts: Sequence[tuple[list[int], PromptParts]], plan: BlendPlan, memory: Room
+        self, prompts: Sequence[tuple[list[int], PromptParts]], plan: BlendPlan, memory: RequestKV
     ) -> list[_Made]:
         """Prompts from their parts, in *memory*, where they end together.
 
