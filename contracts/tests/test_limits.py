@@ -167,7 +167,7 @@ def test_a_check_explains_assertions_that_pytest_did_not_rewrite(tmp_path):
 
 def test_the_first_failure_is_told_before_a_shorter_one_is_sought(monkeypatch):
     tried, told, numbers = [], [], st.lists(st.integers(0, 9))
-    monkeypatch.setattr(examples, "tell", lambda text: told.append((len(tried), text)))
+    monkeypatch.setattr(examples, "report", lambda text: told.append((len(tried), text)))
 
     def holds(numbers):
         tried.append(numbers)

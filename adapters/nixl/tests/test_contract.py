@@ -75,7 +75,7 @@ class TestNixlChannelOverTcp(TestNixlChannel):
         key = chunk_key("a")
         outcomes, _ = near.read(peer.peer, [Part(key, 0, 10)])  # UCX has connected by now
         assert outcomes == [Hit(10)]
-        sink = BlockSink(near.blocks, meanwhile=peer.stop)
+        sink = BlockSink(near.blocks, during=peer.stop)
         (outcome,) = near.channel.read(peer.peer, [Part(key)], sink, brief())
         assert isinstance(outcome, TimedOut)
         sink.release()

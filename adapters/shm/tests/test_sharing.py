@@ -173,10 +173,10 @@ def test_more_is_not_waited_for_where_nothing_can_follow(rows):
 NAMES = [f"c{i}" for i in range(10)]
 
 
-def read_all(near, far, meanwhile):
-    """Read all of NAMES; *meanwhile* is called before each is copied."""
+def read_all(near, far, during):
+    """Read all of NAMES; *during* is called before each is copied."""
     blocks = Blocks.on_heap(len(NAMES), SIZE)
-    sink = BlockSink(blocks, meanwhile=meanwhile)
+    sink = BlockSink(blocks, during=during)
     parts = [Part(chunk_key(name)) for name in NAMES]
     outcomes = near.channel.read(far.peer, parts, sink, soon())
     return list(outcomes), [sink.data(i) for i in range(len(NAMES))]
@@ -238,7 +238,7 @@ def test_a_connection_has_leased_no_more_frames_than_it_may(end, monkeypatch):
             until(lambda: far.held().get("lent") == 256, "so many are not leased")
         most.append(far.held().get("lent", 0))
 
-    sink = BlockSink(Blocks.on_heap(len(names), SIZE), meanwhile=full)
+    sink = BlockSink(Blocks.on_heap(len(names), SIZE), during=full)
     outcomes = near.channel.read(far.peer, [Part(chunk_key(it)) for it in names], sink, soon())
     assert list(outcomes) == [Hit(SIZE)] * len(names)
     assert max(most) == 256
@@ -265,7 +265,7 @@ def test_what_is_not_lent_beside_others_is_asked_for_again(end):
 def test_what_was_copied_from_a_peer_that_left_meanwhile_is_nothing():
     blocks = Blocks.on_heap(1, SIZE)
     with Liar(2 * SIZE, memory(2 * SIZE), RIGHT, ends=True) as liar, ShmChannel(CLOCK) as channel:
-        sink = BlockSink(blocks, meanwhile=lambda: liar._thread.join(60))
+        sink = BlockSink(blocks, during=lambda: liar._thread.join(60))
         (found,) = channel.read(liar.peer, [Part(KEY)], sink, soon())
     assert isinstance(found, Failed)
 
@@ -281,7 +281,7 @@ def test_a_reader_that_keeps_what_it_was_lent_loses_its_connection_first(end):
         far.settle()
         held.append(far.held())
 
-    sink = BlockSink(near.blocks, meanwhile=stay)
+    sink = BlockSink(near.blocks, during=stay)
     (outcome,) = near.channel.read(far.peer, [Part(KEY)], sink, soon())
     assert held == [{}]
     assert isinstance(outcome, Failed)

@@ -53,7 +53,7 @@ def at_once(*works: Callable[[], object]) -> list[object]:
         except Exception as error:  # noqa: BLE001 - the test checks it
             found[place] = error
 
-    threads = [Thread(target=run, args=said, daemon=True) for said in enumerate(works)]
+    threads = [Thread(target=run, args=pair, daemon=True) for pair in enumerate(works)]
     for thread in threads:
         thread.start()
     assert not still_running(threads, PATIENCE), "a call outlives its deadline"

@@ -177,7 +177,7 @@ class ObserverContract(Whole):
         if feed is None and sink is None:
             not_offered("content and traces")
 
-        def tell(many: int) -> None:
+        def report(many: int) -> None:
             for number in range(many):
                 if feed is not None:
                     keys = (chunk_key(f"{number}"),)
@@ -186,12 +186,12 @@ class ObserverContract(Whole):
                 if sink is not None:
                     sink.ended(EndedCall("lookup", 0.0, 0.1, Lookup(1, 1), (), ""))
 
-        with ThreadPoolExecutor(1) as told:
-            told.submit(tell, 5_000).result(_AT_ONCE)
+        with ThreadPoolExecutor(1) as reporter:
+            reporter.submit(report, 5_000).result(_AT_ONCE)
             observer.serve(Shown())
-            told.submit(tell, 100).result(_AT_ONCE)
+            reporter.submit(report, 100).result(_AT_ONCE)
             observer.close()
-            told.submit(tell, 100).result(_AT_ONCE)
+            reporter.submit(report, 100).result(_AT_ONCE)
 
     @promise(
         "observer.6",

@@ -108,7 +108,7 @@ class DeviceBuffer:
         slots: Callable[[int, int], torch.Tensor],
         tokens: int,
     ) -> Self | None:
-        """Return a buffer for a window of *tokens* tokens at *slots*; ``None`` if memory is short."""
+        """Return a buffer for *tokens* tokens at *slots*; ``None`` if memory is short."""
         try:
             held = _Held(buffers, size)
         except RuntimeError:

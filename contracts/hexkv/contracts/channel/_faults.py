@@ -33,14 +33,14 @@ LATE = 30.0
 
 _POISON = 0x5A
 
-Apart = Callable[..., PeerApart]
+StartPeer = Callable[..., PeerApart]
 
 
 class Faults(ChannelCase):
     """Peers in processes of their own, and a network that fails."""
 
     @pytest.fixture
-    def apart(self, recipe: Recipe) -> Iterator[Apart]:
+    def apart(self, recipe: Recipe) -> Iterator[StartPeer]:
         with ExitStack() as started:
             yield lambda size, *names: started.enter_context(PeerApart(recipe, size, *names))
 
@@ -52,12 +52,12 @@ class Faults(ChannelCase):
         why="a block that was leased anew would change under its owner: wrong KV without an error",
         hint="keep a share of the lease until the transfer can no longer write",
     )
-    def test_no_byte_is_written_late(self, open_end: Open, apart: Apart) -> None:
+    def test_no_byte_is_written_late(self, open_end: Open, apart: StartPeer) -> None:
         """Give up, poison the block, wake the peer: no byte changes in a block leased anew."""
         near, peer = open_end(2, LARGE), apart(LARGE, "a")
         # A library that connects with its first transfer would not have begun when it is stopped.
         assert near.read(peer.peer, [Part(chunk_key("a"), 0, 10)])[0] == [Hit(10)]
-        sink = BlockSink(near.blocks, meanwhile=peer.stop)
+        sink = BlockSink(near.blocks, during=peer.stop)
         (outcome,) = _read(near, peer, sink)
         assert isinstance(outcome, TimedOut | Failed | Hit)
         sink.release()
@@ -85,7 +85,7 @@ class Faults(ChannelCase):
         clause="Destination.lease",
         why="a caller that is interrupted would have its block written to by the transfer",
     )
-    def test_memory_under_a_transfer_stays_leased(self, open_end: Open, apart: Apart) -> None:
+    def test_memory_under_a_transfer_stays_leased(self, open_end: Open, apart: StartPeer) -> None:
         """While the call waits for a stopped peer, its block cannot be leased again."""
         near, peer = open_end(1, LARGE), apart(LARGE, "a")
         asked = Event()
@@ -94,7 +94,7 @@ class Faults(ChannelCase):
             peer.stop()
             asked.set()
 
-        sink = BlockSink(near.blocks, meanwhile=stop)
+        sink = BlockSink(near.blocks, during=stop)
         outcomes: list[Outcome] = []
         with UnderWay({"read": lambda: outcomes.append(_read(near, peer, sink)[0])}, patience=60):
             assert asked.wait(60)
@@ -111,7 +111,7 @@ class Faults(ChannelCase):
         clause="TransferChannel.read",
         why="every prompt would wait for a frozen machine",
     )
-    def test_a_stopped_peer_costs_the_deadline(self, near: End, apart: Apart) -> None:
+    def test_a_stopped_peer_costs_the_deadline(self, near: End, apart: StartPeer) -> None:
         """For each of read, offer and ask; then the peer resumes and answers again."""
         peer = apart(SIZE, "a")
         mine = near.source.put("mine")
@@ -136,11 +136,11 @@ class Faults(ChannelCase):
         clause="TransferChannel.read",
         why="every prompt would wait for the deadline, once for each dead node",
     )
-    def test_a_killed_peer_is_noticed(self, open_end: Open, apart: Apart) -> None:
+    def test_a_killed_peer_is_noticed(self, open_end: Open, apart: StartPeer) -> None:
         """In the middle of a frame, and before one; every hit is complete."""
         near, peer = open_end(2, LARGE), apart(LARGE, "a")
         mine = near.source.put("mine")
-        sink = BlockSink(near.blocks, meanwhile=peer.kill)
+        sink = BlockSink(near.blocks, during=peer.kill)
         wanted = [Part(chunk_key("a"))]
         outcomes = promptly(lambda: near.channel.read(peer.peer, wanted, sink, soon()), LATE)
         outcome: Outcome = outcomes[0]
@@ -165,7 +165,7 @@ class Faults(ChannelCase):
         clause="PeerSource.lend",
         why="each engine that crashes would take a piece of its peers' memory with it",
     )
-    def test_a_dead_reader_leaves_nothing_leased(self, open_end: Open, apart: Apart) -> None:
+    def test_a_dead_reader_leaves_nothing_leased(self, open_end: Open, apart: StartPeer) -> None:
         """A stopped reader may keep its leases; once it is dead, none remain."""
         far, reader = open_end(1, LARGE), apart(LARGE)
         far.serve()
@@ -183,7 +183,7 @@ class Faults(ChannelCase):
         clause="TransferChannel.offer",
         why="a peer would keep another chunk's bytes, or each one that crashes would cost a block",
     )
-    def test_an_offer_to_a_stopped_peer_ends(self, open_end: Open, apart: Apart) -> None:
+    def test_an_offer_to_a_stopped_peer_ends(self, open_end: Open, apart: StartPeer) -> None:
         """The call ends with its deadline; once the peer is dead nothing is leased."""
         near, peer = open_end(2, LARGE), apart(LARGE)
         mine = near.source.put("mine")

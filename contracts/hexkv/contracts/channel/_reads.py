@@ -143,8 +143,8 @@ class Reads(ChannelCase):
         refused = Miss(Reason.REFUSED)
         assert list(outcomes) == [refused, Hit(SIZE), refused, Hit(SIZE)]
         assert [sink.data(i) for i in (1, 3)] == [frame_of(f"c{i}", SIZE) for i in (1, 3)]
-        told = [upto for index, upto in sink.told if index == 1]
-        assert told == sorted(set(told)), "the reported progress of one part does not grow"
+        fills = [upto for index, upto in sink.fills if index == 1]
+        assert fills == sorted(set(fills)), "the reported progress of one part does not grow"
         sink.release()
 
     @promise(
@@ -159,7 +159,7 @@ class Reads(ChannelCase):
         near, far = open_end(_LONG), open_end(_LONG)
         far.serve()
         keys = [far.source.put(f"c{i}") for i in range(_LONG)]
-        sink = BlockSink(near.blocks, meanwhile=far.source.clear)
+        sink = BlockSink(near.blocks, during=far.source.clear)
         outcomes = near.channel.read(
             far.peer, [Part(key, PAGE, PAGE) for key in keys], sink, soon()
         )

@@ -64,11 +64,11 @@ class PeerApart:
             stdout=subprocess.PIPE,
             text=True,
         )
-        said = self._heard()
-        if not said:
+        first = self._heard()
+        if not first:
             self.close()
             raise OSError("the peer did not start")
-        self.peer = Peer(*json.loads(said))
+        self.peer = Peer(*json.loads(first))
 
     @property
     def pid(self) -> int:
@@ -152,7 +152,7 @@ def main() -> None:
         sys.stdout.flush()
         for line in sys.stdin:
             address, generation, name = json.loads(line)
-            stopping = BlockSink(blocks, meanwhile=lambda: os.kill(os.getpid(), signal.SIGSTOP))
+            stopping = BlockSink(blocks, during=lambda: os.kill(os.getpid(), signal.SIGSTOP))
             until = Deadline.after(SystemClock(), _PATIENCE)
             wanted = [Part(chunk_key(name))]
             channel.read(Peer(address, generation), wanted, stopping, until)

@@ -158,7 +158,7 @@ class BlockSink:
     Args:
         blocks: to lease.
         refuse: indexes for which there is no room.
-        meanwhile: called at each call of ``room``, before the lease is returned.
+        during: called at each call of ``room``, before the lease is returned.
     """
 
     def __init__(
@@ -166,19 +166,19 @@ class BlockSink:
         blocks: Blocks,
         *,
         refuse: Container[int] = (),
-        meanwhile: Callable[[], object] = lambda: None,
+        during: Callable[[], object] = lambda: None,
     ) -> None:
         self._blocks = blocks
         self._refuse = refuse
-        self._meanwhile = meanwhile
+        self._during = during
         self.leases: dict[int, BlockLease] = {}
         """The newest one for each part."""
 
-        self.told: list[tuple[int, int]] = []
+        self.fills: list[tuple[int, int]] = []
         """The arguments ``(index, upto)`` of every call of ``filled``, in order."""
 
     def room(self, index: int, size: int) -> Destination | None:
-        self._meanwhile()
+        self._during()
         if index in self._refuse:
             return None
         old = self.leases.pop(index, None)
@@ -192,7 +192,7 @@ class BlockSink:
         return Destination(lease, lease.frame)
 
     def filled(self, index: int, upto: int) -> None:
-        self.told.append((index, upto))
+        self.fills.append((index, upto))
 
     def data(self, index: int) -> bytes | None:
         """The bytes of the newest block for *index*; ``None`` if none was leased."""

@@ -35,7 +35,7 @@ class Salt:
         return ChunkKey(lead.to_bytes(NAMESPACE_BYTES) + key[NAMESPACE_BYTES:])
 
 
-class Apart:
+class Isolated:
     """A store that maps every key, so that it never sees or changes chunks of others.
 
     :func:`sweep` deletes its chunks. The subclasses below add the listing and the range reading
@@ -68,7 +68,7 @@ class Apart:
         self.inner.close()
 
 
-class _Lists(Apart):
+class _Lists(Isolated):
     inner: SupportsScan  # type: ignore[assignment]
 
     def scan(self) -> Iterator[Entry]:
@@ -77,7 +77,7 @@ class _Lists(Apart):
                 yield entry._replace(key=self.salt(entry.key))
 
 
-class _ReadsRanges(Apart):
+class _ReadsRanges(Isolated):
     inner: SupportsRangeRead  # type: ignore[assignment]
 
     def read_range(
@@ -110,7 +110,7 @@ class RawApart:
         return {self._salt(key) for key in self._salt.used if self._door.get(key) is not None}
 
 
-def apart(store: ChunkStore, salt: Salt) -> Apart:
+def apart(store: ChunkStore, salt: Salt) -> Isolated:
     """Isolate *store* among others' chunks; it can list and read ranges if *store* can."""
     match isinstance(store, SupportsScan), isinstance(store, SupportsRangeRead):
         case True, True:
@@ -119,7 +119,7 @@ def apart(store: ChunkStore, salt: Salt) -> Apart:
             return _Lists(store, salt)
         case False, True:
             return _ReadsRanges(store, salt)
-    return Apart(store, salt)
+    return Isolated(store, salt)
 
 
 def sweep(store: ChunkStore, keys: Sequence[ChunkKey]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from hexkv.contracts.check import Candidate
-from hexkv.contracts.check._apart import Apart, RawApart, Salt, apart, sweep
+from hexkv.contracts.check._apart import Isolated, RawApart, Salt, apart, sweep
 from hexkv.contracts.check._limits import Loopback
 from hexkv.contracts.doubles import deadline
 from hexkv.contracts.faults.apart import ProxyApart
@@ -224,7 +224,7 @@ class Installed:
 
     def _leave(self, direct: Mapping[str, object], salt: Salt | None, store: ChunkStore) -> None:
         """Delete the test's chunks from the service, with *store* if that is still open."""
-        if isinstance(store, Apart) and not store.closed:
+        if isinstance(store, Isolated) and not store.closed:
             with suppress(StoreError):
                 sweep(store.inner, sorted(store.salt.used))
                 return

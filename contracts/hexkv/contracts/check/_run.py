@@ -51,8 +51,8 @@ def run(
     suites = [f"{_file(target.module)}::{target.suite}"]
     if target.plugin:
         suites.insert(0, f"{_SUITE}::TestPlugin")
-    conduct, said = _Conduct(target, levels, waived), StringIO()
-    with redirect_stdout(said), redirect_stderr(said):
+    conduct, captured = _Conduct(target, levels, waived), StringIO()
+    with redirect_stdout(captured), redirect_stderr(captured):
         code = pytest.main(
             [*_options(limit), *suites],
             plugins=[recorder, conduct],
@@ -61,7 +61,7 @@ def run(
         raise UnknownPromise(f"no promise is called {', '.join(conduct.unknown)} here")
     scorecard = recorder.scorecard()
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not scorecard.cards:
-        last = [line for line in said.getvalue().splitlines() if line.strip()][-5:]
+        last = [line for line in captured.getvalue().splitlines() if line.strip()][-5:]
         raise CheckFailed(f"nothing was checked: {'; '.join(last)}")
     return scorecard
 

@@ -48,12 +48,12 @@ class Keys(ChunkCacheCase):
     )
     def test_a_chunk_of_another_namespace_is_another_chunk(self, cache: ChunkCache) -> None:
         """Equal digests under two namespaces are two chunks."""
-        mine, theirs = spec("same"), spec("same", namespace="other")
-        put(cache, [mine])
-        assert list(cache.match([theirs.key], soon())) == [None]
-        put(cache, [theirs])
-        assert cache.forget([mine.key], soon()) == 1
-        assert cache.match([theirs.key], soon())[0] is not None
+        own, other = spec("same"), spec("same", namespace="other")
+        put(cache, [own])
+        assert list(cache.match([other.key], soon())) == [None]
+        put(cache, [other])
+        assert cache.forget([own.key], soon()) == 1
+        assert cache.match([other.key], soon())[0] is not None
 
     @promise(
         "chunks.3",

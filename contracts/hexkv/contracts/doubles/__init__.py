@@ -87,7 +87,7 @@ class ListSink:
         self.calls: list[tuple[int, int]] = []
         """The arguments ``(index, size)`` of every call of ``room``, in order."""
 
-        self.told: list[tuple[int, int]] = []
+        self.fills: list[tuple[int, int]] = []
         """The arguments ``(index, upto)`` of every call of ``filled``, in order."""
 
     def room(self, index: int, size: int) -> memoryview | None:
@@ -101,7 +101,7 @@ class ListSink:
         return memoryview(backing)[start : start + size]
 
     def filled(self, index: int, upto: int) -> None:
-        self.told.append((index, upto))
+        self.fills.append((index, upto))
 
     def data(self, index: int) -> bytes | None:
         """The bytes of the newest buffer for *index*; ``None`` if none was given."""

@@ -156,13 +156,13 @@ class OwnMemoryStore:
             kept = self._chunks.get(key)
             if kept is None:
                 return Miss()
-            mine = kept.lease.share(OWNER)  # it may be deleted while it is copied
-        with mine:
-            room = sink.room(index, len(mine.frame))
+            own = kept.lease.share(OWNER)  # it may be deleted while it is copied
+        with own:
+            room = sink.room(index, len(own.frame))
             if room is None:
                 return Miss(Reason.REFUSED)
-            room[:] = mine.frame
-            return Hit(len(mine.frame))
+            room[:] = own.frame
+            return Hit(len(own.frame))
 
     def _put(self, key: ChunkKey, block: HeapBlock, *, lends: bool) -> None:
         with self._lock:

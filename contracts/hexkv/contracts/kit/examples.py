@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from hypothesis import HealthCheck, Phase, settings
 
-from hexkv.contracts.kit.limits import Overdue, tell
+from hexkv.contracts.kit.limits import Overdue, report
 
 
 def examples(number: str, run: Callable[[settings], object], count: int, steps: int = 50) -> None:
@@ -36,7 +36,7 @@ def examples(number: str, run: Callable[[settings], object], count: int, steps: 
         run(chosen)
     except Exception as error:
         first = "\n".join([str(error), *getattr(error, "__notes__", ())])
-        tell(f"broken promise {number}: {first}\nA shorter example is sought.")
+        report(f"broken promise {number}: {first}\nA shorter example is sought.")
         try:
             run(settings(chosen, phases=[*chosen.phases, Phase.shrink]))
         except Overdue:

@@ -173,7 +173,7 @@ class Limits:
         if current.hit:
             raise error(current.hit)
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Write *text* at once, past pytest's capturing."""
         with contextlib.suppress(OSError):
             os.write(self._errors, f"{text}\n".encode())
@@ -204,14 +204,14 @@ class Limits:
             return  # a late signal for a promise that has just ended
         if not current.hit:
             current.hit = f"did not end within {current.seconds:g} seconds{_place(frame)}"
-            self.tell(f"promise {current.sentence}: {current.hit}")
+            self.report(f"promise {current.sentence}: {current.hit}")
         raise current.error(current.hit)
 
 
-def tell(text: str) -> None:
+def report(text: str) -> None:
     """Write *text* at once, past pytest's capturing; without limits, to standard error."""
     if _active:
-        _active[-1].tell(text)
+        _active[-1].report(text)
     else:
         print(text, file=sys.stderr)  # noqa: T201
 

@@ -38,8 +38,8 @@ def claims(payload: bytes) -> Iterator[bytes]:
     """*payload* with a huge number at every place near its start that may hold a number."""
     for place in range(min(len(payload) - 8, 80)):
         for number in HUGE:
-            told = number.to_bytes(8, "little")
-            for field in (told, told[::-1], told[:4], told[3::-1]):
+            number_bytes = number.to_bytes(8, "little")
+            for field in (number_bytes, number_bytes[::-1], number_bytes[:4], number_bytes[3::-1]):
                 yield payload[:place] + field + payload[place + len(field) :]
 
 

@@ -142,19 +142,19 @@ class Clearing(StoreCase):
         keys = [chunk_key(f"chunk {i}", "model") for i in range(20)]
         write(store, dict.fromkeys(keys, b"frame"))
         late = Deadline(SystemClock(), 0.0)
-        told: list[str] = []
+        outcomes: list[str] = []
 
         def clear() -> None:
             try:
                 clearer.clear_prefix(namespace_of(keys[0]), late)
-                told.append("complete")
+                outcomes.append("complete")
             except StoreError:
-                told.append("not complete")
+                outcomes.append("not complete")
 
         with UnderWay({"clear_prefix": clear}, patience=2.0) as crowd:
             assert not crowd.late(5.0), "no answer after the deadline"
-        assert told, "it raised an error other than a store's"
-        if told == ["complete"]:
+        assert outcomes, "it raised an error other than a store's"
+        if outcomes == ["complete"]:
             same(read(store, *keys), [None] * len(keys))
         assert _counted(clearer, namespace_of(keys[0])) <= len(keys)
         same(read(store, *keys), [None] * len(keys))

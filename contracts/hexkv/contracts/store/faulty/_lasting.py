@@ -73,8 +73,8 @@ def _resident() -> int:
     gc.collect()  # objects in cycles are garbage
     with suppress(OSError, AttributeError, TypeError):  # memory that is already free does not count
         ctypes.CDLL(None).malloc_trim(0)
-    told = Path("/proc/self/statm")
-    return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.exists() else 0
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 class Leaks(StoreCase):

@@ -63,7 +63,7 @@ class Ordered(StoreCase):
         together(work)
         for name, key in enumerate(keys):
             right = could_be(seen[key], loses=self.loses)
-            assert right, f"no order explains the answers for key {name}:\n{_told(seen[key])}"
+            assert right, f"no order explains the answers for key {name}:\n{_as_text(seen[key])}"
 
     @promise(
         "L3.8",
@@ -99,7 +99,7 @@ def _asked(
             return [int(flag) for flag in store.delete(keys, deadline())]
 
 
-def _told(history: list[Event]) -> str:
+def _as_text(history: list[Event]) -> str:
     return "\n".join(
         f"{event.began:4} to {event.ended:4}: {event.act.name.lower()} {event.value}"
         for event in sorted(history, key=lambda event: event.began)
