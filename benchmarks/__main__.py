@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output = asked.output or HERE / "results" / f"{now:%Y-%m-%dT%H%M%SZ}.json"
     # Copies with several threads compete with the engine that is served; one is comparable.
     torch.set_num_threads(1)
-    # So that the files are removed, too, when somebody ends the run.
+    # So that the files are removed, too, when the run is ended.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     asked.dir.mkdir(parents=True, exist_ok=True)
     try:
@@ -95,13 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             highlight=False,
             soft_wrap=True,
         )
-    # What tiny sizes give says nothing of the goals.
+    # Results of tiny sizes mean nothing for the goals.
     return 3 if short and not asked.quick else 0
 
 
 def _run(names: Sequence[str], scale: Scale, folder: Path, console: Console) -> list[Result]:
     if {"disk", "direct", "layers"} & set(names):
-        # The files of both sides, and as much again for whoever else is writing.
+        # The files of both sides, and as much again for other writers.
         check_room(folder, 4 * scale.disk_chunks * scale.layout.chunk_bytes(scale.chunk))
     results = []
     with console.status("measuring") as status:

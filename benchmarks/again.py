@@ -11,7 +11,7 @@ from benchmarks.scale import Scale
 
 
 def again(scale: Scale) -> Generator[Comparison, None, None]:
-    """A store of what is all there already."""
+    """A store of a prompt that is stored already."""
     with cached(scale) as held:
         engine, tokens = held.engine, held.tokens
 

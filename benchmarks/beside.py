@@ -21,7 +21,7 @@ Rows = tuple[list[Comparison], list[int]]
 
 
 def options(module: str, about: str | None, output: Path) -> argparse.ArgumentParser:
-    """A parser of what all of these benchmarks are told."""
+    """A parser of the options of all these benchmarks."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--turn", type=float, default=0.2, help="seconds of a turn at least")

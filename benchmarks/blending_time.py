@@ -2,7 +2,7 @@
 
 A Llama of 16 layers with random weights over an engine, a prompt of four segments and a question,
 all through ``BlendingModel``. Weights do not matter for time, and hardly for how far answers are
-off; `make quality` says what those of trained models lose. Four parts:
+off; `make quality` measures the loss of trained models. Four parts:
 
 - *first token*: segments in the memory tier, against full computation;
 - *overlap*: from files behind a throttle, what of the loading the computing hides;
@@ -263,7 +263,7 @@ def overlap(model: LlamaForCausalLM, length: int, rounds: int) -> dict[str, obje
 
 
 def regimes(model: LlamaForCausalLM, length: int, rounds: int) -> list[dict[str, object]]:
-    """What is decided where files bring more and fewer tokens than the model computes."""
+    """The decisions where files bring more and fewer tokens than the model computes."""
     with opened(model, length) as rig:
         tokens = rig.tokens((0, 2, 3, 1))
     computing = statistics.median(seconds_of(lambda: full(model, tokens)) for _ in range(3))
@@ -271,7 +271,7 @@ def regimes(model: LlamaForCausalLM, length: int, rounds: int) -> list[dict[str,
     layout = namespace_of_model(model).layout
 
     def prefill(speed: float, given: float | None) -> tuple[str, int, float]:
-        """What is decided, the prefix that is loaded, and the seconds to the first token."""
+        """The decision, the prefix that is loaded, and the seconds to the first token."""
         throttle = Throttle(frame_bytes(layout.chunk_bytes(CHUNK)))
         with opened(model, length, throttle, compute_rate=given) as rig:
             head = rig.segments[0]

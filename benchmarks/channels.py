@@ -60,7 +60,7 @@ _ASK = 76
 
 
 def far_end(count: int, size: int) -> None:
-    """The bare side's other process: gives so many of its buffers as each byte that comes says."""
+    """The bare side's other process: sends as many of its buffers as each byte asks for."""
     with buffers(count, size) as slots, socket.create_server(("127.0.0.1", 0)) as listener:
         for slot in slots:
             slot[:] = os.urandom(size)
@@ -125,12 +125,12 @@ class Landing:
         return Destination(self.leases[index], self.leases[index].frame)
 
     def filled(self, index: int, upto: int) -> None:
-        """Nobody looks at it before it is there."""
+        """No reader looks at it before it is there."""
 
 
 @contextmanager
 def leased(blocks: Blocks, count: int) -> Iterator[list[BlockLease]]:
-    """Leases on so many blocks."""
+    """Leases on *count* blocks."""
     leases = [lease for _ in range(count) if (lease := blocks.lease("mine")) is not None]
     must(len(leases) == count, "too few blocks")
     try:

@@ -2,7 +2,7 @@
 
 Both checkouts have an engine of the same settings open, each in a process of its own environment,
 and take turns at one operation at a time: older, newer, newer, older. A ratio is that of two
-neighbours; a moment in which the machine is slow meets both. What is asked of an engine here has
+neighbours; a moment in which the machine is slow slows both. The calls to an engine here have
 had the same names since before its core was divided into rooms.
 """
 
@@ -50,7 +50,7 @@ def cases() -> Iterator[tuple[str, str, str]]:
 
 
 def serve() -> None:
-    """One side: obeys lines of JSON until there are no more. Imports what its own checkout has."""
+    """One side: obeys lines of JSON until they end. Imports its own checkout."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what servers print is no answer
     with ExitStack() as opened:
@@ -227,7 +227,7 @@ def compared(sides: Sequence[Side], op: str, rounds: int) -> dict[str, list[tupl
 
 
 def main() -> int:
-    """Measure, print, and add to a file of lines of JSON what was measured."""
+    """Measure, print, and add the results to a file of lines of JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkouts", description=__doc__)
     parser.add_argument("before", type=Path, help="a checkout with an environment in .venv")
     parser.add_argument("--rounds", type=int, default=10, help="two at least")

@@ -88,7 +88,7 @@ class Rank:
         must(got.hit_tokens == len(self._tokens), f"not read: {got}")
 
     def together(self, order: int) -> None:
-        """Read for all, or get what was read."""
+        """Read for all, or get the chunks read."""
         read = partial(self._engine.retrieve, self._tokens)
         got = self._together.load(order, self._load, self._window, read)
         must(got.hit_tokens == len(self._tokens), f"not loaded: {got}")
@@ -100,7 +100,7 @@ class Rank:
 
 
 def other_rank(label: str, tier: str, serde: str, place: Sequence[str]) -> None:
-    """Do what is said, until nothing is any more."""
+    """Run the commands, until they end."""
     rank, ranks, address, interface = place
     collective = GlooCollective(int(rank), int(ranks), address, interface)
     mine = Rank(label, json.loads(tier), serde, collective)

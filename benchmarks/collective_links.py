@@ -68,7 +68,7 @@ def serve(machine: Machine, folder: Path, ends: ExitStack) -> None:
 
 
 def row(ranks: int, rate: int, rounds: int) -> dict[str, object]:
-    """So many ranks at one rate."""
+    """Ranks at one rate."""
     with ExitStack() as ends:
         folder = Path(ends.enter_context(TemporaryDirectory()))
         server, *places = ends.enter_context(machines(ranks + 1))

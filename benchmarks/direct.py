@@ -1,7 +1,7 @@
 """Storing to disk and loading from it past the page cache, against the bare overlap of both.
 
 The limit copies with one thread while four others read or write with O_DIRECT, through a
-ring of buffers: what a disk and a memory can do together when nobody keeps any books.
+ring of buffers: the limit of a disk and a memory together without any bookkeeping.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BareOverlap:
     buffer, and by who has read it."""
 
     def write(self) -> None:
-        """Copy each chunk into a free buffer, and have it written meanwhile."""
+        """Copy each chunk into a free buffer, and have it written during the next copy."""
         writing: deque[Future[None]] = deque()
         for i, copy in enumerate(self.copies):
             if len(writing) == len(self.ring):

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.directory``: directories beside what is asked of them.
+"""``python -m benchmarks.directory``: directories beside their goals.
 
 A million chunks on ten nodes: joining, questions of 512 chunks beside a bare round trip of as many
 bytes, events, memory; and a directory that is killed and started anew while all nodes report and
-somebody asks. The same questions to a Valkey (if the tests' one is installed) and to ten nodes by
+a client asks. The same questions to a Valkey (if the tests' one is installed) and to ten nodes by
 a static directory. Prints, and writes ``benchmarks/results/directory.json``. CPU seconds are the
 kernel's of the server's process, so that they hold on a busy machine, too.
 """
@@ -64,7 +64,7 @@ def soon(seconds: float = 120.0) -> Deadline:
 
 
 def chunks(count: int) -> list[ChunkKey]:
-    """So many keys of one namespace."""
+    """Keys of one namespace."""
     data, space = os.urandom(32 * count), os.urandom(16)
     return [ChunkKey(space + data[i : i + 32]) for i in range(0, len(data), 32)]
 
@@ -117,7 +117,7 @@ def embedded(port: int = 0, heartbeat: int = 1) -> tuple[Server, Address]:
 
 @contextmanager
 def echo(asked: int, answered: int) -> Iterator[Callable[[], None]]:
-    """One bare round trip of so many bytes, to another process."""
+    """One bare round trip of some bytes, to another process."""
     code = (
         "import socket,sys;l=socket.create_server(('127.0.0.1',0));"
         "print(l.getsockname()[1],flush=True);s,_=l.accept();"
@@ -203,7 +203,7 @@ def reporting(directory: Directory, server: Server, count: int, goal: int | None
 
 
 def restarting(keys: Sequence[ChunkKey], goal: float) -> Row:
-    """A directory is killed and started anew; ten nodes report, and somebody asks all the time."""
+    """A directory is killed and started anew; ten nodes report, and a client asks all the time."""
     share = len(keys) // NODES
     shares = [keys[n * share : (n + 1) * share] for n in range(NODES)]
     server, address = embedded()
@@ -268,7 +268,7 @@ def restarting(keys: Sequence[ChunkKey], goal: float) -> Row:
             thread.join()
         missing = misplaced = 0
         deadline = soon()
-        while True:  # what was removed and stored at the end may still be on its way
+        while True:  # changes of the end may still be on their way
             missing = misplaced = 0
             for number, part in enumerate(shares):
                 for row in client.locate(part, soon()):
@@ -355,7 +355,7 @@ def valkey() -> Iterator[tuple[Server, Directory] | None]:
 def measured(count: int, rounds: int) -> Iterator[Row]:
     """Every figure."""
     keys = chunks(count)
-    server, address = embedded(heartbeat=600)  # nobody beats but in what is started anew
+    server, address = embedded(heartbeat=600)  # no heartbeats but in a new one
     directory = RemoteDirectory(address)
     row = joining(directory, keys, server)
     row |= {"goal_bytes": 64, "reached": row["resident_bytes_per_chunk"] <= 64}

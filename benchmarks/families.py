@@ -4,7 +4,7 @@ For judging policies that were made with other traces in sight. Each is a pure f
 Times are seconds, lengths are chunks; a lognormal law is given by its median and its sigma.
 
 ========= ========================================================================================
-returning Chats of users who come back. One of 20 system prompts (2 to 12, Zipf 1.1), what is
+returning Chats of users who come back. One of 20 system prompts (2 to 12, Zipf 1.1), facts
           remembered of the user (1 to 4), then turns of 1 + geometric (mean 3). Another turn with
           probability 0.75, after lognormal(60, 1.6). When a chat has ended its user returns with
           probability 0.5 after Pareto(1.1) from 600 on: with 0.4 to the old chat, else to a new
@@ -20,11 +20,11 @@ trees     Agents that try several ways. One of 6 tool prompts (8 to 40), a task 
           to an earlier step instead. A task ends after 40 steps. Tasks come in bursts of 1 to 12,
           one burst in 300 seconds.
 scans     One of 50 assistants (2 to 24, Zipf 1.2) and a question (1 to 8) with probability 0.6;
-          documents that nobody asks for twice (20 to 80) with 0.1; else the next of 300 documents
+          documents that are asked for once (20 to 80) with 0.1; else the next of 300 documents
           (4 to 30) that an evaluation passes over in one order, each asked about twice in a row.
 edits     Completion in an editor. One of 40 repositories' prompts (4 to 16, Zipf 0.8), a file of
           lognormal(10, 0.7). Each request edits the file at a place that lies near the one before:
-          what is behind it is new. A session has 1 + geometric (mean 25) requests, an exponential
+          the rest is new. A session has 1 + geometric (mean 25) requests, an exponential
           of 8 apart; its user opens the file again with 0.6 after lognormal(3600, 1). New
           sessions: one in 30 seconds. Held back until a policy was chosen by the others.
 ========= ========================================================================================

@@ -116,7 +116,7 @@ def _fixed() -> Iterator[tuple[str, float]]:
 def _calls(
     cache: CacheEngine, tokens: TokenArray, window: Null
 ) -> tuple[Callable[[], object], ...]:
-    """A new store; a retrieve, a lookup and a second store of what is there."""
+    """A new store; a retrieve, a lookup and a second store of the same."""
     asked = len(tokens)
 
     def new() -> None:

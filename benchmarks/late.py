@@ -47,7 +47,7 @@ class Server(Protocol):
 
 
 class Closing(Protocol):
-    """What is measured of a store, and the end of its connections."""
+    """The measurements of a store, and the end of its connections."""
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]: ...
 

@@ -24,7 +24,7 @@ class Daemon:
     Args:
         installed: a folder that ``pip install --target`` put LMCache into; the environment's
             packages come after it.
-        log: a file for what it says.
+        log: a file for its output.
     """
 
     def __init__(self, installed: Path | None, log: Path) -> None:
@@ -40,7 +40,7 @@ class Daemon:
         """Where it listens.
 
         Raises:
-            AssertionError: it does not start; with what it said.
+            AssertionError: it does not start; with its output.
         """
         if self._process is None:
             self._start()

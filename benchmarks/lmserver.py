@@ -102,7 +102,7 @@ class Landing:
         return self._into[self._turn][:size]
 
     def filled(self, index: int, upto: int) -> None:
-        """Nobody looks at it before it is there."""
+        """No reader looks at it before it is there."""
 
 
 def comparisons(

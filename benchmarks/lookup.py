@@ -16,7 +16,7 @@ from benchmarks.scale import Scale
 def lookup(scale: Scale) -> Generator[Comparison, None, None]:
     """How long a prefix is cached; alone, and keeping it from eviction for a while.
 
-    Of a prompt that was not named lately, of one that was, and of what is longer than that one.
+    Of a prompt that was not named lately, of one that was, and of a longer one.
     """
     with cached(scale) as held:
         engine, tokens = held.engine, held.tokens

@@ -2,7 +2,7 @@
 
 Absolute times say more about the machine and its other tenants than about the code. Both
 sides of a comparison run in one process, one after the other in every round, so that what
-slows the machine down slows both, and each round gives one ratio. What is reported is the
+slows the machine down slows both, and each round gives one ratio. The result is the
 median of these ratios and their quartiles.
 """
 
@@ -63,7 +63,7 @@ class Goal:
         return limit / path if self.kind == "speed" else path / limit
 
     def reached(self, ratio: float) -> bool | None:
-        """Whether *ratio* is good enough; ``None`` where nobody said what is."""
+        """True if *ratio* is good enough; ``None`` without a goal."""
         if self.bound is None:
             return None
         return ratio >= self.bound if self.kind == "speed" else ratio <= self.bound
@@ -145,7 +145,7 @@ class Result:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the median ratio is as good as was wanted."""
+        """True if the median ratio reaches the goal."""
         return self.comparison.goal.reached(self.ratio.median)
 
 

@@ -2,7 +2,7 @@
 
 A master and a storage node of its own listen on loopback, in a network of their own where
 that is allowed. Both sides move the same chunks between the same registered memory and the
-same node; a plain TCP connection over loopback says what the machine could do.
+same node; a plain TCP connection over loopback is the machine's limit.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def store_at(address: str, region: MemoryRegion) -> MooncakeStore:
     store = spec.open(settings, OpenContext(SystemClock()))
     must(isinstance(store, MooncakeStore), "another store")
     store.register(region)  # type: ignore[attr-defined]  # what must() has checked
-    return store  # type: ignore[return-value]  # likewise
+    return store  # type: ignore[return-value]  # the same
 
 
 def comparisons(scale: Scale, address: str) -> Generator[Comparison, None, None]:

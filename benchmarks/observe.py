@@ -47,14 +47,14 @@ Row = dict[str, Any]
 
 
 def free_port() -> int:
-    """A port that nobody has."""
+    """A port that is free."""
     with socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def engine(observe: dict[str, object], **sections: object) -> PrefixCache:
-    """An engine over memory, observed as the section says."""
+    """An engine over memory, observed by the section."""
     wanted = {"pool": {"bytes": "512MiB"}, "observe": observe} | sections
     return build(configured(None, {}, wanted), NAMESPACE)
 

@@ -1,16 +1,16 @@
 """``python -m benchmarks.peer_faults``: what a broken peer costs who reads from it.
 
 A holder in a process of its own behind a proxy, one that has nothing, a directory in another one,
-and an engine here that reads a prompt from it again and again, and one that nobody has, with a
+and an engine here that reads a prompt from it again and again, and one that no node has, with a
 deadline of one second. The holder and the directory are broken, or lie, in one way after the other.
 Written down are the longest retrieve, what it took beyond its deadline, the longest that a process
-which sleeps meanwhile was late, and the seconds until all of the prompt comes again. Each row
-says whether it kept the bounds; the exit code is 1 if one did not. Wrong bytes, and leases that are
-left, end it at once. Run it with the tests' helpers:
-``PYTHONPATH=tests/lib python -m benchmarks.peer_faults``; ``--channel`` says over which channels.
+which only sleeps was late, and the seconds until all of the prompt comes again. Each row
+shows whether it kept the bounds; the exit code is 1 if one did not. Wrong bytes, and leases that
+are left, end it at once. Run it with the tests' helpers:
+``PYTHONPATH=tests/lib python -m benchmarks.peer_faults``; ``--channel`` chooses channels.
 
 The proxy is a network's, so over shared memory there are no rows of a network that fails. Over
-NIXL and Mooncake's engine it carries what is asked and answered, and not the frames: those go by
+NIXL and Mooncake's engine it carries questions and answers, and not the frames: those go by
 the libraries' own connections, which ``tests/test_peer_network.py`` cuts.
 """
 
@@ -223,7 +223,7 @@ def case(channel: str, name: str, seconds: float) -> dict[str, object]:
         end = time.monotonic() + seconds
         with Noise() as noise:
             while time.monotonic() < end:
-                # Whoever is asked for what nobody has, has it by a directory that lies.
+                # A directory that lies names a holder for chunks that no node has.
                 for number in (NUMBER, NOBODYS):
                     got, one = read(reader, number)
                     took.append(one)

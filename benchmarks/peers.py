@@ -51,7 +51,7 @@ def heads_of(layers: int) -> int:
 
 
 def layout_of(layers: int) -> KVLayout:
-    """The layout of so many layers."""
+    """The layout of some layers."""
     return KVLayout.attention(DType.BFLOAT16, layers=layers, heads=heads_of(layers), key_width=128)
 
 

@@ -116,7 +116,7 @@ def from_own_cache(
 ) -> tuple[float, float]:
     """Time to the first token of *words* that *decode* has itself, and CPU seconds of that.
 
-    As in :func:`turn`, *prefill* has computed a prompt before, which is of nobody's interest.
+    As in :func:`turn`, *prefill* has computed a prompt before, which is not measured.
     """
     prefill.generate(others, tokens=1, extra=OWN)
     [answer] = decode.generate(words, tokens=1, extra=OWN)
@@ -135,7 +135,7 @@ def summary(
     bare: dict[int, tuple[float, float]],
     own: dict[int, tuple[float, float]],
 ) -> dict[str, object]:
-    """Medians; what was added beside bare copies, and beyond vLLM's *own* part, turn by turn."""
+    """Medians; the time added beside bare copies, and beyond vLLM's *own* part, turn by turn."""
     names = next(iter(rows.values()))
     found: dict[str, object] = {
         name: statistics.median(row[name] for row in rows.values()) for name in names

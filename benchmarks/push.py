@@ -128,7 +128,7 @@ class Pair:
         prefill, decode = self.clients
         layout = part_of_layers(layers)
         identity = json.dumps({"model": "benchmark", "layout": layout.describe()})
-        # Step by step, and in each part by part: what is computed at the same time.
+        # Step by step, and in each part by part: those computed at the same time.
         chunks, steps = chunks * layers, steps * layers
         pause /= layers
         specs = [
@@ -170,7 +170,7 @@ class Pair:
 
 
 def part_of_layers(parts: int) -> KVLayout:
-    """The layout of one of so many parts of a chunk."""
+    """The layout of one of some parts of a chunk."""
     count = LAYERS // parts
     return KVLayout.attention(DType.BFLOAT16, layers=count, heads=2, key_width=64)
 

@@ -281,7 +281,7 @@ def deadlines(server: RedisServer) -> list[dict[str, object]]:
 
 
 def _rounded(run: object) -> object:
-    """*run* with four digits of each measured number: no more of them mean anything."""
+    """*run* with four digits of each measured number: further ones mean nothing."""
     return json.loads(json.dumps(run), parse_float=lambda digits: float(f"{float(digits):.4g}"))
 
 

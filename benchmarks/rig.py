@@ -87,7 +87,7 @@ class Buffers:
         return self.frames[index]
 
     def filled(self, index: int, upto: int) -> None:
-        """Nobody looks at it before it is there."""
+        """No reader looks at it before it is there."""
 
 
 @dataclass(frozen=True, slots=True)

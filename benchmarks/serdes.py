@@ -1,6 +1,6 @@
 """``python -m benchmarks.serdes``: what each serde makes of a chunk, and what that costs.
 
-Seconds are the processor's of one thread: another process that runs meanwhile changes them
+Seconds are the processor's of one thread: another process that runs beside changes them
 little. GB are 10**9 bytes of KV, encoded or not. The KV is synthetic, channels of Gaussians
 that differ as those of models do, or a model's, read from ``--model``: what a serde does to a
 model's answers is for a table of quality to say, not for this one.

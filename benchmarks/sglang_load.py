@@ -1,4 +1,4 @@
-"""``python -m benchmarks.sglang_load``: what requests at once get of what is stored, in SGLang.
+"""``python -m benchmarks.sglang_load``: the stored pages that concurrent requests get, in SGLang.
 
 Every prompt is stored by one engine, whose device and host memory are then emptied; then all of
 them are asked for at the same instant. Together they are larger than half of SGLang's host memory,

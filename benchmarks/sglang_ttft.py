@@ -3,11 +3,11 @@
 Engines of all sides take turns: the same model, the same prompts, and while one answers the
 others are stopped (``SIGSTOP``), for an idle SGLang asks for work without a rest. A prompt is new
 to an engine once (a miss); then device and host memory of SGLang are emptied, and it is asked for
-again (a hit of what is behind them). Each round gives one ratio of a side to another, and the
+again (a hit of the tiers behind them). Each round gives one ratio of a side to another, and the
 median of these is compared. One process is some percent faster than another one of the same
 program, so all engines are started several times, and ``control``, a second engine without a
 cache, shows what of a ratio means nothing. ``host`` is SGLang's hierarchical cache with nothing
-behind it: what is behind it can add only to that. And as none of that says anything about half a
+behind it: further tiers can add only to that. And as none of that can show half a
 percent, the time in hexkv's own hooks until the first token is taken, on whatever thread. A turn
 in which something else used the processor is repeated, with another prompt. ``make bench-sglang``
 sets everything up.
@@ -61,7 +61,7 @@ OUTPUT = Path(__file__).resolve().parent / "results" / "sglang_ttft.json"
 
 @dataclass
 class Side:
-    """What is behind an engine, and what was measured with it."""
+    """The caches behind an engine, and the measurements with it."""
 
     name: str
     folder: Path
@@ -78,7 +78,7 @@ class Side:
     hit_tokens: list[int] = field(default_factory=list)
 
     def begin(self, model: Path) -> Engine:
-        """An engine. SGLang's own file backend is told its folder by the environment."""
+        """An engine. SGLang's own file backend gets its folder by the environment."""
         # Left to itself hexkv passes the system's page cache by, which SGLang's files count on.
         direct = "auto" if self.cold else "off"
         root = str(self.folder / "disk")
@@ -113,7 +113,7 @@ class Side:
 
 
 def rest(one: Side, before: int) -> None:
-    """Wait until what was computed is stored: while files are added, and half a second more."""
+    """Wait until the computed KV is stored: while files are added, and half a second more."""
     if one.name in UNCACHED:
         return
     clock = SystemClock()
@@ -157,7 +157,7 @@ def measure(sides: Sequence[Side], model: Path, rounds: range) -> None:
 
 
 def turn(one: Side, engine: Engine, name: str) -> tuple[Answer, Answer, bool]:
-    """A miss, and then a hit, and whether nobody else was at work."""
+    """A miss, and then a hit, and True if no other process was at work."""
     answers, calm = [], True
     words, before = prompt(name, TOKENS), one.written()
     for hit in (False, True):

@@ -35,7 +35,7 @@ CHUNKS = 4
 
 
 class Side(NamedTuple):
-    """What is measured, and how the files beside it are opened."""
+    """The measurements, and how the files beside it are opened."""
 
     open: Callable[[Path], Any]
     flags: int

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.stacked``: memory and a second tier, on traces nobody made a rule for.
+"""``python -m benchmarks.stacked``: memory and a second tier, on traces of unseen kinds.
 
 *Compressed*: memory of one size as it is, beside a half of it kept encoded at several ratios.
-*Write back*: a disk behind memory under several ``min_reuse``: what is written to it, per chunk
-that was found there only, and what share of the tokens is found. Both of families of
+*Write back*: a disk behind memory under several ``min_reuse``: the bytes written to it, per chunk
+that was found there only, and the share of the tokens found. Both of families of
 :mod:`benchmarks.families`, and of a recorded trace (``--trace``, in Mooncake's format), under LRU.
 Differences are relative to the plain tier, or to writing everything; intervals are of their mean
 over the seeds, by bootstrap. Writes ``results/stacked.json``.

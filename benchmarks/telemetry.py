@@ -33,7 +33,7 @@ _LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=8)
 
 
 class Nothing:
-    """Telemetry that forgets what it is told."""
+    """Telemetry that drops its reports."""
 
     def count(self, counter: CounterName, amount: int, *, tier: str = "", reason: str = "") -> None:
         """See :class:`hexkv.ports.Telemetry`."""

@@ -28,7 +28,7 @@ class Throttle:
         self._line = Lock()
 
     def wait(self, size: int) -> None:
-        """Sleep for *size* bytes; whoever comes meanwhile waits for that, too."""
+        """Sleep for *size* bytes; later calls wait for that, too."""
         if self.rate is not None:
             with self._line:
                 time.sleep(size / self.rate)
@@ -63,7 +63,7 @@ class _Throttled(Wrapped):
 
 
 def behind(throttle: Throttle | None) -> Registry:
-    """What is installed, and files behind *throttle* as the store ``throttled``."""
+    """The installed adapters, and files behind *throttle* as the store ``throttled``."""
     registry = discover()
     if throttle is not None:
         disk = registry.find("store", "disk")

@@ -1,7 +1,7 @@
 """``python -m benchmarks.vllm_peers``: the first token of a prompt that another vLLM has computed.
 
 Two real vLLM engines with memory and a tier of peers each, a directory, and no shared store. In
-every round the second one is asked for a prompt that nobody has (*computed*), for one that the
+every round the second one is asked for a prompt that no node has (*computed*), for one that the
 first one has just computed (*peer*), and for that once more (*memory*), in turns of order. A
 third engine without a connector computes, too (*plain*). Run it with vLLM's environment:
 ``PYTHONPATH=tests/lib .venv/vllm/bin/python -m benchmarks.vllm_peers``.

@@ -55,7 +55,7 @@ Turn: TypeAlias = tuple[int, int]
 
 @dataclass
 class Side:
-    """A connector, its engine, and what was measured with it."""
+    """A connector, its engine, and the measurements with it."""
 
     name: str
     begin: Callable[[Path], Engine]
@@ -218,7 +218,7 @@ class Copy:
     """The bare copy of a prompt's KV, which takes its turn like everybody.
 
     On one thread, between memory that was used before. So it comes upon the caches as another
-    engine left them, as whoever loads KV does.
+    engine left them, as every load of KV does.
     """
 
     def __init__(self, tokens: int) -> None:

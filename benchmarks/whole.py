@@ -2,7 +2,7 @@
 
 Each section is a process of its own. What it found goes into ``results/whole.json`` when it ends,
 in place of what that section found before: so a run may be made in pieces (``--only``), broken off
-and gone on with (``--missing``), and nobody joins results by hand. At the end all goals that were
+and gone on with (``--missing``), and no results are joined by hand. At the end all goals that were
 missed are printed, also those of sections that did not run now; ``docs/measured.md`` has all.
 The exit code is 3 if a goal was missed, 1 if a section failed or never ran.
 """
@@ -61,7 +61,7 @@ class Judged(NamedTuple):
 
 
 def judged(section: str, found: object, field: str = "") -> Iterator[Judged]:
-    """Whatever in a section's result says whether it reached its goal, however deep.
+    """The parts of a section's result that have a goal, however deep.
 
     What has no name of its own is called by the *field* in which it stands.
     """
@@ -84,7 +84,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _figure(row: Mapping[str, Any]) -> tuple[str, str]:
-    """What was measured, and what was wanted."""
+    """The result, and the goal."""
     if isinstance(row.get("ratio"), Mapping):
         spread, kind = row["ratio"], row["kind"]
         figure = f"{spread['median']:.2f} ({spread['lower']:.2f} to {spread['upper']:.2f})"

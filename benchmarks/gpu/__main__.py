@@ -5,7 +5,7 @@ part is a process with a share of the time: one that fails or is cut short is re
 others go on. The JSON is written anew after each. Without a GPU, parts run small and interpreted:
 that shows that they run, and nothing is measured.
 
-Exit code 0: no part failed; goals that are missed are told and no failure. 1: a part failed or was
+Exit code 0: no part failed; missed goals are reported and no failure. 1: a part failed or was
 cut short.
 """
 
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def _probe(around: dict[str, str]) -> tuple[bool, str]:
-    """Whether torch sees a GPU, and which torch that is."""
+    """True if torch sees a GPU, and the version of torch."""
     asked = subprocess.run(
         [sys.executable, "-c", _PROBE], env=around, capture_output=True, text=True, check=False
     )
@@ -119,7 +119,7 @@ def _run(
 
 
 def _wait(child: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Whether *child* ended by itself within so many seconds. It has ended afterwards."""
+    """True if *child* ended by itself within *seconds*. It has ended afterwards."""
     try:
         child.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -157,7 +157,7 @@ def _show(part: Part, found: dict[str, Any], *, gpu: bool) -> None:
 
 
 def _write(output: Path, told: dict[str, Any]) -> None:
-    """All of it or what was there before: a run may end at any time."""
+    """All of it or the former content: a run may end at any time."""
     part = output.with_name(output.name + ".part")
     part.write_text(json.dumps(told, indent=1) + "\n")
     part.replace(output)

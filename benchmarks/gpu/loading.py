@@ -23,7 +23,7 @@ _COMPILE_SECONDS = 60.0
 
 
 def loading(device: torch.device, size: Size) -> Iterator[Rate | Value]:
-    """Both ways end in the same pages; what is decoded is what the host decodes.
+    """Both ways end in the same pages; the decoded KV is the host's.
 
     Raises:
         AssertionError: it is not, so nothing is measured.
@@ -69,5 +69,5 @@ def loading(device: torch.device, size: Size) -> Iterator[Rate | Value]:
             goal=1.0,
         )
         del host
-        # Freed when nothing looks at it any more.
+        # Freed after its last use.
         del region

@@ -86,7 +86,7 @@ def _timed(
             answers[cached].add(token)
             wanted = model.tokens if cached else 0
             assert loaded == wanted, f"{loaded} tokens were loaded, not {wanted}"
-    # In 16 bits, kernels for other lengths may round another way: told, and no failure.
+    # In 16 bits, kernels for other lengths may round another way: reported, and no failure.
     same = answers[False] == answers[True]
     computed, loaded_s = (statistics.median(took[cached]) for cached in (False, True))
     size = model.layout.chunk_bytes(model.tokens) / 1e9

@@ -28,7 +28,7 @@ SELECTORS = ("value-deviation", "key-deviation", "question", "first", "random")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way of choosing what is computed."""
+    """One way of choosing the tokens that are computed."""
 
     check_layer: int
     selector: str

@@ -85,7 +85,7 @@ def _brief(row: Row) -> list[str]:
 
 
 def report(run: Mapping[str, Any]) -> str:
-    """A page of its own: what is lost, by what is computed."""
+    """A page of its own: the loss, by the share that is computed."""
     parts = [
         document.words(
             "How far what a model expects is from full computation, by the share of tokens and"

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quality.held_out MODEL ..``: recall models that nobody tuned anything by.
+"""``python -m benchmarks.quality.held_out MODEL ..``: recall models by which nothing was tuned.
 
 Each was trained by ``python -m training recall MODEL --seed ..``, with weights, lists and a
 vocabulary of its own, and is asked what the model that comes along is asked. What counts is the
