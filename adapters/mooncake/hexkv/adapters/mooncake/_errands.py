@@ -16,7 +16,7 @@ class OutOfTime(Exception):
     """The deadline passed first. The call goes on, and its answer is dropped."""
 
 
-class _Call(Generic[T]):
+class _Running(Generic[T]):
     __slots__ = ("_after", "_call", "answer", "error", "over")
 
     def __init__(self, call: Callable[[], T], after: Callable[[], None]) -> None:
@@ -44,9 +44,9 @@ class CallThreads:
     def __init__(self, name: str, most: int = 32) -> None:
         self._name = name
         self._most = most
-        self._queue: SimpleQueue[_Call[object] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Running[object] | None] = SimpleQueue()
         self._threads = 0
-        self._under_way: set[_Call[object]] = set()
+        self._under_way: set[_Running[object]] = set()
         self._closed = False
         self._lock = Lock()
 
@@ -65,7 +65,7 @@ class CallThreads:
             StoreUnreachable: every thread hangs in a call, or no thread can be started.
             StoreError: closed, before or during the call.
         """
-        running = _Call(call, after)
+        running = _Running(call, after)
         with self._lock:
             if self._closed or len(self._under_way) == self._most:
                 after()
