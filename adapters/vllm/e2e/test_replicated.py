@@ -95,5 +95,5 @@ def test_ranks_without_a_node_load_together_what_one_of_them_keeps(start, model,
     moved = engine.metrics()  # summed over ranks
     assert moved["vllm:hexkv_stored_tokens_total"] == 2 * CHUNKS * CHUNK
     assert moved["vllm:hexkv_loaded_tokens_total"] == 2 * 3 * CHUNKS * CHUNK
-    assert not engine.said("each loads by itself")
+    assert not engine.said("each loads alone")
     engine.close()

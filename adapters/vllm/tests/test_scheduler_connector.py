@@ -295,7 +295,7 @@ def test_a_reset_of_vllms_caches_deletes_nothing(caplog):
     assert [rank.said for rank in ranks] == [{"tiers": [], "generation": 0}] * 2
     assert plan.matched(name, 0) == (64, False), "what was found is still there"
     assert caplog.messages == [
-        "vLLM reset its caches; hexkv keeps what its tiers have (reset_clears)"
+        "vLLM reset its caches; hexkv keeps its tiers' chunks (reset_clears)"
     ]
 
 

@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hexkv", "contracts of hexkv's ports")
     group.addoption(
-        _OPTION, metavar="FILE", help="write what became of each promise to FILE, as JSON"
+        _OPTION, metavar="FILE", help="write the outcome of each promise to FILE, as JSON"
     )
     group.addoption(
         _LIMIT,

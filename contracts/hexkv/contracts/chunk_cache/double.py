@@ -140,7 +140,7 @@ class HeapChunkCache:
         self._check()
         for lease in leases:
             if lease.spec is None:
-                raise InvalidRequest("a lease does not say what it holds")
+                raise InvalidRequest("a lease without a spec")
             self._chunks[lease.spec.key] = lease.spec, bytes(lease.payload)
         return HeapPublishing(len(leases))
 

@@ -135,7 +135,7 @@ class Chosen:
         if chosen.keys and chosen.oldest == 1:
             return list(dict.fromkeys(chosen.keys))
         if not tier.index.decides:
-            raise InvalidRequest(f"only the store of tier {tier.name!r} knows what it holds")
+            raise InvalidRequest(f"only the store of tier {tier.name!r} knows its chunks")
         wanted, prefixes = set(chosen.keys), set(self.prefixes or ())
 
         def meant(keys: list[ChunkKey]) -> list[ChunkKey]:

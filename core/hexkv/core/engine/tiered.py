@@ -153,7 +153,7 @@ class TieredHalf:
         for lease in leases:
             spec = lease.spec
             if spec is None or len(lease.payload) != spec.raw_bytes:
-                raise InvalidRequest("a lease does not say what it holds")
+                raise InvalidRequest("a lease without a spec")
             keys.append(spec.key)
         batch = Batch(keys, leases, after)
         # Wait until the queues of all tiers have room: chunks that they refuse are dropped.

@@ -43,7 +43,7 @@ from hexkv.plugins.observing.described import tokens_in
 from hexkv.ports import PAGE, InvalidRequest
 
 Archive = Annotated[str, typer.Argument(help="The file; - for a pipe.")]
-Config = Annotated[Path | None, typer.Option(help="The configuration whose tiers are meant.")]
+Config = Annotated[Path | None, typer.Option(help="The configuration with the tiers.")]
 SpaceOption = Annotated[
     str, typer.Option("--namespace", help="Only this one: how its digits begin.")
 ]

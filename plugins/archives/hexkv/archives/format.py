@@ -66,7 +66,7 @@ def head_page(about: Mapping[str, object]) -> bytes:
     """
     text = json.dumps(about, sort_keys=True, separators=(",", ":")).encode()
     if len(text) > _ROOM:
-        raise InvalidRequest(f"what the archive is of takes {len(text)} bytes, not {_ROOM}")
+        raise InvalidRequest(f"the archive's identity takes {len(text)} bytes, not {_ROOM}")
     return _page(HEAD, len(text), text)
 
 

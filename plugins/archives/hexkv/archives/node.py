@@ -103,12 +103,12 @@ class NodePlace:
         """
         service = self._service
         if not isinstance(service, SupportsListing):
-            raise InvalidRequest("the node cannot list what it has")
+            raise InvalidRequest("the node cannot list its chunks")
         after: ChunkKey | None = None
         while True:
             some = service.in_memory(after, self._deadline())
             if some is None:
-                raise StoreUnreachable("the node does not say what it has")
+                raise StoreUnreachable("the node did not list its chunks")
             if not some:
                 break
             self._specs.update((spec.key, spec) for spec in some)

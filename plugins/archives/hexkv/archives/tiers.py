@@ -211,7 +211,7 @@ class TieredPlace:
         self._served.stack.flush(Deadline.after(self._clock, _PATIENCE))
         for tier in self._tiers:
             if tier.indexing:
-                raise StoreError(f"tier {tier.name} does not say what it holds")
+                raise StoreError(f"tier {tier.name} cannot list its chunks")
 
     def close(self) -> None:
         """Write the queue and close the tiers."""

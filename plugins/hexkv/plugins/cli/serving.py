@@ -14,7 +14,7 @@ from hexkv.ports import ConfigError
 
 Host = Annotated[str, typer.Option(help="Address to listen at.")]
 SecretFile = Annotated[
-    str, typer.Option(help="File with what clients must know. Only its owner may read it.")
+    str, typer.Option(help="File with the clients' secret. Only its owner may read it.")
 ]
 Certificate = Annotated[
     str, typer.Option(help="Encrypt: file with the server's certificate and key.")

@@ -212,7 +212,7 @@ class ServedChunks:
         self._stack.flush(until)
         for tier in self._stack.tiers:
             if tier.indexing:
-                raise StoreError(f"tier {tier.name} does not say what it holds")
+                raise StoreError(f"tier {tier.name} cannot list its chunks")
             if tier.calls.ranges is not None:
                 yield from self._headers(tier, tier.index.keys(), until)
 

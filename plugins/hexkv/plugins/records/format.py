@@ -113,7 +113,7 @@ def decode_head(line: Mapping[str, Any]) -> Head:
         ValueError, KeyError: it is no such line.
     """
     if line.get("do") != "record":
-        raise ValueError("a record begins with what it is of")
+        raise ValueError("a record begins with its identity")
     if line["version"] != VERSION:
         raise ValueError(f"written as version {line['version']!r}, and {VERSION} is known")
     rate = line.get("compute_rate")

@@ -90,4 +90,4 @@ def unpack_member(answer: bytes) -> Member:
         name = answer[_MEMBER.size : address].decode()
         return Member(name, generation, answer[address:admin].decode(), answer[admin:].decode())
     except (error, UnicodeDecodeError, InvalidRequest) as problem:
-        raise StoreUnreachable("a peer does not say who it is") from problem
+        raise StoreUnreachable("a peer sends no valid membership") from problem

@@ -157,7 +157,7 @@ def _take(
         case RecordedKind.LOOKUP | RecordedKind.RETRIEVE | RecordedKind.STORE:
             calls.append(decode_call(line, head.began, known))
         case other:
-            raise ValueError(f"{other!r} is nothing that a record tells")
+            raise ValueError(f"{other!r} is not an event of a record")
 
 
 def _words(error: Exception) -> str:

@@ -34,7 +34,7 @@ class GdsSettings:
         if not self.root:
             raise SettingError("root", "names the directory")
         if self.library and self.driver != "cufile":
-            raise SettingError("library", "is cuFile's; kvikio finds it by itself")
+            raise SettingError("library", "is cuFile's; kvikio finds it without help")
 
 
 def _open(settings: GdsSettings, context: OpenContext) -> object:

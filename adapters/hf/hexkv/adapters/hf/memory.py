@@ -65,7 +65,7 @@ def _line(named: tuple[str, torch.Tensor]) -> str:
     name, tensor = named
     if tensor.device.type == "meta":
         raise LayoutMismatch(
-            f"{name} is not in memory, so nothing tells which weights these are: give `weights`"
+            f"{name} is not in memory, so the weights cannot be identified: give `weights`"
         )
     digest = sha256()
     for piece in _pieces(tensor):

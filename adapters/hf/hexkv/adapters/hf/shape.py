@@ -147,7 +147,7 @@ def _layers_of(model: PreTrainedModel) -> list[object]:
         return list(DynamicCache(config=model.config).layers)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise LayoutMismatch(
-            f"{type(model).__name__} has a configuration that does not say what its layers cache"
+            f"{type(model).__name__} has a configuration without the kinds of its layers' caches"
         ) from error
 
 

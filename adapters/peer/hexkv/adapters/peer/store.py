@@ -132,7 +132,7 @@ class PeerStore:
         del deadline
         self._must_be_open()
         if keys:
-            raise StoreError("what peers hold is theirs to delete")
+            raise StoreError("a peer's chunks are deleted by the peer only")
         return []
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:

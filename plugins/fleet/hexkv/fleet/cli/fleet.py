@@ -46,7 +46,7 @@ def fleet(
         typer.Option(help="A configuration: directory has the nodes, admin the secret."),
     ] = None,
     secret_file: Annotated[
-        str, typer.Option(help="File with what nodes ask for. Only its owner may read it.")
+        str, typer.Option(help="File with the nodes' secret. Only its owner may read it.")
     ] = "",
     tls_ca: Annotated[str, typer.Option(help="Encrypt: file of authorities to trust.")] = "",
     partial: Annotated[
@@ -151,7 +151,7 @@ def lookup(context: typer.Context, chosen: Words, as_json: Json = False) -> None
 @choosing()
 def pin(
     context: typer.Context,
-    owner: Annotated[str, typer.Argument(help="In whose name, to unpin by.")],
+    owner: Annotated[str, typer.Argument(help="Name of the owner, to unpin by.")],
     chosen: Words,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="How long at most.")] = None,
     on: _On = None,
@@ -164,7 +164,7 @@ def pin(
 
 def unpin(
     context: typer.Context,
-    owner: Annotated[str, typer.Argument(help="In whose name they were pinned.")],
+    owner: Annotated[str, typer.Argument(help="Name of the owner that pinned them.")],
     on: _On = None,
     as_json: Json = False,
 ) -> None:
@@ -232,7 +232,7 @@ def drain(
         list[str] | None, typer.Option(help="A node for its chunks. May be repeated; else any.")
     ] = None,
     hold: Annotated[
-        float, typer.Option(min=0.0, help="Seconds that the others keep what it has.")
+        float, typer.Option(min=0.0, help="Seconds that the others keep its chunks.")
     ] = 600.0,
     evict: _Evict = False,
     as_json: Json = False,

@@ -71,10 +71,11 @@ def plan(  # noqa: PLR0913
     policies: Policies = "",
     block_tokens: Annotated[
         int | None,
-        typer.Option(help="Tokens that each hash id stands for; a record knows.", min=1),
+        typer.Option(help="Tokens that each hash id stands for; by default a record's.", min=1),
     ] = None,
     block_bytes: Annotated[
-        str, typer.Option(help="Bytes of a block, so that sizes may be bytes; a record knows.")
+        str,
+        typer.Option(help="Bytes of a block, so that sizes may be bytes; else a record's."),
     ] = "",
     compressed: Annotated[
         float,

@@ -34,7 +34,7 @@ def target(
         str, typer.Argument(help="Path of a Unix socket, or host:port.", show_default=False)
     ],
     secret_file: Annotated[
-        str, typer.Option(help="File with what the other end asks for. Only its owner may read it.")
+        str, typer.Option(help="File with the other end's secret. Only its owner may read it.")
     ] = "",
     tls_ca: Annotated[str, typer.Option(help="Encrypt: file of authorities to trust.")] = "",
     config: Annotated[
@@ -55,7 +55,7 @@ def target(
 @choosing()
 def pin(
     context: typer.Context,
-    owner: Annotated[str, typer.Argument(help="In whose name, to unpin by.")],
+    owner: Annotated[str, typer.Argument(help="Name of the owner, to unpin by.")],
     chosen: Words,
     seconds: _Seconds = None,
     as_json: Json = False,
@@ -68,7 +68,7 @@ def pin(
 
 def unpin(
     context: typer.Context,
-    owner: Annotated[str, typer.Argument(help="In whose name they were pinned.")],
+    owner: Annotated[str, typer.Argument(help="Name of the owner that pinned them.")],
     as_json: Json = False,
 ) -> None:
     """End the pins of an owner."""

@@ -23,7 +23,7 @@ def trace(
         Path, typer.Option("--output", "-o", help="File to write; - for standard output.")
     ] = Path("hexkv-trace.json"),
     secret_file: Annotated[
-        str, typer.Option(help="File with what the other end asks for. Only its owner may read it.")
+        str, typer.Option(help="File with the other end's secret. Only its owner may read it.")
     ] = "",
     tls_ca: Annotated[str, typer.Option(help="Encrypt: file of authorities to trust.")] = "",
     config: Annotated[

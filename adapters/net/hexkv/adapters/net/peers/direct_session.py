@@ -200,7 +200,7 @@ class DirectSession(Session):
         with self._connection.transfer(HEAD_BYTES + length) as deadline:
             found = FRAMING.head(self._stream.take(HEAD_BYTES, deadline))
             if (found.kind, found.entries, found.length) != (kind, count, length):
-                raise BadMessage("another message than what comes next")
+                raise BadMessage("an unexpected message")
             body = self._stream.take(length, deadline)
         verify(found, body)
         return body

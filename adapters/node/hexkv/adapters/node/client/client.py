@@ -189,7 +189,7 @@ class NodeClient(Announces):
         for lease in leases:
             spec = lease.spec
             if spec is None or len(lease.payload) != spec.raw_bytes:
-                raise InvalidRequest("a lease does not say what it holds")
+                raise InvalidRequest("a lease without a spec")
             if not isinstance(lease, NodeLease):
                 raise InvalidRequest("a node publishes what it has leased")
             mine.append(lease)

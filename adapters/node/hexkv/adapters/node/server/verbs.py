@@ -213,7 +213,7 @@ def _list(session: Client, asked: Request) -> None:
     after = ChunkKey(reader.data(KEY_BYTES)) if reader.number("B") else None
     reader.end()
     if not session.trusted:
-        raise InvalidRequest("only the node's own user and root may list what it holds")
+        raise InvalidRequest("only the node's own user and root may list its chunks")
     found = session.served.in_memory(after, MOST)
     session.send(asked.head, Status.DONE, pack_listing(found))
 

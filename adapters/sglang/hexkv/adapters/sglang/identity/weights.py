@@ -79,7 +79,7 @@ class Weights:
             )
         if CHANGED.seen and not vouched:
             raise ConfigError(
-                f"{REPLACED} since it started: set model.weights to what tells them from all others"
+                f"{REPLACED} since it started: set model.weights to a text of these weights alone"
             )
         if CHANGED.flushed != CHANGED.seen:
             raise ConfigError(
@@ -90,7 +90,7 @@ class Weights:
         if known != CHANGED.seen:
             raise ConfigError(
                 f"model.weights: {vouched!r} stands for weights that were replaced since: set it to"
-                " what tells the new ones from all others"
+                " a text that only the new ones have"
             )
         self.off = ""
         """Why nothing may be read or stored; empty while everything may."""

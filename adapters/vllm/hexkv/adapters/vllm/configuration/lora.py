@@ -96,7 +96,7 @@ def watch(lora_config: object, manager: Any) -> Adapters:
     _watched.append((lora_config, weakref.ref(adapters)))
     read: Callable[..., object] | None = getattr(manager, "_load_adapter", None)
     if read is None:
-        log.warning("LoRA adapters are not cached: this vLLM does not say what it loads")
+        log.warning("LoRA adapters are not cached: this vLLM does not report the loaded tensors")
     elif not hasattr(read, "hexkv"):
         manager._load_adapter = _notifying(read)
     return adapters

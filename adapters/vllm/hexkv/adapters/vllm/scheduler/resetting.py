@@ -55,7 +55,7 @@ def reset(
     elif tiers:
         log.info("vLLM reset its caches; hexkv deleted %d chunks on %s", chunks, ", ".join(tiers))
     else:
-        log.info("vLLM reset its caches; hexkv keeps what its tiers have (reset_clears)")
+        log.info("vLLM reset its caches; hexkv keeps its tiers' chunks (reset_clears)")
     return answered
 
 

@@ -240,7 +240,7 @@ class GlooCollective:
         _end(lost)
         if not self._closed.is_set():
             log.warning(
-                "ranks that load together are apart, and each loads by itself: %s",
+                "ranks that load together are not connected, and each loads alone: %s",
                 why.splitlines()[0][:200] if why else "no reason was given",
             )
 
