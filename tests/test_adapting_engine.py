@@ -14,7 +14,7 @@ from hexkv.contracts.faults import Seeded, SlowStore
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.tiers.read.encoding import form_on
-from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.stores.bandwidth import PROBE_EVERY
 from hexkv.core.tiers.stores.encoding_choice import Encoding, choose, rate_to_pay
 from hexkv.plugins.threads import Threads
@@ -209,7 +209,14 @@ def picked(link_rate, forms):
     serdes = {name: Costly(clock) for name in names}
     for name, serde in serdes.items():
         serde.name = name
-    runtime = Runtime(POOL, FrameCodec(CRC32), clock, Threads(), RecordingTelemetry(), (), serdes)
+    runtime = TierRuntime(
+        pool=POOL,
+        codec=FrameCodec(CRC32),
+        clock=clock,
+        executor=Threads(),
+        telemetry=RecordingTelemetry(),
+        serdes=serdes,
+    )
     place = tier("link", ScanningStore({}), serdes=("raw", *names)).make(runtime)
     place.link.began(0.0)
     place.link.arrived(1.0, link_rate)

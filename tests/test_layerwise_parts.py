@@ -17,7 +17,7 @@ from hexkv.core.frames.codec import CRC32, PARTS, FrameCodec, part_span
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.layers.heads import Head
 from hexkv.core.tiers.read.encoding import encode, open_into
-from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.plugins.threads import Threads
 from hexkv.ports import PAGE, ChunkSpec, CounterName, DType, KVLayout, Span, frame_bytes
@@ -67,8 +67,13 @@ class Stage:
         self.pool = BlockPool(Heap(2 * frame_bytes(size)), frame_bytes(size), executor=Threads())
         telemetry, clock = RecordingTelemetry(), ManualClock()
         serdes = {serde.name: serde}
-        self.runtime = Runtime(
-            self.pool, FrameCodec(CRC32), clock, Threads(), telemetry, (), serdes
+        self.runtime = TierRuntime(
+            pool=self.pool,
+            codec=FrameCodec(CRC32),
+            clock=clock,
+            executor=Threads(),
+            telemetry=telemetry,
+            serdes=serdes,
         )
         self.key = chunk_key("one")
         self.spec = ChunkSpec(self.key, "identity", layout, CHUNK)

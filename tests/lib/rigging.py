@@ -17,7 +17,7 @@ from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.rules import TierRules
-from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
@@ -129,8 +129,15 @@ def rigging():
             pool = BlockPool(Heap(slots * frame), frame, poison=True, executor=threads)
             telemetry, events = telemetry or RecordingTelemetry(), RecordingEvents()
             codec = FrameCodec(CRC32)
-            runtime = Runtime(
-                pool, codec, clock, threads, telemetry, (events,), serdes or {}, compute_rate
+            runtime = TierRuntime(
+                pool=pool,
+                codec=codec,
+                clock=clock,
+                executor=threads,
+                telemetry=telemetry,
+                events=(events,),
+                serdes=serdes or {},
+                compute_rate=compute_rate,
             )
             stack = TierStack(tiers, runtime)
             half = TieredHalf(stack, prefetch, patience=deadlines.lookup)

@@ -19,7 +19,7 @@ from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.index.indexes import Unindexed
 from hexkv.core.tiers.index.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.rules import TierRules, Writes
-from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import CounterName
@@ -86,7 +86,7 @@ class Witness:
         self._tell(key, evicted)
 
 
-class Noting(Runtime):
+class Noting(TierRuntime):
     """Its lanes tell of each task that moves bytes how many, until it has ended."""
 
     __slots__ = ()
@@ -215,11 +215,11 @@ class Stage:
         self.process = process or Process(self.world)
         self.pool = BlockPool(self.heap, FRAME, poison=True, executor=self.process)
         runtime = Noting(
-            self.pool,
-            _CODEC,
-            self.world,
-            self.process,
-            self.telemetry,
+            pool=self.pool,
+            codec=_CODEC,
+            clock=self.world,
+            executor=self.process,
+            telemetry=self.telemetry,
             compute_rate=settings.compute_rate,
         )
         self.memory = MemoryStore(self.world)

@@ -17,42 +17,21 @@ from hexkv.core.memory.copying import Copier
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.retrieve import Arrived
 from hexkv.core.requests.store import Kept
-from hexkv.core.steps import Laps, StepRing
+from hexkv.core.runtime import Runtime
+from hexkv.core.steps import Laps
 from hexkv.ports import (
     Announcing,
-    CallSink,
     ChunkLeases,
     Cleared,
-    Clock,
     Deadline,
     DeviceKV,
-    Executor,
     Health,
     LayeredRead,
     LayeredWrite,
     Reason,
     Retrieved,
-    SpanSink,
     StoreReport,
-    Telemetry,
 )
-
-
-class Base(Protocol):
-    """Clock, executor, telemetry, and sinks of traces and records."""
-
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def executor(self) -> Executor: ...
-    @property
-    def telemetry(self) -> Telemetry: ...
-    @property
-    def steps(self) -> StepRing: ...
-    @property
-    def calls(self) -> CallSink | None: ...
-    @property
-    def spans(self) -> SpanSink | None: ...
 
 
 class Waiting(Protocol):
@@ -149,7 +128,7 @@ class ChunkHalf(ChunkLeases, Protocol):
     """
 
     @property
-    def runtime(self) -> Base: ...
+    def runtime(self) -> Runtime: ...
     @property
     def copier(self) -> Copier: ...
     @property

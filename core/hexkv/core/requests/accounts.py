@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.retrieve import Arrived
 from hexkv.core.requests.store import Kept
+from hexkv.core.runtime import Runtime
 from hexkv.core.steps import Spent
 from hexkv.ports import (
-    CallSink,
     ChunkSpec,
-    Clock,
     CounterName,
     EndedCall,
     HistogramName,
@@ -24,36 +22,22 @@ from hexkv.ports import (
     Retrieved,
     SpanSink,
     StoreReport,
-    Telemetry,
     TraceStep,
     traceparent,
 )
 
 
-class Told(Protocol):
-    """The sinks that receive calls."""
-
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def telemetry(self) -> Telemetry: ...
-    @property
-    def calls(self) -> CallSink | None: ...
-    @property
-    def spans(self) -> SpanSink | None: ...
-
-
 class Accounts:
     """Counts calls, and records and traces them if that is configured."""
 
-    def __init__(self, told: Told, *, by_key: bool = False) -> None:
-        """Report calls to the sinks of *told*. *by_key*: hosts name the chunks themselves."""
-        self._clock = told.clock
-        self._telemetry = told.telemetry
-        self._sink = told.calls
-        self._spans = told.spans
+    def __init__(self, runtime: Runtime, *, by_key: bool = False) -> None:
+        """Report calls to the sinks of *runtime*. *by_key*: hosts name the chunks themselves."""
+        self._clock = runtime.clock
+        self._telemetry = runtime.telemetry
+        self._sink = runtime.calls
+        self._spans = runtime.spans
         self._by_key = by_key
-        self.watched = told.calls is not None or told.spans is not None
+        self.watched = runtime.calls is not None or runtime.spans is not None
         """True if calls are recorded or traced."""
 
     def looked_up(self, prompt: Prompt, answer: Lookup, began: float, request: str | None) -> None:

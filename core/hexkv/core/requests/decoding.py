@@ -11,7 +11,7 @@ from typing import cast
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.ports import (
     PAGE,
@@ -35,7 +35,9 @@ from hexkv.ports import (
 log = logging.getLogger("hexkv")
 
 
-def decoded_by(runtime: Runtime, device: DeviceKV, *, by_layers: bool = False) -> frozenset[str]:
+def decoded_by(
+    runtime: TierRuntime, device: DeviceKV, *, by_layers: bool = False
+) -> frozenset[str]:
     """Return the names, as in frames, of the serdes whose payloads *device* decodes."""
     ability = SupportsEncodedLayers if by_layers else SupportsEncoded
     # The class first: for an instance Python 3.11 looks up each method of the protocol anew.
@@ -62,7 +64,7 @@ class Decodable(Collection[str]):
     chunks that memory keeps raw.
     """
 
-    def __init__(self, runtime: Runtime, device: DeviceKV) -> None:
+    def __init__(self, runtime: TierRuntime, device: DeviceKV) -> None:
         self._runtime = runtime
         self._device = device
         self._names: frozenset[str] | None = None
@@ -83,7 +85,7 @@ class Decodable(Collection[str]):
 
 
 def load(
-    runtime: Runtime,
+    runtime: TierRuntime,
     copier: Copier,
     device: DeviceKV,
     part: Prompt,
@@ -125,7 +127,7 @@ def is_raw(lease: Lease) -> bool:
 
 
 @contextmanager
-def fitted(runtime: Runtime, leases: Sequence[Lease], owner: str) -> Iterator[Sequence[Lease]]:
+def fitted(runtime: TierRuntime, leases: Sequence[Lease], owner: str) -> Iterator[Sequence[Lease]]:
     """Yield the first of *leases*, each in a block as long as its frame, as far as blocks are free.
 
     A chunk that was read layer by layer is in a block as long as the raw chunk, also if its frame
@@ -151,7 +153,7 @@ def fitted(runtime: Runtime, leases: Sequence[Lease], owner: str) -> Iterator[Se
 
 
 def _encoded(
-    runtime: Runtime, device: DeviceKV, name: str, spans: list[Span], leases: Sequence[Lease]
+    runtime: TierRuntime, device: DeviceKV, name: str, spans: list[Span], leases: Sequence[Lease]
 ) -> tuple[DeviceKV, list[Span]]:
     """Return a window that takes payloads of a serde, and spans cut to their frames' payloads.
 

@@ -19,7 +19,7 @@ from hexkv.core.frames.opening import (
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,
@@ -51,7 +51,7 @@ class PastHost:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: TierRuntime,
         copier: Copier,
         device: DeviceKV,
         prompt: Prompt,

@@ -29,7 +29,7 @@ from hexkv.core.tiers.pins import Pins
 from hexkv.core.tiers.read.pending_reads import PendingRead
 from hexkv.core.tiers.read.reading import Fetcher
 from hexkv.core.tiers.rules import TierRules, Writes
-from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier, TierPlan
 from hexkv.core.tiers.write.clearing import Gone, clear, forget, part_with
 from hexkv.core.tiers.write.queues import share_out
@@ -49,7 +49,7 @@ from hexkv.ports import (
 class TierStack:
     """Tiers from fastest to slowest, over one pool. Safe from any thread."""
 
-    def __init__(self, plans: Iterable[TierPlan], runtime: Runtime) -> None:
+    def __init__(self, plans: Iterable[TierPlan], runtime: TierRuntime) -> None:
         """Make the tiers' lanes, and start to fill each index from its store.
 
         Raises:

@@ -11,23 +11,23 @@ from contextlib import suppress
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.tiers.remembering import remember_evicted
-from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline
 
 
-def background_deadline(runtime: Runtime) -> Deadline:
+def background_deadline(runtime: TierRuntime) -> Deadline:
     """Return a deadline for work that no caller waits for."""
     return Deadline.after(runtime.clock, 60.0)
 
 
-def evict_soon(runtime: Runtime, tier: Tier, victims: Sequence[ChunkKey]) -> None:
+def evict_soon(runtime: TierRuntime, tier: Tier, victims: Sequence[ChunkKey]) -> None:
     """Delete evicted chunks in the background. Never blocks."""
     delete_soon(runtime, tier, victims)
     remember_evicted(runtime, tier, victims)
 
 
-def delete_soon(runtime: Runtime, tier: Tier, keys: Sequence[ChunkKey]) -> None:
+def delete_soon(runtime: TierRuntime, tier: Tier, keys: Sequence[ChunkKey]) -> None:
     """Delete chunks that left the index in the background. Never blocks.
 
     If the lane takes no work at present, the next write deletes them first.
@@ -37,7 +37,7 @@ def delete_soon(runtime: Runtime, tier: Tier, keys: Sequence[ChunkKey]) -> None:
         _sweep_soon(runtime, tier)
 
 
-def _sweep_soon(runtime: Runtime, tier: Tier) -> None:
+def _sweep_soon(runtime: TierRuntime, tier: Tier) -> None:
     # One task after the other: however many victims there are, they take one worker, and
     # the lane is seen to make progress.
     def work(go: bool) -> tuple[None, bool | None]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.ticket import Ticket
-from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline, Reason
 
@@ -120,7 +120,7 @@ def serving(tiers: Sequence[Tier], compute_rate: float | None) -> Sequence[Tier]
     return [tier for tier in tiers if tier.link.serves(compute_rate)]
 
 
-def why_absent(tiers: Sequence[Tier], runtime: Runtime, key: ChunkKey) -> Reason:
+def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Reason:
     """Return why no tier that serves requests holds a chunk. Queries no store.
 
     For chunks that left a tier, the reason is the history's newest note: with more space, or more

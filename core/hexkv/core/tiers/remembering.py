@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.stores.answers import words
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import Change, ChunkKey, CounterName, Deadline, Failed, Reason, TimedOut
@@ -20,7 +20,7 @@ _TOLD_ELSEWHERE = (Reason.CORRUPT, Reason.REFUSED)
 
 
 def remember_reads(
-    runtime: Runtime,
+    runtime: TierRuntime,
     tier: str,
     keys: Sequence[ChunkKey],
     outcomes: Sequence[object],
@@ -37,7 +37,7 @@ def remember_reads(
             runtime.note([key], tier, Reason.READ_FAILED, described(outcome) or reason)
 
 
-def remember_evicted(runtime: Runtime, tier: Tier, victims: Sequence[ChunkKey]) -> None:
+def remember_evicted(runtime: TierRuntime, tier: Tier, victims: Sequence[ChunkKey]) -> None:
     """Count, note and report the chunks that *tier* evicted."""
     if victims:
         runtime.note(victims, tier.name, Reason.EVICTED, f"by {tier.index.policy}")
@@ -57,7 +57,7 @@ def described(outcome: object) -> str:
 
 
 def set_aside(
-    runtime: Runtime, tier: Tier, damaged: Sequence[ChunkKey], deadline: Deadline
+    runtime: TierRuntime, tier: Tier, damaged: Sequence[ChunkKey], deadline: Deadline
 ) -> None:
     """Count damaged chunks, make them unreadable, and record the reason."""
     if damaged:

@@ -1,4 +1,4 @@
-"""The runtime that every service of the core needs, built once by the composition root."""
+"""The runtime of a process with tiers, built once by the composition root."""
 
 from __future__ import annotations
 
@@ -9,25 +9,20 @@ from typing import TYPE_CHECKING, Protocol
 
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.io.scheduler import Lane
-from hexkv.core.steps import StepRing
+from hexkv.core.runtime import Runtime
 from hexkv.core.tiers.index.ages import Ages
 from hexkv.core.tiers.index.history import History
 from hexkv.core.tiers.stores.bandwidth import SerdeStats
 from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.ports import (
     CacheEvent,
-    CallSink,
     Change,
     ChunkKey,
-    Clock,
     EventSink,
-    Executor,
     Member,
     Peers,
     Reason,
     Serde,
-    SpanSink,
-    Telemetry,
 )
 
 if TYPE_CHECKING:
@@ -51,15 +46,12 @@ class KnownLife(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """Pool, codec, clock, executor, telemetry and sinks."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierRuntime(Runtime):
+    """The runtime of a process with tiers: also its pool, codec, serdes and peers."""
 
     pool: BlockPool
     codec: FrameCodec
-    clock: Clock
-    executor: Executor
-    telemetry: Telemetry
     events: Sequence[EventSink] = ()
     serdes: Mapping[str, Serde] = field(default_factory=dict)
     """Every serde that frames may have been written with, by name."""
@@ -87,15 +79,6 @@ class Runtime:
 
     lanes: Iterator[int] = field(default_factory=count)
     """The numbers of lanes."""
-
-    steps: StepRing = field(default_factory=StepRing)
-    """The recent steps, with the time that they took."""
-
-    calls: CallSink | None = None
-    """Receives each call of the engine, if calls are recorded."""
-
-    spans: SpanSink | None = None
-    """Traces calls, if given."""
 
     ages: Ages = field(init=False)
     """How long chunks stay unused."""

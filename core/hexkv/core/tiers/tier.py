@@ -24,7 +24,7 @@ from hexkv.core.tiers.index.backlog import Backlog
 from hexkv.core.tiers.index.deleting import Deleting
 from hexkv.core.tiers.index.indexes import Index, Unindexed
 from hexkv.core.tiers.rules import TierRules
-from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.stores.bandwidth import TierBandwidth
 from hexkv.core.tiers.stores.calls import StoreCalls
 from hexkv.ports import (
@@ -60,7 +60,7 @@ class TierPlan:
 
     rules: TierRules = field(default_factory=TierRules)
 
-    def make(self, runtime: Runtime) -> Tier:
+    def make(self, runtime: TierRuntime) -> Tier:
         """Return the complete tier: with lanes and workers if it does I/O.
 
         Raises:
@@ -80,7 +80,7 @@ class Tier(ABC):
     step: int | None
     """The number of chunks that one worker reads or writes at a time; ``None``: no limit."""
 
-    def __init__(self, plan: TierPlan, calls: StoreCalls, runtime: Runtime) -> None:
+    def __init__(self, plan: TierPlan, calls: StoreCalls, runtime: TierRuntime) -> None:
         self.name = plan.name
         self.store = plan.store
         self.index = plan.index
@@ -349,7 +349,7 @@ class LaneTier(Tier):
 
     lends = False
 
-    def __init__(self, plan: TierPlan, calls: StoreCalls, runtime: Runtime) -> None:
+    def __init__(self, plan: TierPlan, calls: StoreCalls, runtime: TierRuntime) -> None:
         super().__init__(plan, calls, runtime)
         self.reading = runtime.lane(f"{self.name}/read", self.rules.lane)
         self.writing = runtime.lane(f"{self.name}/write", self.rules.lane)

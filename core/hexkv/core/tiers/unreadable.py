@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hexkv.core.tiers.rules import Writes
-from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import Change, ChunkKey, Deadline, Failed, Item, ReadOutcome, StoreUnreachable
 
 IN_VAIN = "it was written anew, and cannot be read"
 
 
-def withdraw(runtime: Runtime, tier: Tier, deadline: Deadline) -> None:
+def withdraw(runtime: TierRuntime, tier: Tier, deadline: Deadline) -> None:
     """Withdraw the chunks that were barred just now; set aside those that are at fault alone.
 
     If memory holds them, the next call for their prompt writes them again.
@@ -29,7 +29,7 @@ def withdraw(runtime: Runtime, tier: Tier, deadline: Deadline) -> None:
     runtime.tell(Change.REMOVED, tier.name, list(fresh))
 
 
-def announce_returned(runtime: Runtime, tier: Tier, keys: Iterable[ChunkKey]) -> None:
+def announce_returned(runtime: TierRuntime, tier: Tier, keys: Iterable[ChunkKey]) -> None:
     """Report to event sinks those of *keys* that were withdrawn: they were just read."""
     runtime.tell(Change.STORED, tier.name, tier.calls.faults.take_returned(keys))
 
@@ -50,7 +50,7 @@ def make_way(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> list[C
 
 
 def read_back(
-    runtime: Runtime, tier: Tier, written: Sequence[Item], deadline: Deadline
+    runtime: TierRuntime, tier: Tier, written: Sequence[Item], deadline: Deadline
 ) -> list[ChunkKey]:
     """Read those of *written* that could not be read before.
 

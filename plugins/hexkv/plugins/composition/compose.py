@@ -16,10 +16,11 @@ from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.peers.lending import LendingRules
 from hexkv.core.requests.prefetch import PrefetchRules
+from hexkv.core.runtime import Runtime
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index.tenants import Tenant
 from hexkv.core.tiers.matching import find_tiers_soon
-from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
@@ -213,8 +214,14 @@ def _over_node(
     opened.callback(service.close)
     observation.tell(service)
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
-    calls, spans = observation.calls, observation.spans
-    half = LeasedHalf(service, clock, Threads(), telemetry, prefetch, calls, spans)
+    runtime = Runtime(
+        clock=clock,
+        executor=Threads(),
+        telemetry=telemetry,
+        calls=observation.calls,
+        spans=observation.spans,
+    )
+    half = LeasedHalf(service, runtime, prefetch)
     return half, settings.chunk.tail, None
 
 
@@ -290,15 +297,15 @@ def open_stack(  # noqa: PLR0913
         tier = opener.open(index)
         opened.callback(tier.store.close)
         tiers.append(tier)
-    runtime = Runtime(
-        blocks,
-        codec,
-        clock,
-        executor,
-        telemetry,
-        events,
-        serdes,
-        settings.compute_rate,
+    runtime = TierRuntime(
+        pool=blocks,
+        codec=codec,
+        clock=clock,
+        executor=executor,
+        telemetry=telemetry,
+        events=events,
+        serdes=serdes,
+        compute_rate=settings.compute_rate,
         peers=peers,
         occupied=step_aside,
     )

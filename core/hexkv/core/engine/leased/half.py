@@ -16,43 +16,20 @@ from hexkv.core.requests.layers import TimeBudget
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.requests.retrieve import Arrived
 from hexkv.core.requests.store import Kept
-from hexkv.core.steps import Laps, StepRing
+from hexkv.core.runtime import Runtime
+from hexkv.core.steps import Laps
 from hexkv.ports import (
     Announcing,
-    CallSink,
     ChunkKey,
     ChunkService,
     Cleared,
-    Clock,
     Deadline,
     DeviceKV,
-    Executor,
     Health,
     Reason,
     Retrieved,
-    SpanSink,
     StoreReport,
-    Telemetry,
 )
-
-
-class ServiceRuntime:
-    """Clock, executor, telemetry, and sinks of traces and records."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        executor: Executor,
-        telemetry: Telemetry,
-        calls: CallSink | None = None,
-        spans: SpanSink | None = None,
-    ) -> None:
-        self.clock = clock
-        self.executor = executor
-        self.telemetry = telemetry
-        self.calls = calls
-        self.spans = spans
-        self.steps = StepRing()
 
 
 class LeasedHalf:
@@ -65,21 +42,13 @@ class LeasedHalf:
     def __init__(
         self,
         service: ChunkService,
-        clock: Clock,
-        executor: Executor,
-        telemetry: Telemetry,
+        runtime: Runtime,
         prefetch: PrefetchRules = PrefetchRules(),  # noqa: B008 - frozen
-        calls: CallSink | None = None,
-        spans: SpanSink | None = None,
     ) -> None:
-        """Take ownership of *service*; prefetches take memory of it by the rules of *prefetch*.
-
-        *calls* receives each call of the engine if calls are recorded, *spans* if they are
-        traced.
-        """
-        self.runtime = ServiceRuntime(clock, executor, telemetry, calls, spans)
+        """Take ownership of *service*; prefetches take memory of it by the rules of *prefetch*."""
+        self.runtime = runtime
         self.copier = Copier()
-        self.prefetches = HeldPrefetches(service, prefetch, clock)
+        self.prefetches = HeldPrefetches(service, prefetch, runtime.clock)
         self._service = service
         # Delegated without a wrapper.
         self.fits = service.fits

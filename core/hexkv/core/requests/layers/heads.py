@@ -13,7 +13,7 @@ from hexkv.core.frames.codec import layer_parts, layers_per_part
 from hexkv.core.frames.opening import part_span
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.read.encoding import by_layers
-from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.stores.answers import words
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import PAGE, ChunkKey, ChunkSpec, CorruptFrame, KVLayout, LayerSerde
@@ -21,7 +21,7 @@ from hexkv.ports import PAGE, ChunkKey, ChunkSpec, CorruptFrame, KVLayout, Layer
 log = logging.getLogger("hexkv")
 
 
-def head_bytes(runtime: Runtime, tier: Tier, layout: KVLayout) -> int | None:
+def head_bytes(runtime: TierRuntime, tier: Tier, layout: KVLayout) -> int | None:
     """Return the bytes of a frame on *tier* with the places of its parts and layers.
 
     Zero if all new frames there are raw; ``None`` if they can only be read whole.
@@ -56,7 +56,9 @@ class Head:
     """``(start, end)`` of each layer in an encoded payload."""
 
     @classmethod
-    def of(cls, runtime: Runtime, data: memoryview, key: ChunkKey, spec: ChunkSpec) -> Head | None:
+    def of(
+        cls, runtime: TierRuntime, data: memoryview, key: ChunkKey, spec: ChunkSpec
+    ) -> Head | None:
         """Return the head of the frame of *key*; ``None`` if it has to be read whole.
 
         The places of the layers are not verified yet: :meth:`open` does that with the first part.
@@ -83,7 +85,7 @@ class Head:
         return cls(data, header.parts, serde, header.serde, tuple(layers))
 
     def open(
-        self, runtime: Runtime, part: int, data: memoryview, block: BlockLease, spec: ChunkSpec
+        self, runtime: TierRuntime, part: int, data: memoryview, block: BlockLease, spec: ChunkSpec
     ) -> bool:
         """Verify one encoded part, then decode its layers into *block*. True if it was whole.
 

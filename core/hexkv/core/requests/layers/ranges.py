@@ -27,7 +27,7 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.layers.heads import Head, head_bytes
 from hexkv.core.tiers.read.encoding import scratch
-from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.unreadable import announce_returned
 from hexkv.ports import (
@@ -85,7 +85,7 @@ class RangeReader:
     All but the work in the lanes runs on the one thread that retrieves.
     """
 
-    def __init__(self, runtime: Runtime, prompt: Prompt, stays: Collection[str] = ()) -> None:
+    def __init__(self, runtime: TierRuntime, prompt: Prompt, stays: Collection[str] = ()) -> None:
         """Read chunks of *prompt*; those of the serdes in *stays* stay encoded."""
         self._runtime = runtime
         self._stays = stays

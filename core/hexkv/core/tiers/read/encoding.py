@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from hexkv.core.frames.codec import layers_per_part
 from hexkv.core.frames.opening import Opening, opened
-from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.core.tiers.stores.encoding_choice import Encoding, choose
 from hexkv.core.tiers.tier import Tier
@@ -28,7 +28,7 @@ from hexkv.ports import (
 log = logging.getLogger("hexkv")
 
 
-def form_on(runtime: Runtime, tier: Tier, lease: Lease, spec: ChunkSpec) -> str:
+def form_on(runtime: TierRuntime, tier: Tier, lease: Lease, spec: ChunkSpec) -> str:
     """Return which of the forms of *tier* makes the raw chunk of *lease* available soonest.
 
     The first form, until reads of the tier have measured its speed. A form that was never used, or
@@ -44,7 +44,7 @@ def form_on(runtime: Runtime, tier: Tier, lease: Lease, spec: ChunkSpec) -> str:
 
 
 def _form(
-    runtime: Runtime, name: str, workers: int, lease: Lease, spec: ChunkSpec
+    runtime: TierRuntime, name: str, workers: int, lease: Lease, spec: ChunkSpec
 ) -> Encoding | None:
     """Return a form as measured; ``None`` if it failed, or is being measured."""
     if name == RAW:
@@ -58,7 +58,7 @@ def _form(
     return runtime.speeds.form(name, serde.name, workers)
 
 
-def _measure(runtime: Runtime, serde: Serde, lease: Lease, spec: ChunkSpec) -> None:
+def _measure(runtime: TierRuntime, serde: Serde, lease: Lease, spec: ChunkSpec) -> None:
     payload, back = scratch(serde.bound(spec.raw_bytes)), scratch(spec.raw_bytes)
     payload = payload[: serde.encode(lease.payload, spec.layout, spec.tokens, payload)]
     runtime.speeds.encoded(serde.name, spec.raw_bytes, frame_bytes(len(payload)))
@@ -68,7 +68,7 @@ def _measure(runtime: Runtime, serde: Serde, lease: Lease, spec: ChunkSpec) -> N
     runtime.speeds.decoded(serde.name, spec.raw_bytes, began, runtime.clock.now())
 
 
-def encode(runtime: Runtime, key: ChunkKey, lease: Lease, name: str) -> memoryview | None:
+def encode(runtime: TierRuntime, key: ChunkKey, lease: Lease, name: str) -> memoryview | None:
     """Return the sealed frame of a raw block, encoded by serde *name*; ``None`` if no smaller.
 
     Raises:
@@ -127,7 +127,9 @@ def by_layers(serde: Serde | None) -> LayerSerde | None:
     return serde if isinstance(serde, CheckedSerde) and serde.per_layer else None
 
 
-def open_into(runtime: Runtime, frame: memoryview, key: ChunkKey, block: Lease) -> Reason | None:
+def open_into(
+    runtime: TierRuntime, frame: memoryview, key: ChunkKey, block: Lease
+) -> Reason | None:
     """Verify *frame* and copy its chunk into *block*, decoding it if necessary.
 
     Return why it is unusable, or ``None`` if it is the chunk of *key* with the spec of the block.
@@ -137,7 +139,7 @@ def open_into(runtime: Runtime, frame: memoryview, key: ChunkKey, block: Lease) 
 
 
 def bring_into(
-    runtime: Runtime, header: FrameHeader, frame: memoryview, block: Lease
+    runtime: TierRuntime, header: FrameHeader, frame: memoryview, block: Lease
 ) -> Reason | None:
     """Copy the chunk of a verified *frame* with *header* into *block*; see :func:`open_into`."""
     spec = block.spec

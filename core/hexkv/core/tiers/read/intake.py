@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from hexkv.core.frames.opening import Opening, Pages, opened
 from hexkv.core.tiers.evicting import evict_soon
 from hexkv.core.tiers.remembering import GONE, remember_reads, set_aside
-from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.unreadable import announce_returned, withdraw
 from hexkv.ports import (
@@ -93,7 +93,7 @@ class _Verifying:
 
 
 def read_frames(
-    runtime: Runtime,
+    runtime: TierRuntime,
     tier: Tier,
     keys: Sequence[ChunkKey],
     frames: Frames,

@@ -23,7 +23,7 @@ from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.read.encoding import bring_into, open_into, scratch
 from hexkv.core.tiers.read.intake import read_frames
 from hexkv.core.tiers.read.pending_reads import Fetch, PendingRead
-from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,
@@ -99,7 +99,7 @@ class BlockSink:
 class Fetcher:
     """Starts fetches, and lets requests for the same chunk share one."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: TierRuntime) -> None:
         self._runtime = runtime
         self._under_way: dict[tuple[str, ChunkKey], tuple[Fetch, int]] = {}
         self._lock = RLock()

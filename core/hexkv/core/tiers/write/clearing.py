@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.ticket import Ticket
-from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import Change, ChunkKey, Cleared, Deadline, Reason, namespace_of
 
@@ -31,7 +31,9 @@ class Gone(NamedTuple):
     """The number of further chunks deleted, whose keys only the store knows."""
 
 
-def settle_writes(runtime: Runtime, tiers: Sequence[Tier], deadline: Deadline) -> dict[str, str]:
+def settle_writes(
+    runtime: TierRuntime, tiers: Sequence[Tier], deadline: Deadline
+) -> dict[str, str]:
     """Wait for pending writes, for at most half of the time, so that they can be deleted.
 
     Returns:
@@ -42,7 +44,7 @@ def settle_writes(runtime: Runtime, tiers: Sequence[Tier], deadline: Deadline) -
 
 
 def part_with(
-    runtime: Runtime,
+    runtime: TierRuntime,
     tiers: Sequence[Tier],
     work: Callable[[Tier], Gone],
     deadline: Deadline,

@@ -17,7 +17,7 @@ from hexkv.core.tiers.read.encoding import encode, form_on
 from hexkv.core.tiers.read.intake import may_retry
 from hexkv.core.tiers.remembering import described, remember_evicted
 from hexkv.core.tiers.rules import Writes
-from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.unreadable import IN_VAIN, make_way, read_back
 from hexkv.core.tiers.write.admission import Admissions
@@ -54,7 +54,7 @@ OnStored = Callable[[Tier, Sequence[ChunkKey]], None]
 class Writer:
     """Puts chunks on tiers and evicts them."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: TierRuntime) -> None:
         self._runtime = runtime
         self._sealing = tuple(Lock() for _ in range(_STRIPES))
         self.below: dict[str, Tier] = {}
