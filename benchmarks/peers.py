@@ -28,7 +28,7 @@ from benchmarks.lmserver import process, receive
 from benchmarks.measure import Comparison, Goal, Turn, must
 from benchmarks.rig import prompt
 from hexkv.core.engine.engine import CacheEngine
-from hexkv.core.engine.tiered import TieredHalf
+from hexkv.core.tiers.local import LocalChunks
 from hexkv.kernels import ContiguousKV
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load as configured
@@ -91,9 +91,9 @@ def other_end(label: str) -> None:
     with engine_of(label, [], "holder") as engine:
         stored = engine.store(tokens, window(label, tensors_of(label)))
         must(stored.stored_tokens == len(tokens), f"not stored: {stored}")
-        half = engine._half
-        must(isinstance(half, TieredHalf), "tiers of its own")
-        peers = cast("TieredHalf", half).runtime.peers
+        chunks = engine._chunks
+        must(isinstance(chunks, LocalChunks), "tiers of its own")
+        peers = cast("LocalChunks", chunks).stack.runtime.peers
         must(peers is not None, "it serves nobody")
         print(peers.member.address if peers else "", flush=True)
         Event().wait()

@@ -132,7 +132,7 @@ class TestServedChunks(TestKeyedCache):
     def ledger(self, made):
         def held():
             made.chunks.flush(soon())
-            ours = made._half.stack.pool.ledger().items()
+            ours = made._chunks.stack.pool.ledger().items()
             return {owner: count for owner, count in ours if owner != MEMORY}
 
         return held

@@ -47,7 +47,7 @@ def tiers_of_hits(engine, tokens):
 
 def behind(engine):
     """The tier of compressed memory, and its store."""
-    tier = engine._half.stack.named(["heap"])[0]
+    tier = engine._chunks.stack.named(["heap"])[0]
     return tier, tier.store
 
 

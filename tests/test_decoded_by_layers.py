@@ -106,7 +106,7 @@ def test_a_part_that_is_damaged_under_way_ends_the_hit_before_its_chunk(rig, par
     assert r.engine.store(PROMPT, smooth()).stored_tokens == FULL
     key = list(store.medium)[number]
     frame = bytearray(store.medium[key])
-    ends = r.engine._half.stack.runtime.codec.peek(memoryview(frame)).parts
+    ends = r.engine._chunks.stack.runtime.codec.peek(memoryview(frame)).parts
     frame[4096 + ends[part] - 1] ^= 1
     store.medium[key] = bytes(frame)
     device = LayersKV()

@@ -182,7 +182,7 @@ def test_what_is_prefetched_stays_encoded_once_a_device_is_known_that_decodes(ri
 def test_whoever_leaves_an_encoded_read_leaves_no_block_behind(rig):
     r, _ = deep(rig, link())
     assert settled(r)
-    stack, prompt = r.engine._half.stack, r.engine._naming.prompt(PROMPT, None)
+    stack, prompt = r.engine._chunks.stack, r.engine._naming.prompt(PROMPT, None)
     until = Deadline.after(r.clock, 1e6)
     found = [r.tiers["link"]] * 6
 

@@ -156,7 +156,7 @@ class Wanting:
 @each("answer", [None, 1, "done", object(), [True]])
 def test_a_copy_is_done_only_if_its_transfer_says_so(rig, answer):
     r, device = rig([tier("abroad", ScanningStore({}))]), Wanting(answer)
-    copier, now = Copier(), Deadline(r.clock, 0.0)
+    copier, now = Copier(None), Deadline(r.clock, 0.0)
     assert not copier.copy(device, [], [], now, gather=True)
     assert not copier.copy(device, [], [], now, gather=False)
 

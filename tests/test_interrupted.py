@@ -56,8 +56,8 @@ def unharmed(r):
     assert dict(health.leases) == expected
     assert (health.pins, health.prefetches) == ({}, 0)
     assert not engine._calls._owners
-    assert not engine._half.copier.late
-    assert not engine._half.copier.begun
+    assert not engine._requests.copier.late
+    assert not engine._requests.copier.begun
     assert r.pool.held_bytes == kept * r.pool.slot_bytes
     for place in r.tiers.values():
         assert not (place.index.decides and place.index._reserved)

@@ -73,7 +73,7 @@ class Beside(HeapKV):
 def idle(r):
     """Wait until the worker that copies has nothing left to do."""
     done = Event()
-    r.engine._half.stack.runtime.executor.run(LANE, done.set)
+    r.engine._chunks.stack.runtime.executor.run(LANE, done.set)
     assert done.wait(PATIENCE)
 
 
@@ -228,7 +228,7 @@ def test_a_copy_that_fails_beside_the_host_means_what_it_means_in_its_thread(rig
 def test_a_copy_that_hangs_beside_the_host_costs_its_deadline_and_keeps_its_blocks(rig):
     r, device = rig([memory()]), Beside()
     r.engine.store(PROMPT, computed())
-    executor, clock = r.engine._half.stack.runtime.executor, r.clock
+    executor, clock = r.engine._chunks.stack.runtime.executor, r.clock
 
     def wait(condition, ready, deadline):
         clock.advance(deadline.remaining())

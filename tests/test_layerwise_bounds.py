@@ -74,9 +74,9 @@ def test_layers_are_given_to_the_device_one_by_one_and_from_memory_without_a_cop
 
 
 def test_reading_ahead_is_bounded_in_bytes(rig, monkeypatch):
-    monkeypatch.setattr("hexkv.core.requests.layers.ranges._BYTES_AHEAD", 1)
+    monkeypatch.setattr("hexkv.core.tiers.ranges._BYTES_AHEAD", 1)
     for task_bytes in (1, 1 << 30):
-        monkeypatch.setattr("hexkv.core.requests.layers.ranges._TASK_BYTES", task_bytes)
+        monkeypatch.setattr("hexkv.core.tiers.ranges._TASK_BYTES", task_bytes)
         one_task_at_a_time(rig)
 
 
@@ -99,7 +99,7 @@ def one_task_at_a_time(rig):
 
 
 def test_a_full_queue_makes_reading_ahead_wait_and_loses_nothing(rig, monkeypatch):
-    monkeypatch.setattr("hexkv.core.requests.layers.ranges._TASK_BYTES", 1)
+    monkeypatch.setattr("hexkv.core.tiers.ranges._TASK_BYTES", 1)
     store = Ranged()
     r = rig([tier("ranges", store, lane=LaneRules(workers=1, queue_bytes=1))])
     for end in range(CHUNK, FULL + 1, CHUNK):  # a write at a time: its queue is as short
@@ -142,11 +142,11 @@ def test_a_dead_tier_costs_its_deadline_once_over_all_layers(rig):
         return ready()
 
     store.answer = lambda key, start, into: gate.wait(30) and TimedOut()
-    r.engine._half.stack.runtime.executor.wait = wait
+    r.engine._chunks.stack.runtime.executor.wait = wait
     with r.engine.retrieve_layers(PROMPT, empty()) as layers:
         assert list(layers) == LAYERS
         got = layers.result()
-    del r.engine._half.stack.runtime.executor.wait
+    del r.engine._chunks.stack.runtime.executor.wait
     gate.set()
     assert sum(waits) == pytest.approx(r.engine._deadlines.retrieve)
     assert got.hit_tokens == 0

@@ -161,7 +161,7 @@ def test_a_frame_whose_parts_are_no_layers_is_read_whole(rig):
     store = Ranged()
     r = rig([tier("ranges", store)])
     r.engine.store(PROMPT, computed())
-    codec = r.engine._half.stack.runtime.codec
+    codec = r.engine._chunks.stack.runtime.codec
     for number in (2, 7):
         key = keys_of(r)[number]
         frame = bytearray(store.medium[key])

@@ -15,7 +15,7 @@ from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key, 
 from hexkv.contracts.kit.cases import each
 from hexkv.core.frames.codec import CRC32, PARTS, FrameCodec, part_span
 from hexkv.core.memory.pool import BlockPool
-from hexkv.core.requests.layers.heads import Head
+from hexkv.core.tiers.heads import Head
 from hexkv.core.tiers.read.encoding import encode, open_into
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.kernels.coding.choosing import Choice
@@ -44,7 +44,7 @@ PLAIN = PlainSerde()
 
 
 def parts_on(rig, key, medium):
-    codec = rig.engine._half.stack.runtime.codec
+    codec = rig.engine._chunks.stack.runtime.codec
     return codec.peek(memoryview(medium[key])).parts
 
 
@@ -212,7 +212,7 @@ def test_encoded_frames_of_one_part_are_read_whole(rig):
     store = Spans()
     r = deep(rig, tier("ranges", store, serdes=("plain/1",)))
     r.engine.store(PROMPT, smooth())
-    codec = r.engine._half.stack.runtime.codec
+    codec = r.engine._chunks.stack.runtime.codec
     for key in r.engine.chunk_keys(PROMPT)[3:5]:
         frame = bytearray(store.medium[key])
         codec.seal(memoryview(frame), codec.open(memoryview(frame))._replace(parts=()))

@@ -105,7 +105,7 @@ def test_what_is_deleted_while_the_store_is_listed_is_not_found_there(rig, way):
     class Listed(CapableStore):
         def scan(self):
             yield from list(super().scan())
-            (held,) = r.engine._half.stack.tiers
+            (held,) = r.engine._chunks.stack.tiers
             if way == "one by one":
                 forget(held, [key], FOREVER)
             else:
@@ -116,7 +116,7 @@ def test_what_is_deleted_while_the_store_is_listed_is_not_found_there(rig, way):
     r = rig([])
     attach(r.engine, tier("disk", store))
     assert r.engine.flush()
-    (held,) = r.engine._half.stack.tiers
+    (held,) = r.engine._chunks.stack.tiers
     assert not held.indexing
     assert (store.medium, held.index.keys(), held.index.used) == ({}, [], 0)
 
@@ -142,7 +142,7 @@ class Unlisted(ScanningStore):
 
 def unlisted(rig):
     """A tier whose store has a chunk of an earlier life, and was not listed yet; and its stack."""
-    stack = rig([]).engine._half.stack
+    stack = rig([]).engine._chunks.stack
     held = stack.attach(tier("disk", Unlisted({WHOLE: bytes(FRAME)})))
     assert held.flush(FOREVER)
     held.store.fails = False

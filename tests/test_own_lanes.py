@@ -101,7 +101,7 @@ def use(engine, rng):
             engine.admin.compress(ALL, "disk", "raw")
             engine.admin.move(chosen(engine, tokens, namespace), "disk", "other")
             engine.admin.move(ALL, "other", "disk")
-        engine._half.stack.pool.reclaim(3 * WIDE_FRAME)
+        engine._chunks.stack.pool.reclaim(3 * WIDE_FRAME)
         engine.clear(PROMPT, namespace=namespace)
     engine.flush()
     engine.clear()
@@ -259,7 +259,7 @@ def test_many_victims_are_deleted_bit_by_bit_by_one_worker(rig):
     keys = [bytes([n // 256, n % 256]) * 24 for n in range(2500)]
     disk.index.reserve(keys, [1] * len(keys))
     disk.index.commit(keys)
-    r.engine._half.stack.writer.evict_soon(disk, disk.index.evict(2500))
+    r.engine._chunks.stack.writer.evict_soon(disk, disk.index.evict(2500))
     assert r.engine.flush()
     assert sizes == [1024, 1024, 452]
     assert disk.index.used == 0

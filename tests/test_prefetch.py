@@ -173,7 +173,8 @@ def test_pins_past_their_time_keep_nothing_out_that_a_peer_gives(rig):
     keys = list(giver.engine.chunk_keys(other))
     until_then = Deadline.after(taker.clock, 30)
     ends = [
-        Lending(one.engine._half.stack, ["memory"], LendingRules(1 << 20)) for one in (giver, taker)
+        Lending(one.engine._chunks.stack, ["memory"], LendingRules(1 << 20))
+        for one in (giver, taker)
     ]
     frames = ends[0].lend(keys, "taker", until_then)
 

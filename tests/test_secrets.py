@@ -160,7 +160,7 @@ def test_an_engine_whose_servers_are_not_there_says_no_secret(out):
         engine.flush()
         out += [engine.health(), render(engine, engine.telemetry), engine.telemetry.snapshot()]
         soon = Deadline.after(SystemClock(), 0.5)
-        for tier in engine._half.stack.tiers[1:]:
+        for tier in engine._chunks.stack.tiers[1:]:
             (failed,) = tier.store.write([Item(chunk_key("a"), memoryview(b"x"))], soon)
             (missed,) = tier.store.read([chunk_key("a")], ListSink(), soon)
             out += [told(o.error) for o in (failed, missed) if isinstance(o, Failed)]

@@ -77,7 +77,7 @@ class Engine:
         self.clock = ManualClock()
         frame = frame_bytes(SIZE)
         self.pool = BlockPool(Heap(SLOTS * frame), frame, poison=True, executor=Threads())
-        self.copier = Copier()
+        self.copier = Copier(None)
         self.blocks = {}
         self.cuda = CudaKV("cuda:0")
         self.window = self.cuda._streamed(Window(recorder, self.blocks))

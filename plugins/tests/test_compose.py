@@ -327,10 +327,10 @@ def test_a_tier_may_name_several_serdes_and_the_model_s_rate_is_passed_on(tmp_pa
     disk = {"store": "disk", "settings": {"root": tmp_path / "kv"}}
     settings = configured(tiers=[disk | {"serde": ["raw", "zstd"]}], compute_rate=9000.0)
     with build(settings, NAMESPACE, registry=registry) as engine:
-        (tier,) = engine._half.stack.tiers
+        (tier,) = engine._chunks.stack.tiers
         assert tier.rules.serdes == ("raw", "zstd")
-        assert engine._half.stack.runtime.compute_rate == 9000.0
-        assert {"zstd", "zstd-planes/1"} <= set(engine._half.stack.runtime.serdes)
+        assert engine._chunks.stack.runtime.compute_rate == 9000.0
+        assert {"zstd", "zstd-planes/1"} <= set(engine._chunks.stack.runtime.serdes)
 
 
 @each(

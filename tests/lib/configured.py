@@ -28,7 +28,7 @@ def built(root, *, slots=64, memory=True, budget=None, store="disk", more=None, 
 
 def settle(engine):
     """Wait until no worker has anything left to do: reads that nobody waits for go on, too."""
-    for tier in engine._half.stack.tiers:
+    for tier in engine._chunks.stack.tiers:
         for lane in tier.lanes:
             assert lane.drain(engine.admin._until(60.0)), f"{lane.name} hangs"
 

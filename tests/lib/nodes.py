@@ -250,7 +250,7 @@ class OverANode(ChunkCacheContract):
 
     @pytest.fixture
     def ledger(self, engine):
-        return engine._half._service.ledger
+        return engine._chunks.ledger
 
     @pytest.fixture
     def crowd(self, cache):

@@ -98,7 +98,7 @@ def tiers_of(settings):
 
 
 def stack_of(engine):
-    return engine._half.stack
+    return engine._chunks.stack
 
 
 @contextmanager

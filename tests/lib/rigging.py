@@ -8,14 +8,15 @@ from threading import Event
 from configured import settle
 from hexkv.contracts.doubles import ManualClock, RecordingEvents, RecordingTelemetry
 from hexkv.core.engine.engine import CacheEngine, Deadlines
-from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.policies import POLICIES
+from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index.index import TierIndex
+from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import TierPlan
@@ -140,9 +141,14 @@ def rigging():
                 compute_rate=compute_rate,
             )
             stack = TierStack(tiers, runtime)
-            half = TieredHalf(stack, prefetch, patience=deadlines.lookup)
+            chunks = LocalChunks(stack, patience=deadlines.lookup)
+            requests = Pipeline(chunks, runtime, prefetch)
             engine = CacheEngine(
-                namespace, half, chunker or PrefixChunker(CHUNK), deadlines=deadlines, **options
+                namespace,
+                requests,
+                chunker or PrefixChunker(CHUNK),
+                deadlines=deadlines,
+                **options,
             )
             made = {tier.name: tier for tier in stack.tiers}
             rig = Rig(engine, pool, telemetry, events, clock, made)

@@ -158,7 +158,7 @@ def test_ctrl_c_stops_a_verb_at_its_next_chunks_and_says_what_was_done(busy, cap
 def test_status_has_the_last_error_of_each_tier(served, said):
     assert served.hexkv("status") == 0
     assert "last error" not in said()
-    (disk,) = served.engine._half.stack.named(["disk"])
+    (disk,) = served.engine._chunks.stack.named(["disk"])
     disk.calls.failed("write", StoreError("no space left on device"))
     assert served.hexkv("status") == 0
     (line,) = [line for line in said().splitlines() if "last error" in line]

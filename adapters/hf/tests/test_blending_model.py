@@ -208,7 +208,7 @@ def test_what_the_tier_brings_decides_between_blending_loading_and_computing(
         blending.precompute(SEGMENTS)
         CachedModel(model, engine).prefill(HEAD)
         assert blending.prefill(first).report.outcome is BlendOutcome.BLENDED
-        brings = engine._half.stack.tiers[0].link.tokens_rate
+        brings = engine._chunks.stack.tiers[0].link.tokens_rate
     rate = {"compute_rate": computes * brings}
     with over_a_link(model, tmp_path, ManualClock(), **rate) as (engine, blending):
         # Nothing is known of the tier: it is tried.

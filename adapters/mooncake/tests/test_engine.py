@@ -48,9 +48,9 @@ def stores_and_loads(engine):
 
 def test_chunks_move_between_the_pool_and_a_node_in_place(engine):
     until(lambda: stores_and_loads(engine))
-    (tier,) = engine._half.stack.tiers
+    (tier,) = engine._chunks.stack.tiers
     mover = tier.store._mover
-    assert mover.address(engine._half.stack.pool._ledger.memory[:FRAME]) is not None
+    assert mover.address(engine._chunks.stack.pool._ledger.memory[:FRAME]) is not None
     assert mover._staging._idle == []
 
 
@@ -76,7 +76,7 @@ def test_the_engine_outlives_the_master_and_the_tier_comes_back(secluded, prefix
 
 def test_layers_are_read_as_ranges_into_the_pool(engine, monkeypatch):
     until(lambda: stores_and_loads(engine))
-    (tier,) = engine._half.stack.tiers
+    (tier,) = engine._chunks.stack.tiers
     target, sizes = HeapKV(LAYOUT, len(PROMPT)), []
     read_range = tier.store.read_range
 

@@ -184,7 +184,7 @@ def test_a_tier_of_private_objects_keeps_a_budget_and_a_shared_one_says_that_it_
             tokens = list(range(1000 * number, 1000 * number + 32))
             assert engine.store(tokens, HeapKV(LAYOUT, 32).compute(tokens)).stored_tokens == 32
             settle(engine)
-        (there,) = engine._half.stack.tiers
+        (there,) = engine._chunks.stack.tiers
         assert there.index.used == there.store.used_bytes == 4 * block
         target = HeapKV(LAYOUT, 32)
         assert engine.retrieve(tokens, target).hit_tokens == 32

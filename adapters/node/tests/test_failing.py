@@ -234,7 +234,7 @@ def test_a_node_that_comes_back_with_less_memory_than_a_chunk_takes_is_missed(tm
         with node.engine() as engine:
             kv = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT)
             assert engine.store(PROMPT, kv).stored_tokens == len(PROMPT)
-            client = engine._half._service
+            client = engine._chunks
             node.stop()
             node._overrides["pool"]["bytes"] = FRAME - 4096
             node.start()

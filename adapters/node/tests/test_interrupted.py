@@ -60,14 +60,14 @@ def test_an_interrupt_at_any_line_leaves_nothing_behind(tmp_path, call):
             try:
                 engine.cancel("a")
                 # A connection in the middle of a message was given up, and is made again.
-                until(lambda: engine._half._service.connected)
+                until(lambda: engine._chunks.connected)
                 until(lambda: engine.store(TOKENS, kv(TOKENS)).dropped_tokens == 0)
                 target = HeapKV(LAYOUT, len(TOKENS))
                 assert engine.retrieve(TOKENS, target).hit_tokens == FULL
                 assert target.agrees(kv(TOKENS), FULL)
-                assert engine._half._service.ledger() == {}
-                assert not engine._half._service._ledger._asked
-                assert not engine._half.copier.begun
+                assert engine._chunks.ledger() == {}
+                assert not engine._chunks._ledger._asked
+                assert not engine._requests.copier.begun
                 until(lambda: node.server.leased_bytes == 0)
                 until(lambda: not node.ledger())
             except BaseException as error:

@@ -11,7 +11,8 @@ from hexkv.adapters.node.server.verbs import TOLD, VERBS
 from hexkv.adapters.node.wire import Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, SIZE, TOKENS, content, now, put, soon, specs
 from hexkv.contracts.doubles.heap_kv import HeapKV
-from hexkv.core.tiers.hold import TieredHold
+from hexkv.core.tiers.hold import LocalHold
+from hexkv.ports import HoldTerms
 from nodes import FRAME, Node
 from processes import until
 
@@ -87,7 +88,7 @@ def test_who_wakes_after_its_time_learns_that_before_it_reads(node):
     some = specs(4)
     with clients(node, 2) as (sleeper, other):
         put(other, some)
-        hold = sleeper.hold(some, "prefetch", soon(), seconds=MINUTE)
+        hold = sleeper.hold(some, "prefetch", soon(), HoldTerms(seconds=MINUTE))
         assert hold.wait(soon())
         assert all(hold.leases)
         await_limits(node, 1)
@@ -105,7 +106,7 @@ def test_what_was_kept_in_time_lasts_until_its_release(node):
     some = specs(3)
     with clients(node, 2) as (client, other):
         put(other, some)
-        hold = client.hold(some, "prefetch", soon(), seconds=MINUTE)
+        hold = client.hold(some, "prefetch", soon(), HoldTerms(seconds=MINUTE))
         assert hold.keep(soon())  # whether it has arrived by now or not
         elapse(node, 10 * MINUTE)
         crowd = overwrite(other)
@@ -149,8 +150,8 @@ def test_limits_go_over_to_the_process_that_takes_a_node_over(tmp_path):
     some = specs(2)
     with Node(tmp_path, slots=16, memory=2) as node, clients(node, 1) as (client,):
         put(client, some)
-        limited = client.hold(some, "limited", soon(), seconds=MINUTE)
-        kept = client.hold(some, "kept", soon(), seconds=MINUTE)
+        limited = client.hold(some, "limited", soon(), HoldTerms(seconds=MINUTE))
+        kept = client.hold(some, "kept", soon(), HoldTerms(seconds=MINUTE))
         assert limited.wait(soon())
         assert kept.wait(soon())
         assert kept.keep(soon())
@@ -176,7 +177,7 @@ def test_a_hold_past_its_time_is_answered_though_it_is_still_being_read(node, mo
     with clients(node, 2) as (client, other):
         put(other, some)
         reading, going_on = slow_holds(monkeypatch)
-        hold = client.hold(some, "prefetch", soon(), seconds=MINUTE / 2)
+        hold = client.hold(some, "prefetch", soon(), HoldTerms(seconds=MINUTE / 2))
         assert reading.wait(60)
         await_limits(node, 1)
         elapse(node, MINUTE / 2 + 1)
@@ -207,7 +208,7 @@ def test_a_hold_that_is_given_up_while_the_node_reads_is_no_failure(node, monkey
 def slow_holds(monkeypatch):
     """The node's waits for reads begin, which sets the first event, and end after the second."""
     reading, going_on = Event(), Event()
-    wait = TieredHold.wait
+    wait = LocalHold.wait
 
     def slow(self, deadline):
         if deadline.remaining():
@@ -215,5 +216,5 @@ def slow_holds(monkeypatch):
             assert going_on.wait(60)
         return wait(self, deadline)
 
-    monkeypatch.setattr(TieredHold, "wait", slow)
+    monkeypatch.setattr(LocalHold, "wait", slow)
     return reading, going_on

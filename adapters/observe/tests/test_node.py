@@ -58,7 +58,7 @@ def test_routers_agree_with_what_engines_find_in_their_node_also_after_an_upgrad
 def test_a_node_without_events_is_told_once_at_most_and_engines_publish_nothing(tmp_path):
     with NodeProcess(tmp_path) as node, node.engine() as engine:
         store(engine, PROMPT)
-        teller = engine._half._service._teller
+        teller = engine._chunks._teller
         until(lambda: engine.lookup(OTHER) is not None and not teller._wanted)
         with pytest.raises(ConfigError, match=r"observe\.events.*node's to publish"):
             node.engine(observe={"events": f"127.0.0.1:{held_port()}"})

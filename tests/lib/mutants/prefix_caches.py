@@ -71,7 +71,7 @@ class EngineContract(PrefixCacheContract):
                 store.hang()
                 cache._deadlines = SHORT
                 cache._calls._seconds = SHORT.close
-                cache._half.stack.patience = SHORT.lookup
+                cache._chunks.stack.patience = SHORT.lookup
 
             yield Stuck(cache, hang)
             store.release()
@@ -122,7 +122,7 @@ class TestNamesChunksAlone(EngineContract):
 
 def sees_beyond_gaps(self, tokens, **options):
     keys, deadline = self.chunk_keys(tokens), self.admin._until(60.0)
-    there = sum(bool(self._half.stack.locate([key], deadline)) for key in keys)
+    there = sum(bool(self._chunks.stack.locate([key], deadline)) for key in keys)
     return Lookup(len(tokens), there * CHUNK)
 
 
@@ -352,7 +352,7 @@ ROWS = {
     ),
     "prefix.19 unpins after the end": Wrong(
         "A call that finds nothing to do does not notice that it is closed.",
-        unpin=lambda self, owner: self._half.stack.pins.unpin(owner),
+        unpin=lambda self, owner: self._chunks.stack.pins.unpin(owner),
     ),
     "prefix.20 remembers its hits": Wrong(
         "What was a hit once is one for ever.", retrieve=remembers_its_hits

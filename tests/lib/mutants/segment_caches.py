@@ -77,7 +77,7 @@ class SegmentsContract(SegmentCacheContract):
                 store.hang()
                 cache._deadlines = cache.segments._deadlines = SHORT
                 cache._calls._seconds = SHORT.close
-                cache._half.stack.patience = SHORT.lookup
+                cache._chunks.stack.patience = SHORT.lookup
 
             yield Stuck(cache, hang)
             store.release()
@@ -167,9 +167,9 @@ def stores_prefixes(self, real, tokens, device, **options):
         until = self._until(60.0)
         prompt = self._naming.prompt(tokens, options.get("namespace"), until)
         specs = prompt.specs()
-        leases = self._half.allocate(specs, owner, until)
+        leases = self._chunks.allocate(specs, owner, until)
         device.gather(prompt.spans(leases)).wait(until)
-        self._half.publish(leases, None, until).wait(until)
+        self._chunks.publish(leases, None, until).wait(until)
         for lease in leases:
             lease.release()
     return report

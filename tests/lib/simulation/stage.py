@@ -6,18 +6,19 @@ from random import Random
 
 from hexkv.contracts.faults import Seeded
 from hexkv.core.engine.engine import CacheEngine, Deadlines
-from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.policies import POLICIES
+from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.index.indexes import Unindexed
 from hexkv.core.tiers.index.tenants import DividedIndex, Tenant
+from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import TierPlan
@@ -235,7 +236,11 @@ class Stage:
         self.tiers = list(self.stack.tiers)
         self.engine = CacheEngine(
             NAMESPACES[0],
-            TieredHalf(self.stack, PrefetchRules(seconds=20.0), patience=DEADLINES.lookup),
+            Pipeline(
+                LocalChunks(self.stack, patience=DEADLINES.lookup),
+                runtime,
+                PrefetchRules(seconds=20.0),
+            ),
             PrefixChunker(CHUNK),
             deadlines=DEADLINES,
             tenants=[Tenant("a", SALT)],

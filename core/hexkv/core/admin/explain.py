@@ -16,9 +16,9 @@ from typing import NamedTuple
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack_within
-from hexkv.core.requests.prefix import match_prefix
 from hexkv.core.steps import slowest
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.local import keeping
 from hexkv.core.tiers.matching import contains_by_deadline
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
@@ -141,7 +141,6 @@ def explain(
         for i in range(len(prompt))
     ]
     hit = there.index(False) if False in there else len(there)
-    tail = match_prefix(stack, prompt.part(hit, hit + 1), deadline) if prompt.tails else None
     shown = range(hit, min(hit + _SHOWN, len(prompt)))
     missed = [
         Missed(
@@ -160,7 +159,7 @@ def explain(
         tokens=prompt.length,
         chunks=len(prompt),
         hit_chunks=hit,
-        hit_tokens=(tail and tail.tokens) or (prompt.ends[hit - 1] if hit else 0),
+        hit_tokens=_tail_end(stack, prompt, hit, deadline) or (prompt.ends[hit - 1] if hit else 0),
         missed=tuple(missed),
         reasons={
             tier: dict(Counter(why.reason.value for why in whys[hit:]))
@@ -182,6 +181,14 @@ def differing(ours: Mapping[str, object], theirs: Mapping[str, object]) -> tuple
         for name in sorted({*mine, *other})
         if mine.get(name) != other.get(name)
     )
+
+
+def _tail_end(stack: TierStack, prompt: Prompt, hit: int, deadline: Deadline) -> int:
+    """Return the end of the longest tail found in place of chunk *hit*; 0 for none."""
+    keys, ends = prompt.tails_of(hit)
+    tiers = keeping(stack.serving, prompt.tails.size) if prompt.tails is not None else ()
+    found = stack.find_tiers(keys, deadline, tiers) if keys else ()
+    return next((end for end, tier in zip(ends, found, strict=False) if tier is not None), 0)
 
 
 def explain_tier(

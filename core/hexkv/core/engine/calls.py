@@ -19,8 +19,8 @@ from typing import ParamSpec, TypeVar
 from weakref import finalize, ref
 
 from hexkv.core.engine.ending import Ending
-from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.home import Home
+from hexkv.core.requests.pipeline import Pipeline
 from hexkv.ports import Deadline, EngineBusy, EngineClosed, Health
 
 P = ParamSpec("P")
@@ -145,8 +145,8 @@ class Calls:
     the parts of the engine are closed.
     """
 
-    def __init__(self, half: ChunkHalf, seconds: float) -> None:
-        """Register calls of an engine over *half*, whose close may take *seconds*."""
+    def __init__(self, requests: Pipeline, seconds: float) -> None:
+        """Register calls that make *requests*, whose close may take *seconds*."""
         self.door = Door()
         self.state = "open"
         self.frozen = False
@@ -155,9 +155,10 @@ class Calls:
         self.why = ""
         """Why the host froze the engine."""
 
-        self._half = half
+        self._requests = requests
+        self._take_back = requests.chunks.sweep
         self._seconds = seconds
-        self._clock = half.runtime.clock
+        self._clock = requests.runtime.clock
         # Entered directly, not by the condition: no signal comes between it and the body.
         self._lock = RLock()
         self._idle = Condition(self._lock)
@@ -165,7 +166,7 @@ class Calls:
         self._owners: dict[str, ref[_Life]] = {}
         """Calls under way, by their names."""
 
-        self._ending = Ending(half, self.door.home, seconds)
+        self._ending = Ending(requests, self.door.home, seconds)
         self._dropped = finalize(self, self._ending.abandoned)
         # The end of a process kills its threads; the state it leaves is as after a crash.
         self._dropped.atexit = False
@@ -181,7 +182,7 @@ class Calls:
                 life = _Life()
                 owner = self._begin(life)
                 try:
-                    self._tidy()
+                    self._requests.tidy()
                     return work(owner)
                 finally:
                     self._end(owner)
@@ -198,7 +199,7 @@ class Calls:
                 life = _Life()
                 owner = self._begin(life)
                 try:
-                    self._tidy()
+                    self._requests.tidy()
                     yield owner
                 finally:
                     self._end(owner)
@@ -214,7 +215,7 @@ class Calls:
             owner = self._begin(life)
         try:
             with self.door.passing():
-                self._tidy()
+                self._requests.tidy()
             yield owner
         finally:
             self.door.give_back(partial(self._end, owner))
@@ -223,8 +224,8 @@ class Calls:
         """Return the state of the engine and of all below it, which may take *seconds* to query."""
         with self.door.passing():
             if self.state == "open":  # so that no number counts expired holds
-                self._tidy()
-            below = self._half.health(Deadline.after(self._clock, seconds))
+                self._requests.tidy()
+            below = self._requests.health(Deadline.after(self._clock, seconds))
             # Over a node that is gone the calls of an open engine have no effect.
             state = self.state if below.state or self.state != "open" else ""
             return replace(below, state=state, frozen=self.frozen, why=self.why)
@@ -245,7 +246,7 @@ class Calls:
         with self._lock:
             if self.state == "open":
                 self.state = "paused"
-            self._half.runtime.executor.wait(self._idle, lambda: not self._owners, until)
+            self._requests.runtime.executor.wait(self._idle, lambda: not self._owners, until)
 
     def resume(self) -> None:
         """Accept calls again."""
@@ -266,7 +267,7 @@ class Calls:
             self.state = "closing"
             until = Deadline.after(self._clock, self._seconds)
             self._sweep()
-            self._half.runtime.executor.wait(self._idle, lambda: not self._owners, until)
+            self._requests.runtime.executor.wait(self._idle, lambda: not self._owners, until)
             if self.state != "closing":
                 return
             self.state = "closed"
@@ -292,22 +293,13 @@ class Calls:
             raise EngineClosed("the engine was closed")
         return owner
 
-    def _tidy(self) -> None:
-        """Release late copies, and prefetches and pins past their time."""
-        if self._half.copier.late:
-            self._half.copier.reap(Deadline(self._clock, 0.0))
-        if self._half.prefetches.waiting:
-            self._half.prefetches.reap()
-        if self._half.expiring:
-            self._half.expire()
-
     def _end(self, owner: str) -> None:
         """End a call: take back everything that it still holds."""
         if self.door.home.left:
             return
-        if self._half.copier.begun:
-            self._half.copier.left(owner, Deadline.after(self._clock, self._seconds))
-        self._half.end(owner)
+        if self._requests.copier.begun:
+            self._requests.copier.left(owner, Deadline.after(self._clock, self._seconds))
+        self._take_back(owner)
         self._owners.pop(owner, None)
         if self.state != "open":
             with self._lock:

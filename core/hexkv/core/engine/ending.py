@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from warnings import warn
 
-from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.home import Home
 from hexkv.core.memory.background import LANE
+from hexkv.core.requests.pipeline import Pipeline
 from hexkv.ports import Deadline
 
 log = logging.getLogger("hexkv")
@@ -20,7 +20,7 @@ log = logging.getLogger("hexkv")
 class Ending:
     """The parts of an engine to close. None refers to the engine, which they may outlive."""
 
-    half: ChunkHalf
+    requests: Pipeline
     home: Home
     seconds: float
     first: list[Callable[[], None]] = field(default_factory=list)
@@ -29,13 +29,11 @@ class Ending:
     def run(self, until: Deadline | None = None) -> None:
         """Finish queued writes and close the tiers, up to a deadline. Never raises."""
         if until is None:
-            until = Deadline.after(self.half.runtime.clock, self.seconds)
+            until = Deadline.after(self.requests.runtime.clock, self.seconds)
         while self.first:
             self.first.pop()()
-        self.half.prefetches.close()
-        self.half.copier.reap(until)
-        self.half.runtime.executor.close(LANE)
-        if left := self.half.close(until):
+        self.requests.runtime.executor.close(LANE)
+        if left := self.requests.close(until):
             log.error("closed with leases left, their memory stays allocated: %s", left)
 
     def abandoned(self) -> None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Self
 from hexkv.core.admin.explain import Explanation, explain
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.guarded import GuardedRead, GuardedWrite
-from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.keyed_admin import KeyedAdmin, keyed_admin
 from hexkv.core.engine.naming import Naming, meet
@@ -27,8 +26,11 @@ from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher, Prompt
 from hexkv.core.requests.accounts import Accounts
 from hexkv.core.requests.checks import check_seconds, check_window, skipped
-from hexkv.core.requests.layers import TimeBudget
+from hexkv.core.requests.layers.limits import TimeBudget
+from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import AT_ONCE
+from hexkv.core.requests.prefix import find_prefix
+from hexkv.core.requests.request import PromptRequest
 from hexkv.core.steps import Laps
 from hexkv.core.tiers.index.tenants import Tenant, TenantsBySalt
 from hexkv.ports import (
@@ -62,13 +64,13 @@ __all__ = ["CacheEngine", "Deadlines"]
 class CacheEngine:
     """Stores, finds and loads KV. Safe from any thread; a context manager.
 
-    Derives the keys of tokens, and leaves the rest to the chunk half below.
+    Derives the keys of tokens, and leaves the rest to the requests below.
     """
 
     def __init__(  # noqa: PLR0913
         self,
         namespace: Namespace,
-        half: ChunkHalf,
+        requests: Pipeline,
         chunker: PrefixChunker,
         *,
         algorithm: HashFunction = SHA256,
@@ -79,11 +81,11 @@ class CacheEngine:
         told: PromptSink | None = None,
         segments: SegmentRules = SegmentRules(),  # noqa: B008 - frozen
     ) -> None:
-        """Take ownership of *half* and all that it has.
+        """Take ownership of *requests* and all that it has.
 
         Args:
             namespace: of the calls without one of their own.
-            half: closed by :meth:`close`.
+            requests: closed by :meth:`close`.
             chunker: cuts prompts. Only prefixes are reused, so no other kind fits.
             algorithm: names chunks; part of every namespace's identity.
             seeded: False names chunks by tokens alone within a namespace, as hosts do that
@@ -97,29 +99,31 @@ class CacheEngine:
         Raises:
             ConfigError: a chunk does not fit the memory, or *namespace* no header.
         """
-        if not half.fits(size := namespace.layout.chunk_bytes(chunker.size)):
+        if not requests.chunks.fits(size := namespace.layout.chunk_bytes(chunker.size)):
             raise ConfigError(
                 f"a chunk of {chunker.size} tokens ({size} bytes) does not fit a block of the pool"
             )
         self.namespace = namespace
-        self._half = half
-        self._clock = half.runtime.clock
-        self._accounts = Accounts(half.runtime)
+        self._requests = requests
+        self._chunks = chunks = requests.chunks
+        self._clock = requests.runtime.clock
+        self._accounts = Accounts(requests.runtime)
         self._deadlines = deadlines
         # Not methods of the engine: objects that outlive it must not keep it.
-        met = partial(meet, half, TenantsBySalt(tenants))
+        self._prefixes: set[bytes] = set()
+        met = partial(meet, chunks, TenantsBySalt(tenants), self._prefixes)
         namer = ChunkHasher(chunker, algorithm, met, seeded=seeded, longest=longest, told=told)
-        self._naming = Naming(namespace, namer, half, chunker.size, met)
+        self._naming = Naming(namespace, namer, chunks, chunker.size, met)
         for tenant in tenants:
             namer.keyer(replace(namespace, salt=tenant.salt))
         namer.keyer(namespace)
-        self._calls = Calls(half, deadlines.close)
+        self._calls = Calls(requests, deadlines.close)
         self._door = self._calls.door
-        self.chunks: ChunkCache = KeyedCache(half, self._calls, deadlines.pin)
+        self.chunks: ChunkCache = KeyedCache(requests, self._calls, deadlines.pin)
         self.segments = Segments(
-            self._naming, half, self._calls, deadlines, chunker.size, algorithm, segments
+            self._naming, requests, self._calls, deadlines, chunker.size, algorithm, segments
         )
-        self._keyed_admin = keyed_admin(half, self._calls, deadlines, tenants)
+        self._keyed_admin = keyed_admin(chunks, self._calls, deadlines, tenants)
 
     @property
     def admin(self) -> KeyedAdmin:
@@ -147,7 +151,7 @@ class CacheEngine:
     @property
     def telemetry(self) -> Telemetry:
         self._door.home.check()
-        return self._half.runtime.telemetry
+        return self._requests.runtime.telemetry
 
     def at_close(self, work: Callable[[], None]) -> None:
         """Do *work*, which never raises or refers to the engine, before its tiers close."""
@@ -156,7 +160,7 @@ class CacheEngine:
     @property
     def announcing(self) -> Announcing | None:
         self._door.home.check()
-        return self._half.announcing
+        return self._chunks if isinstance(self._chunks, Announcing) else None
 
     def close(self) -> None:
         self._calls.close()
@@ -189,10 +193,12 @@ class CacheEngine:
             began = self._clock.now()
             until = Deadline(self._clock, began + self._deadlines.lookup)
             prompt = self._naming.prompt(tokens, namespace, until)
-            found = self._half.locate(prompt, until, served=True)
+            found = find_prefix(self._chunks, prompt, until)
             if pin is not None:
-                self._half.pin(pin, found.prompt.keys, self._deadlines.pin)
-            answer = Lookup(prompt.length, found.tokens, found.by_tier(), found.missing)
+                self._chunks.pin(pin, found.found.keys, self._deadlines.pin)
+            missing = found.missing
+            why = None if missing is None else self._chunks.why_absent(missing)
+            answer = Lookup(prompt.length, found.tokens, found.by_tier(), why)
             if self._accounts.watched:
                 self._accounts.looked_up(prompt, answer, began, pin)
             return answer
@@ -209,11 +215,11 @@ class CacheEngine:
             def name() -> Prompt:
                 return self._naming.prompt(tokens, namespace, soon)
 
-            return self._half.prefetches.begin(lookup_id, name, read)
+            return self._requests.prefetches.begin(lookup_id, name, read)
 
     def cancel(self, lookup_id: str) -> bool:
         with self._calls.call():
-            return self._half.prefetches.cancel(lookup_id)
+            return self._requests.prefetches.cancel(lookup_id)
 
     def retrieve(
         self,
@@ -232,8 +238,8 @@ class CacheEngine:
             if first := skipped(skip, prompt.length):
                 prompt = prompt.since(first)
             laps.mark(("name", "", laps.now()))
-            got = self._half.load(prompt, device, owner, until, laps, lookup_id)
-            spent = laps.end(self._half.runtime.steps, "retrieve", owner, prompt.keys)
+            got = self._requests.load(PromptRequest(prompt, device, owner, laps, lookup_id), until)
+            spent = laps.end(self._requests.runtime.steps, "retrieve", owner, prompt.keys)
             return self._accounts.retrieved(prompt, first, got, spent, lookup_id)
 
         return self._calls.do(retrieve)
@@ -256,16 +262,13 @@ class CacheEngine:
                 check_window(device, prompt.layout, prompt.length)
                 skip = skipped(skip, prompt.length)
                 prompt = prompt.since(skip)
-                layers = self._half.load_layers(
-                    prompt,
-                    device,
-                    owner,
+                layers = self._requests.load_layers(
+                    PromptRequest(prompt, device, owner, Laps(self._clock), lookup_id),
                     patience,
                     lambda got: self._accounts.retrieved(
                         prompt, skip, got, patience.so_far(), lookup_id
                     ),
                     skip=skip,
-                    lookup_id=lookup_id,
                 )
                 held.callback(self._door.give_back, layers.close)
                 layers.begin()
@@ -291,8 +294,8 @@ class CacheEngine:
             if first:
                 prompt = prompt.since(first)
             laps.mark(("name", "", laps.now()))
-            kept = self._half.save(prompt, device, owner, until, laps, wait=wait)
-            spent = laps.end(self._half.runtime.steps, "store", owner, prompt.keys)
+            kept = self._requests.save(PromptRequest(prompt, device, owner, laps), until, wait=wait)
+            spent = laps.end(self._requests.runtime.steps, "store", owner, prompt.keys)
             return self._accounts.stored(prompt, kept, spent)
 
         return self._calls.do(store)
@@ -315,10 +318,10 @@ class CacheEngine:
                 check_window(device, whole.layout, whole.length)
                 prompt = whole.since(skipped(skip, whole.length))
                 frozen = self._calls.frozen
-                layers = self._half.save_layers(
-                    prompt.part(0, 0) if frozen else prompt,
-                    device,
-                    owner,
+                layers = self._requests.save_layers(
+                    PromptRequest(
+                        prompt.part(0, 0) if frozen else prompt, device, owner, Laps(self._clock)
+                    ),
                     patience,
                     lambda kept: (
                         StoreReport(prompt.length, frozen=True)
@@ -343,13 +346,13 @@ class CacheEngine:
         with self._calls.call():
             until = Deadline.after(self._clock, self._deadlines.lookup)
             prompt = self._naming.prompt(tokens, namespace, until)
-            found = self._half.locate(prompt, until, served=False)
-            self._half.pin(owner, found.prompt.keys, seconds)
+            found = find_prefix(self._chunks, prompt, until, served=False)
+            self._chunks.pin(owner, found.found.keys, seconds)
             return found.tokens
 
     def unpin(self, owner: str) -> int:
         with self._calls.call():
-            return self._half.unpin(owner)
+            return self._chunks.unpin(owner)
 
     def clear(
         self,
@@ -365,13 +368,13 @@ class CacheEngine:
             until = Deadline.after(self._clock, self._deadlines.store)
             if tokens is not None:
                 prompt = self._naming.prompt(tokens, namespace, until)
-                return self._half.forget_prompt(prompt, tiers, until)
+                return self._requests.forget(prompt, tiers, until)
             if everything:
-                return self._half.clear(None, tiers, until)
+                return self._chunks.clear(None, tiers, until)
             if namespace is not None:
                 both = self._naming.prefix(namespace), self.segments.prefix(namespace)
-                return self._half.clear(both, tiers, until)
-            return self._half.clear(self._half.prefixes, tiers, until)
+                return self._chunks.clear(both, tiers, until)
+            return self._chunks.clear(frozenset(self._prefixes), tiers, until)
 
     def freeze(self, frozen: bool = True, why: str = "") -> None:
         with self._calls.call():
@@ -380,12 +383,12 @@ class CacheEngine:
     def flush(self, seconds: float | None = None) -> bool:
         seconds = self._deadlines.store if seconds is None else check_seconds(seconds)
         with self._calls.call():
-            return self._half.flush(Deadline.after(self._clock, seconds))
+            return self._chunks.flush(Deadline.after(self._clock, seconds))
 
     def steps(self) -> Sequence[TraceStep]:
         """Return the last steps; see :meth:`hexkv.ports.Administration.steps`."""
         self._door.home.check()
-        return self._half.runtime.steps.steps()
+        return self._requests.runtime.steps.steps()
 
     def health(self) -> Health:
         return self._calls.health(self._deadlines.lookup)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from hexkv.core.engine.calls import Calls
 from hexkv.core.engine.guarded import GuardedHold, GuardedPublishing
-from hexkv.core.engine.half import ChunkHalf
-from hexkv.core.engine.tiered import Published
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.accounts import Accounts
 from hexkv.core.requests.checks import check_seconds, check_window
+from hexkv.core.requests.pipeline import Pipeline
+from hexkv.core.requests.request import PromptRequest
 from hexkv.core.steps import Laps
+from hexkv.core.tiers.local import Published
 from hexkv.ports import (
     ChunkCache,
     ChunkKey,
@@ -32,21 +33,22 @@ from hexkv.ports import (
 class KeyedCache:
     """Chunks by key; see :class:`hexkv.ports.ChunkCache`. Ends with its engine."""
 
-    def __init__(self, half: ChunkHalf, calls: Calls, pin_seconds: float) -> None:
-        """Use *half* by the *calls* of its engine; pins last *pin_seconds* by default."""
-        self._half = half
+    def __init__(self, requests: Pipeline, calls: Calls, pin_seconds: float) -> None:
+        """Make *requests* by the *calls* of its engine; pins last *pin_seconds* by default."""
+        self._requests = requests
+        self._chunks = requests.chunks
         self._calls = calls
         self._pin_seconds = pin_seconds
-        self._clock = half.runtime.clock
-        self._accounts = Accounts(half.runtime)
+        self._clock = requests.runtime.clock
+        self._accounts = Accounts(requests.runtime)
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
-        return self._calls.do(lambda _: self._half.match(keys, deadline))
+        return self._calls.do(lambda _: self._chunks.match(keys, deadline))
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
         def begin(_: str) -> Hold:
             self._check(wanted)
-            return GuardedHold(self._half.hold(wanted, owner, deadline), self._calls.door)
+            return GuardedHold(self._chunks.hold(wanted, owner, deadline), self._calls.door)
 
         return self._calls.do(begin)
 
@@ -55,7 +57,7 @@ class KeyedCache:
     ) -> Sequence[Lease]:
         def lease(_: str) -> Sequence[Lease]:
             self._check(wanted)
-            return self._half.allocate(wanted, owner, deadline)
+            return self._chunks.allocate(wanted, owner, deadline)
 
         return self._calls.do(lease)
 
@@ -64,8 +66,8 @@ class KeyedCache:
     ) -> Publishing:
         def put(_: str) -> Publishing:
             if self._calls.frozen:
-                return Published({})
-            publishing = self._half.publish(leases, after, deadline)
+                return Published()
+            publishing = self._chunks.publish(leases, after, deadline)
             return GuardedPublishing(publishing, self._calls.door)
 
         return self._calls.do(put)
@@ -74,8 +76,8 @@ class KeyedCache:
         def load(owner: str) -> Retrieved:
             prompt = self._window(wanted, device)
             laps = Laps(self._clock)
-            got = self._half.load(prompt, device, owner, deadline, laps)
-            spent = laps.end(self._half.runtime.steps, "retrieve", owner, prompt.keys)
+            got = self._requests.load(PromptRequest(prompt, device, owner, laps), deadline)
+            spent = laps.end(self._requests.runtime.steps, "retrieve", owner, prompt.keys)
             return self._accounts.retrieved(prompt, 0, got, spent)
 
         return self._calls.do(load)
@@ -93,35 +95,37 @@ class KeyedCache:
             if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)
             laps = Laps(self._clock)
-            kept = self._half.save(prompt, device, owner, deadline, laps, wait=wait)
-            spent = laps.end(self._half.runtime.steps, "store", owner, prompt.keys)
+            kept = self._requests.save(
+                PromptRequest(prompt, device, owner, laps), deadline, wait=wait
+            )
+            spent = laps.end(self._requests.runtime.steps, "store", owner, prompt.keys)
             return self._accounts.stored(prompt, kept, spent)
 
         return self._calls.do(save)
 
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
         with self._calls.call():
-            return self._half.forget(keys, deadline)
+            return self._chunks.forget(keys, deadline)
 
     def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
         seconds = self._pin_seconds if seconds is None else check_seconds(seconds)
         with self._calls.call():
-            return self._half.pin(owner, keys, seconds)
+            return self._chunks.pin(owner, keys, seconds)
 
     def unpin(self, owner: str) -> int:
         with self._calls.call():
-            return self._half.unpin(owner)
+            return self._chunks.unpin(owner)
 
     def flush(self, deadline: Deadline) -> bool:
         with self._calls.call():
-            return self._half.flush(deadline)
+            return self._chunks.flush(deadline)
 
     def _check(self, wanted: Sequence[ChunkSpec]) -> None:
         if wanted:
             self._check_size(max([spec.layout.chunk_bytes(spec.tokens) for spec in wanted]))
 
     def _check_size(self, largest: int) -> None:
-        if not self._half.fits(largest):
+        if not self._chunks.fits(largest):
             raise InvalidRequest(f"a chunk of {largest} bytes is larger than the pool's blocks")
 
     def _window(self, wanted: Sequence[ChunkSpec], device: DeviceKV) -> Prompt:

@@ -11,12 +11,12 @@ from hexkv.core.admin.explain import explain_tier
 from hexkv.core.admin.moving import Moved, Mover
 from hexkv.core.admin.selecting import Chosen, Namespaces
 from hexkv.core.engine.calls import Calls, Deadlines
-from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.engine.relocations import Relocations
-from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.requests.checks import check_seconds
+from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index.tenants import Tenant
+from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.matching import contains_by_deadline
 from hexkv.core.tiers.rules import Writes, changed_rules
 from hexkv.core.tiers.runtime import RAW
@@ -25,6 +25,7 @@ from hexkv.core.tiers.write.clearing import settle_writes
 from hexkv.ports import (
     Administration,
     ChunkKey,
+    ChunkService,
     Deadline,
     EngineClosed,
     Health,
@@ -56,7 +57,7 @@ class KeyedAdmin(Relocations):
 
     def __init__(
         self,
-        half: TieredHalf,
+        stack: TierStack,
         calls: Calls,
         *,
         look: float,
@@ -64,10 +65,10 @@ class KeyedAdmin(Relocations):
         pin: float,
         tenants: Mapping[str, str],
     ) -> None:
-        """Administer the tiers of *half*.
+        """Administer the tiers of *stack*.
 
         Args:
-            half: the cache's.
+            stack: the cache's.
             calls: the cache's.
             look: seconds for a verb that only reads.
             work: seconds for each few chunks of a verb that changes something.
@@ -77,12 +78,12 @@ class KeyedAdmin(Relocations):
         self.open_tier: Callable[[Mapping[str, object]], TierPlan] | None = None
         """Opens a tier from its configuration; set by the composition root."""
 
-        super().__init__(half.stack, calls, work=work)
-        self.peers = half.stack.runtime.peers  # used by fleets
-        self.stack = half.stack  # explained by tokens
+        super().__init__(stack, calls, work=work)
+        self.peers = stack.runtime.peers  # used by fleets
+        self.stack = stack  # explained by tokens
         self._look = look
         self._pin = pin
-        self._namespaces = Namespaces(half.stack, tenants)
+        self._namespaces = Namespaces(stack, tenants)
 
     def at_close(self, work: Callable[[], None]) -> None:
         """Do *work*, which never raises and refers to nothing of the cache, when that closes."""
@@ -360,13 +361,13 @@ class KeyedAdmin(Relocations):
 
 
 def keyed_admin(
-    half: ChunkHalf, calls: Calls, deadlines: Deadlines, tenants: Sequence[Tenant]
+    chunks: ChunkService, calls: Calls, deadlines: Deadlines, tenants: Sequence[Tenant]
 ) -> KeyedAdmin | None:
     """Return the administration by key of an engine; ``None`` if its tiers are a node's."""
-    if not isinstance(half, TieredHalf):
+    if not isinstance(chunks, LocalChunks):
         return None
     return KeyedAdmin(
-        half,
+        chunks.stack,
         calls,
         look=deadlines.lookup,
         work=deadlines.store,

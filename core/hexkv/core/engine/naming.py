@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import ChunkHasher, Prompt
 from hexkv.core.keys.tokens import pack
 from hexkv.core.requests.checks import check_namespace
 from hexkv.core.tiers.index.tenants import TenantsBySalt
-from hexkv.ports import Deadline, KeySpace, LayoutMismatch, Namespace, Tokens
+from hexkv.ports import ChunkService, Deadline, KeySpace, LayoutMismatch, Namespace, Tokens
 
 
 class Naming:
@@ -20,7 +19,7 @@ class Naming:
         self,
         namespace: Namespace,
         namer: ChunkHasher,
-        half: ChunkHalf,
+        chunks: ChunkService,
         chunk_tokens: int,
         met: Callable[[Namespace, bytes], None],
     ) -> None:
@@ -31,7 +30,7 @@ class Naming:
         self.met = met
         self._namespace = namespace
         self._namer = namer
-        self._half = half
+        self._chunks = chunks
         self._chunk_tokens = chunk_tokens
 
     def prompt(
@@ -63,7 +62,7 @@ class Naming:
         if namespace is None:
             return self._namespace
         check_namespace(namespace)
-        if not self._half.fits(namespace.layout.chunk_bytes(self._chunk_tokens)):
+        if not self._chunks.fits(namespace.layout.chunk_bytes(self._chunk_tokens)):
             raise LayoutMismatch(
                 f"a chunk of {namespace.layout.describe()} is larger than the pool's blocks"
             )
@@ -86,6 +85,13 @@ class Naming:
         return self._namer.keyers()
 
 
-def meet(half: ChunkHalf, tenants: TenantsBySalt, space: Namespace, prefix: bytes) -> None:
-    """Assign the chunks of a namespace, whose keys begin with *prefix*, to its tenant in *half*."""
-    half.assign(prefix, tenants.name(space.salt))
+def meet(
+    chunks: ChunkService,
+    tenants: TenantsBySalt,
+    known: set[bytes],
+    space: Namespace,
+    prefix: bytes,
+) -> None:
+    """Add the *prefix* of a namespace's keys to *known*, and assign its chunks to its tenant."""
+    known.add(prefix)
+    chunks.assign(prefix, tenants.name(space.salt))

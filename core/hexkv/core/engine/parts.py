@@ -9,9 +9,9 @@ from itertools import compress
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.engine.calls import Door
-from hexkv.core.engine.half import LayersIn
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.requests.retrieve import Arrived
+from hexkv.core.requests.arrived import Arrived
+from hexkv.core.requests.layers.retrieve import LayeredRetrieve
 from hexkv.ports import (
     CounterName,
     InvalidRequest,
@@ -150,7 +150,7 @@ class PartsByLayer:
         self,
         found: NamedParts,
         skip: int,
-        reads: tuple[LayersIn, LayersIn],
+        reads: tuple[LayeredRetrieve, LayeredRetrieve],
         total: Arrived,
         telemetry: Telemetry,
         door: Door,

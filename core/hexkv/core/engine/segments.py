@@ -14,7 +14,6 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from hexkv.core.engine.calls import Calls, Deadlines
-from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.engine.naming import Naming
 from hexkv.core.engine.parts import NamedParts, PartsByLayer, answer, join, merged
 from hexkv.core.keys.anywhere import WindowFinder
@@ -23,9 +22,12 @@ from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack
 from hexkv.core.requests.accounts import Accounts
+from hexkv.core.requests.arrived import Arrived
 from hexkv.core.requests.checks import check_share, check_window, skipped
-from hexkv.core.requests.layers import TimeBudget
-from hexkv.core.requests.retrieve import Arrived
+from hexkv.core.requests.layers.limits import TimeBudget
+from hexkv.core.requests.pipeline import Pipeline
+from hexkv.core.requests.prefix import find_prefix
+from hexkv.core.requests.request import PromptRequest
 from hexkv.core.steps import Laps
 from hexkv.ports import (
     BLEND_KINDS,
@@ -72,18 +74,18 @@ class Segments:
     def __init__(
         self,
         naming: Naming,
-        half: ChunkHalf,
+        requests: Pipeline,
         calls: Calls,
         deadlines: Deadlines,
         size: int,
         algorithm: HashFunction,
         rules: SegmentRules,
     ) -> None:
-        """Use *half* by the *calls* of its engine.
+        """Make *requests* by the *calls* of its engine.
 
         Args:
             naming: names prefixes.
-            half: holds the chunks.
+            requests: moves the chunks.
             calls: of the engine.
             deadlines: of each kind of call.
             size: tokens of a chunk.
@@ -91,7 +93,8 @@ class Segments:
             rules: how segments are found.
         """
         self._naming = naming
-        self._half = half
+        self._requests = requests
+        self._chunks = requests.chunks
         self._calls = calls
         self._deadlines = deadlines
         self._index_bytes = rules.index_bytes
@@ -101,9 +104,9 @@ class Segments:
         self._between = SegmentChunker(rules.separator, maximum=size, minimum=least)
         self._whole = SegmentChunker(maximum=size, minimum=least)
         self._algorithm = algorithm
-        self._clock = half.runtime.clock
-        self._telemetry = half.runtime.telemetry
-        self._accounts = Accounts(half.runtime)
+        self._clock = requests.runtime.clock
+        self._telemetry = requests.runtime.telemetry
+        self._accounts = Accounts(requests.runtime)
         self._keyers: OrderedDict[Namespace, tuple[NamespaceHasher, WindowFinder]] = OrderedDict()
         self._lock = Lock()
 
@@ -129,7 +132,7 @@ class Segments:
     ) -> RetrievedParts:
         saved = 1 - check_share(recomputed)
         with self._calls.call() as owner:
-            laps, steps = Laps(self._clock), self._half.runtime.steps
+            laps, steps = Laps(self._clock), self._requests.runtime.steps
             until = self._until(self._deadlines.retrieve)
             found = self._found(tokens, namespace, parts, saved, until)
             check_window(device, found.front.layout, found.tokens)
@@ -138,7 +141,7 @@ class Segments:
             front: Retrieved | None = None
             if found.prefix > skip:
                 some = found.front.since(skip)
-                got = self._half.load(some, device, owner, until, laps)
+                got = self._requests.load(PromptRequest(some, device, owner, laps), until)
                 spent = laps.end(steps, "retrieve", owner, some.keys)
                 front = self._accounts.retrieved(some, skip, got, spent)
                 laps = Laps(self._clock)
@@ -146,7 +149,7 @@ class Segments:
             came = [False] * len(chunks)
             while at < len(chunks) and not until.expired:
                 rest = chunks.part(at, len(chunks))
-                got = self._half.load(rest, device, owner, until, laps)
+                got = self._requests.load(PromptRequest(rest, device, owner, laps), until)
                 came[at : at + got.chunks] = [True] * got.chunks
                 join(total, got, again=True)
                 at += got.chunks + 1  # a missing chunk is a hole; those behind it may come
@@ -173,6 +176,7 @@ class Segments:
         # Two names: one of the two reads may release chunks that the other one still needs.
         with self._calls.in_steps() as first, self._calls.in_steps() as second, ExitStack() as held:
             with door.passing():
+                laps = Laps(self._clock)
                 patience = TimeBudget(self._clock, self._deadlines.retrieve)
                 with patience.step() as until:
                     found = self._found(tokens, namespace, parts, saved, until)
@@ -190,13 +194,13 @@ class Segments:
                         found.tokens, got.end_token, sum(got.tokens.values()), got.size
                     )
 
-                before = self._half.load_layers(
-                    front, device, first, patience, in_front, skip=0, lookup_id=None
+                before = self._requests.load_layers(
+                    PromptRequest(front, device, first, laps), patience, in_front, skip=0
                 )
                 held.callback(door.give_back, before.close)
                 before.begin()
-                after = self._half.load_layers(
-                    chunks, device, second, patience, behind, skip=0, lookup_id=None
+                after = self._requests.load_layers(
+                    PromptRequest(chunks, device, second, laps), patience, behind, skip=0
                 )
                 held.callback(door.give_back, after.close)
                 after.begin()
@@ -218,16 +222,18 @@ class Segments:
             if self._calls.frozen:
                 return StoreReport(segment.length, frozen=True)
             laps.mark(("name", "", laps.now()))
-            kept = self._half.save(segment, device, owner, until, laps, wait=wait)
+            kept = self._requests.save(
+                PromptRequest(segment, device, owner, laps), until, wait=wait
+            )
             _index(finder, packed, segment, len(segment))
-            spent = laps.end(self._half.runtime.steps, "store segment", owner, segment.keys)
+            spent = laps.end(self._requests.runtime.steps, "store segment", owner, segment.keys)
             return self._accounts.stored(segment, kept, spent)
 
     def register(self, tokens: Tokens, *, namespace: Namespace | None = None) -> int:
         with self._calls.call():
             until = self._until(self._deadlines.lookup)
             packed, segment, finder = self._segment(tokens, namespace, until)
-            tiers = [*self._half.match(segment.keys, until), None]
+            tiers = [*self._chunks.match(segment.keys, until), None]
             count = tiers.index(None)
             _index(finder, packed, segment, count)
             return segment.ends[count - 1] if count else 0
@@ -238,7 +244,7 @@ class Segments:
             _, segment, finder = self._segment(tokens, namespace, until)
             for key in segment.keys[:1]:
                 finder.forget(key)
-            return self._half.forget(segment.keys, until)
+            return self._chunks.forget(segment.keys, until)
 
     def report(self, blend: BlendReport) -> None:
         telemetry = self._telemetry
@@ -261,20 +267,22 @@ class Segments:
         self, tokens: Tokens, namespace: Namespace | None, saved: float, until: Deadline
     ) -> NamedParts:
         prompt = self._naming.prompt(tokens, namespace, until)
-        front = self._half.locate(prompt, until, served=True)
+        front = find_prefix(self._chunks, prompt, until)
         keyer, finder = self._names(namespace)
         packed = pack(tokens)
         cut, anywhere = self._cut(keyer, packed, until), finder.find(packed, until)
         pieces = [piece for piece in (*cut, *anywhere) if piece.start >= front.tokens]
-        tiers = self._half.match([piece.key for piece in pieces], until)
+        tiers = self._chunks.match([piece.key for piece in pieces], until)
         # One query for each tier: a slow tier lets one request through that it would not serve.
         worth = {
-            tier for tier in {*tiers} if tier is not None and self._half.worth_loading(tier, saved)
+            tier
+            for tier in {*tiers}
+            if tier is not None and self._chunks.worth_loading(tier, saved)
         }
         here = {piece for piece, tier in zip(pieces, tiers, strict=True) if tier in worth}
         stored = merged([*filter(here.__contains__, cut)], [*filter(here.__contains__, anywhere)])
         digest = self._algorithm.digest(packed)
-        return NamedParts.of(front.prompt, front.tokens, keyer.identity, digest, stored)
+        return NamedParts.of(front.found, front.tokens, keyer.identity, digest, stored)
 
     def _found(
         self,

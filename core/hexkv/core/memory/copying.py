@@ -40,7 +40,9 @@ class Copy:
 class Copier:
     """Waits for device copies up to a deadline; keeps the memory of late ones until they end."""
 
-    def __init__(self) -> None:
+    def __init__(self, executor: Executor) -> None:
+        """Use the workers of *executor* for copies beside the host."""
+        self.executor = executor
         self.begun: dict[Copy, None] = {}
         """Copies in progress."""
 
@@ -112,7 +114,6 @@ class Copier:
 
     def begin_beside(
         self,
-        executor: Executor,
         device: DeviceKV,
         spans: Sequence[Span],
         leases: Sequence[Lease],
@@ -121,14 +122,14 @@ class Copier:
         layers: range | None = None,
         when: Callable[[Callable[[], None]], None] | None = None,
     ) -> Copy:
-        """Begin a copy that a worker of *executor* makes; *device* has to allow this.
+        """Begin a copy that a worker makes; *device* has to allow this.
 
         *when* is called with the function that submits the copy, to be called once the copy may be
         made; by default it may be made now.
         """
         copy = Copy(tuple(leases))
         move = device.gather if gather else device.scatter
-        made = copy.transfer = BackgroundCopy(executor, partial(move, spans, layers))
+        made = copy.transfer = BackgroundCopy(self.executor, partial(move, spans, layers))
         self.begun[copy] = None  # before a worker can begin: an interrupt finds it here
         if when is None:
             made.submit()

@@ -40,5 +40,8 @@ class Pipelining:
         Chunks may be pinned: without some blocks for passage, a full memory tier would keep new
         chunks from the slower tiers as well.
         """
-        passage = min(self.ahead + 1, max(1, pool.slots // 2))
-        return (pool.slots - passage) * pool.slot_bytes
+        return (pool.slots - self.passage(pool.slots)) * pool.slot_bytes
+
+    def passage(self, slots: int) -> int:
+        """The number of slots that chunks pass through, and that none may keep."""
+        return min(self.ahead + 1, max(1, slots // 2))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.requests.retrieve import Arrived
+from hexkv.core.requests.arrived import Arrived
 from hexkv.core.requests.store import Kept
 from hexkv.core.runtime import Runtime
 from hexkv.core.steps import Spent
 from hexkv.ports import (
-    ChunkSpec,
     CounterName,
     EndedCall,
     HistogramName,
@@ -153,29 +152,6 @@ class Accounts:
                 _steps(spent),
             )
         )
-
-
-def held(
-    wanted: Sequence[ChunkSpec],
-    tiers: Sequence[str],
-    reasons: Sequence[Reason | None],
-    began: float,
-    seconds: float,
-) -> RecordedCall:
-    """Return the record of a hold of *wanted*, as a retrieve by key, from *tiers* and *reasons*."""
-    found: dict[str, int] = {}
-    misses: dict[str, int] = {}
-    for spec, tier, reason in zip(wanted, tiers, reasons, strict=True):
-        if tier:
-            found[tier] = found.get(tier, 0) + spec.tokens
-        if reason is not None:
-            misses[reason.value] = misses.get(reason.value, 0) + spec.tokens
-    tokens = sum(spec.tokens for spec in wanted)
-    keys = [spec.key for spec in wanted]
-    retrieve = RecordedKind.RETRIEVE
-    return RecordedCall(
-        retrieve, began, seconds, tokens, keys, 0, tokens, found, misses, by_key=True
-    )
 
 
 def _steps(spent: Spent) -> Sequence[RecordedStep]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import cast
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pool import BlockLease
-from hexkv.core.tiers.runtime import RAW, TierRuntime
+from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.ports import (
-    PAGE,
+    ChunkService,
     CorruptFrame,
     Deadline,
     DeviceKV,
@@ -22,31 +20,28 @@ from hexkv.ports import (
     InvalidRequest,
     KVLayout,
     Lease,
-    PoolExhausted,
     Serde,
     Span,
     SupportsEncoded,
     SupportsEncodedLayers,
     Transfer,
-    frame_bytes,
-    release_all,
 )
 
 log = logging.getLogger("hexkv")
 
 
 def decoded_by(
-    runtime: TierRuntime, device: DeviceKV, *, by_layers: bool = False
+    serdes: Mapping[str, Serde], device: DeviceKV, *, by_layers: bool = False
 ) -> frozenset[str]:
-    """Return the names, as in frames, of the serdes whose payloads *device* decodes."""
+    """Return the names, as in frames, of those of *serdes* whose payloads *device* decodes."""
     ability = SupportsEncodedLayers if by_layers else SupportsEncoded
     # The class first: for an instance Python 3.11 looks up each method of the protocol anew.
     able = issubclass(type(device), ability) or isinstance(device, ability)
-    if not runtime.serdes or not able:
+    if not serdes or not able:
         return frozenset()
     decodes = cast("SupportsEncoded", device).decodes
     found: set[str] = set()
-    for serde in runtime.serdes.values():
+    for serde in serdes.values():
         try:
             if by_layers and not serde.per_layer:
                 continue
@@ -64,8 +59,8 @@ class Decodable(Collection[str]):
     chunks that memory keeps raw.
     """
 
-    def __init__(self, runtime: TierRuntime, device: DeviceKV) -> None:
-        self._runtime = runtime
+    def __init__(self, serdes: Mapping[str, Serde], device: DeviceKV) -> None:
+        self._serdes = serdes
         self._device = device
         self._names: frozenset[str] | None = None
 
@@ -80,12 +75,12 @@ class Decodable(Collection[str]):
 
     def _known(self) -> frozenset[str]:
         if self._names is None:
-            self._names = decoded_by(self._runtime, self._device)
+            self._names = decoded_by(self._serdes, self._device)
         return self._names
 
 
 def load(
-    runtime: TierRuntime,
+    chunks: ChunkService,
     copier: Copier,
     device: DeviceKV,
     part: Prompt,
@@ -111,7 +106,7 @@ def load(
         window = device
         if name != RAW:
             try:
-                window, spans = _encoded(runtime, device, name, spans, some)
+                window, spans = _encoded(chunks, device, name, spans, some)
             except CorruptFrame as error:
                 log.warning("an encoded chunk is not to be used: %s", error)
                 return False
@@ -126,45 +121,19 @@ def is_raw(lease: Lease) -> bool:
     return lease.spec is None or lease.spec.serde == RAW
 
 
-@contextmanager
-def fitted(runtime: TierRuntime, leases: Sequence[Lease], owner: str) -> Iterator[Sequence[Lease]]:
-    """Yield the first of *leases*, each in a block as long as its frame, as far as blocks are free.
-
-    A chunk that was read layer by layer is in a block as long as the raw chunk, also if its frame
-    is shorter.
-    """
-    now, mine = Deadline(runtime.clock, 0.0), list[BlockLease]()
-    kept: list[Lease] = []
-    try:
-        for lease in leases:
-            if not is_raw(lease):
-                size = PAGE + runtime.codec.page(lease.frame).header.payload_bytes
-                if frame_bytes(size - PAGE) != len(lease.frame):
-                    mine.append(runtime.pool.lease(size - PAGE, owner, now))
-                    mine[-1].frame[:size] = lease.frame[:size]
-                    mine[-1].spec, lease = lease.spec, mine[-1]
-            kept.append(lease)
-    except (PoolExhausted, CorruptFrame) as error:
-        log.debug("chunks read encoded are not promoted: %s", error)
-    try:
-        yield kept
-    finally:
-        release_all(mine)
-
-
 def _encoded(
-    runtime: TierRuntime, device: DeviceKV, name: str, spans: list[Span], leases: Sequence[Lease]
+    chunks: ChunkService, device: DeviceKV, name: str, spans: list[Span], leases: Sequence[Lease]
 ) -> tuple[DeviceKV, list[Span]]:
     """Return a window that takes payloads of a serde, and spans cut to their frames' payloads.
 
     Raises:
         CorruptFrame: a header is damaged.
     """
-    sizes = [runtime.codec.page(lease.frame).header.payload_bytes for lease in leases]
+    sizes = list(map(chunks.payload_bytes, leases))
     if any(size > len(span.data) for span, size in zip(spans, sizes, strict=True)):
         raise CorruptFrame("the header of a frame gives a longer payload than it has")
     cut = [span._replace(data=span.data[:size]) for span, size in zip(spans, sizes, strict=True)]
-    return _Decoding(device, _inner(runtime.serdes[name])), cut
+    return _Decoding(device, _inner(chunks.serdes[name])), cut
 
 
 def _inner(serde: Serde) -> Serde:

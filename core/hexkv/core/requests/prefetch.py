@@ -1,27 +1,41 @@
-"""Prefetches: reads of chunks into leased blocks before a retrieve waits for them.
+"""Prefetches: holds of chunks that are requested before a retrieve waits for them.
 
 A prefetch has the id of its lookup in the serving engine. It never blocks its caller and never
 waits for memory: it takes free blocks up to a share of the pool, and a retrieve reads the rest.
-Blocks that no retrieve takes within a time limit are released.
+Blocks that no retrieve takes within a time limit are released; a service in another process
+enforces the limit, so a retrieve first keeps a hold that it takes, and reads it after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from math import inf
 from threading import Lock
 
-from hexkv.core.io.rules import Priority
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.requests.prefix import Prefix, match_prefix_soon
-from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.read.pending_reads import PendingRead
-from hexkv.ports import ChunkKey, CounterName, Deadline
+from hexkv.core.requests.holding import Held
+from hexkv.core.requests.pace import Pace, largest_bytes
+from hexkv.core.requests.prefix import Prefix, find_prefix, find_tail
+from hexkv.core.tiers.matching import runs
+from hexkv.ports import (
+    ChunkKey,
+    ChunkService,
+    Clock,
+    Deadline,
+    HoldTerms,
+    InvalidRequest,
+    Reason,
+    ServiceHold,
+    frame_bytes,
+)
 
 AT_ONCE = 0.02
 """Seconds that a prefetch may take to name its prompt, in its caller's thread: enough for about a
 million tokens in chunks of 256. A longer one is not begun; its retrieve then reads all chunks."""
+
+_ON_A_TIER = (None, Reason.PRESENT, Reason.REFUSED)
+"""The reasons of chunks that a tier has: here or coming, leased in place, and beyond the share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +43,7 @@ class PrefetchRules:
     """How much memory prefetches take, and for how long."""
 
     share: float = 0.25
-    """The largest share of the pool's slots that all prefetches together hold."""
+    """The largest share of the pool that all prefetches together hold."""
 
     seconds: float = 60.0
     """Seconds after which a prefetch that no retrieve took is released."""
@@ -37,94 +51,97 @@ class PrefetchRules:
 
 @dataclass(slots=True)
 class _Prefetch:
+    prompt: Prompt
     read: Deadline
     expires: float
-    claims: dict[ChunkKey, PendingRead] = field(default_factory=dict)
-    asking: int = 0
-    """The number of chunks that it is about to request."""
+    holds: list[tuple[Prompt, ServiceHold]]
+    """Each of some chunks of the prompt: the full ones, and perhaps a tail."""
 
-    hit_tokens: int | None = None
-    gone: bool = False
+    found: Prefix | None = None
+    """The prefix on the tiers, once that is known."""
 
 
 class Prefetches:
     """Every prefetch that no retrieve has taken yet. Safe from any thread."""
 
-    def __init__(self, stack: TierStack, rules: PrefetchRules) -> None:
-        self._stack = stack
+    def __init__(
+        self, chunks: ChunkService, pace: Pace, rules: PrefetchRules, clock: Clock
+    ) -> None:
+        """Prefetch by holds of *chunks*, by *rules*."""
+        self._chunks = chunks
+        self._pace = pace
         self._rules = rules
-        self._clock = stack.runtime.clock
-        self._most = max(1, int(stack.pool.slots * rules.share)) if rules.share > 0 else 0
-        self.waiting: dict[str, _Prefetch] = {}
+        self._clock = clock
         self._decoded: Collection[str] = ()
         self._lock = Lock()
+        self.waiting: dict[str, _Prefetch] = {}
+        """By the id of the lookup; may be read without the lock."""
 
     def begin(self, lookup_id: str, name: Callable[[], Prompt], read: Deadline) -> int | None:
-        """Begin to read the chunks of a prompt on the tiers; a second call of an id begins nothing.
+        """Hold the first chunks of a prompt; see :meth:`hexkv.ports.PrefixCache.prefetch`.
 
-        Only the first call of an id runs *name*.
-
-        Returns:
-            The number of tokens that the tiers hold from the prompt's beginning; ``None`` while
-            a tier whose content only its store knows has not answered.
+        Only an id's first call runs *name*.
         """
-        # Worker threads may name tails of it after the call.
-        prompt = None if lookup_id in self.waiting else name()
-        with self._lock:
-            known = self.waiting.get(lookup_id)
-            if known is not None:
-                late = known.hit_tokens is None and known.read.expired
-                return 0 if late else known.hit_tokens
-            if prompt is None:
-                return 0  # it was taken or cancelled at this very moment
-            entry = _Prefetch(read, self._clock.now() + self._rules.seconds)
-            self.waiting[lookup_id] = entry
+        if lookup_id in self.waiting:
+            return self._hit(lookup_id)
+        prompt = name()
+        if not prompt.keys or not self._chunks.fits(largest_bytes(prompt)):
+            return 0  # a retrieve would bring nothing
+        owner, near = f"prefetch {lookup_id}", self._chunks.near
+        # Near tiers are queried for a tail apart, once it is known behind which chunk.
+        part = prompt.part(0, prompt.full) if near else self._within(prompt)
+        expires = self._clock.now() + self._rules.seconds
+        try:
+            hold = self._hold(part, owner, read)
+            entry = _Prefetch(prompt, read, expires, [(part, hold)])
+            with self._lock:
+                known = self.waiting.setdefault(lookup_id, entry)
+            if known is not entry:
+                hold.release()
+            # Far away it is usually not known yet: a caller that loads it waits for it then.
+            return self._hit(lookup_id) if near else None
+        except InvalidRequest:  # a service was restarted with less memory than a chunk takes
+            return 0
+        except BaseException:
+            self._chunks.sweep(owner)
+            raise
 
-        def start(prefix: Prefix) -> None:
-            self._start(entry, prefix, lookup_id)
+    def take(
+        self, lookup_id: str, prompt: Prompt, deadline: Deadline, decoded: Collection[str] = ()
+    ) -> list[Held]:
+        """Return the parts of *prompt* that *lookup_id* holds; the caller releases them.
 
-        match_prefix_soon(self._stack, prompt, read, start)
-        return entry.hit_tokens
-
-    def take(self, lookup_id: str, decoded: Collection[str] = ()) -> dict[ChunkKey, PendingRead]:
-        """Return the reads for *lookup_id*: the caller settles or drops every claim.
-
-        *decoded* are the serdes that the caller's device decodes. Later prefetches leave their
-        frames encoded: an engine's devices are usually of one kind, and otherwise the settling of
-        such a claim decodes it.
+        The service has up to *deadline* to confirm that it still holds them. *decoded* are the
+        serdes that the caller's device decodes. Later prefetches leave their frames encoded: an
+        engine's devices are usually of one kind.
         """
         self._decoded = decoded
-        return self._take(lookup_id)
-
-    def _take(self, lookup_id: str) -> dict[ChunkKey, PendingRead]:
         with self._lock:
-            entry = self.waiting.get(lookup_id)
-            if entry is None:
-                return {}
-            # First: from now on the claims belong to this call alone, and end with it.
-            claims, entry.claims = entry.claims, {}
-            entry.gone = True
-            del self.waiting[lookup_id]
-            return claims
+            entry = self.waiting.pop(lookup_id, None)
+        parts: list[Held] = []
+        for held, hold in entry.holds if entry is not None else ():
+            same = _common(held.keys, prompt.keys)
+            if same is None or not hold.keep(deadline, decoded):
+                hold.release()
+            else:
+                parts += self._parts(hold, *same, self._pace.of(prompt).step)
+        return parts
 
     def cancel(self, lookup_id: str) -> bool:
         """Release everything. True if there was such a prefetch."""
         with self._lock:
-            here = lookup_id in self.waiting
-        for claim in self._take(lookup_id).values():
-            claim.drop()
-        return here
+            entry = self.waiting.pop(lookup_id, None)
+        for _, hold in entry.holds if entry is not None else ():
+            hold.release()
+        return entry is not None
 
     def reap(self) -> bool:
         """Cancel expired prefetches. True if there were any."""
         if not self.waiting:
             return False
         now = self._clock.now()
-        with self._lock:
-            late = [name for name, entry in self.waiting.items() if entry.expires <= now]
-        for name in late:
-            self.cancel(name)
-        return bool(late)
+        late = [name for name, entry in list(self.waiting.items()) if entry.expires <= now]
+        return bool([name for name in late if self.cancel(name)])
 
     def first_end(self) -> float:
         """Return when the first of them expires, by the clock; infinity for never."""
@@ -132,47 +149,92 @@ class Prefetches:
 
     def close(self) -> None:
         """Cancel everything."""
-        with self._lock:
-            names = list(self.waiting)
-        for name in names:
+        for name in list(self.waiting):
             self.cancel(name)
 
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def _start(self, entry: _Prefetch, prefix: Prefix, lookup_id: str) -> None:
-        """Begin the reads, on the caller's thread or on the worker that queried the last store."""
-        prompt, found = prefix.found, prefix.tiers
-        with self._lock:
-            held = sum(max(other.asking, len(other.claims)) for other in self.waiting.values())
-            free = self._most - held
-            # Chunks in memory need no read; taking blocks for them would only pin them.
-            first = next((i for i, tier in enumerate(found) if not tier.lends), len(found))
-            end = min(len(found), first + max(0, free))
-            if entry.gone:
-                return
-            entry.asking = end - first
-        claims = self._stack.begin(
-            prompt.specs(first, end),
-            found[first:end],
-            f"prefetch {lookup_id}",
-            entry.read,
-            Priority.PREFETCH,
+    def _hold(self, part: Prompt, owner: str, read: Deadline) -> ServiceHold:
+        terms = HoldTerms(
+            part.after,
             encoded=self._decoded,
+            ahead=True,
+            most=self._free(part),
+            seconds=self._rules.seconds,
         )
-        with self._lock:
-            entry.asking = 0
-            if not entry.gone:
-                entry.claims = {claim.spec.key: claim for claim in claims}
-                claims = []
-            entry.hit_tokens = prefix.tokens
-        for claim in claims:
-            claim.drop()
+        return self._chunks.hold(part.specs(), owner, read, terms)
+
+    def _free(self, prompt: Prompt) -> int:
+        """Return the bytes that one more prefetch may hold; at first at least a chunk's."""
+        if not self._rules.share:
+            return 0
+        least = frame_bytes(largest_bytes(prompt))
+        share = max(least, int(self._chunks.pool_bytes * self._rules.share))
+        others = list(self.waiting.values())
+        return max(0, share - sum([hold.bytes for entry in others for _, hold in entry.holds]))
+
+    def _within(self, prompt: Prompt) -> Prompt:
+        """Return the first chunks of *prompt* that fit the share."""
+        free, count = self._free(prompt), 0
+        while count < len(prompt) and (size := frame_bytes(prompt.raw_bytes(count))) <= free:
+            free -= size
+            count += 1
+        return prompt.part(0, count)
+
+    def _hit(self, lookup_id: str) -> int | None:
+        """Return the hit of a begun prefetch, if known by now; 0 if it was taken or cancelled."""
+        entry = self.waiting.get(lookup_id)
+        if entry is None:
+            return 0
+        if entry.found is None:
+            (part, hold), near = entry.holds[0], self._chunks.near
+            if not hold.known(Deadline(self._clock, 0.0)):
+                return 0 if near and entry.read.expired else None
+            known = _ON_A_TIER if near else (None,)
+            reasons = [*hold.reasons[: len(part)], Reason.ABSENT]
+            here = next(i for i, why in enumerate(reasons) if why not in known)
+            soon = Deadline.after(self._clock, AT_ONCE)
+            # Chunks beyond the share are not held, but the answer counts those that are there.
+            if here == len(part):
+                found = find_prefix(self._chunks, entry.prompt, soon, sure=here)
+            else:
+                found = find_tail(self._chunks, entry.prompt, [""] * here, soon)
+            entry.found = found
+            if near and len(found.tiers) > here:
+                tail = found.found.part(here, here + 1)
+                entry.holds.append((tail, self._hold(tail, f"prefetch {lookup_id}", entry.read)))
+                if lookup_id not in self.waiting:  # it was taken or cancelled at this very moment
+                    entry.holds[-1][1].release()
+        return entry.found.tokens
+
+    def _parts(self, hold: ServiceHold, at: int, start: int, count: int, step: int) -> list[Held]:
+        """Return *count* chunks of a prompt from *start* on, which a hold has from *at* on."""
+        if not self._chunks.near:
+            parts = [Held(hold, start, start + count, at)]
+            parts[0].early = True
+            return parts
+        coming = [i for i, why in enumerate(hold.reasons[at : at + count]) if why is None]
+        parts = [
+            Held(hold, start + i, start + min(i + step, run[-1] + 1), at + i)
+            for run in runs(coming)
+            for i in range(run[0], run[-1] + 1, step)
+        ]
+        for part in parts:
+            part.early, part.last = True, part is parts[-1]
+        if not parts:
+            hold.release()
+        return parts
 
 
-def make_room(stack: TierStack, prefetches: Prefetches, size: int) -> bool:
-    """Make room in the pool: cancel expired prefetches, or else evict from memory."""
-    made = prefetches.reap() or stack.make_room(size)
-    if made:
-        stack.runtime.telemetry.count(CounterName.POOL_RECLAIMS, 1)
-    return made
+def _common(held: Sequence[ChunkKey], wanted: Sequence[ChunkKey]) -> tuple[int, int, int] | None:
+    """Return where chunks of both begin, in *held* and in *wanted*, and how many there are."""
+    if wanted and wanted[0] in held:
+        at, start = held.index(wanted[0]), 0
+    elif held and held[0] in wanted:
+        at, start = 0, wanted.index(held[0])
+    else:
+        return None
+    pairs = zip(held[at:], wanted[start:], strict=False)
+    count = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    return at, start, min(len(held) - at, len(wanted) - start) if count is None else count

@@ -7,14 +7,13 @@ the keys of all possible tails are looked up, on the tiers that keep any.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.matching import Found, find_tiers_soon, run_of
-from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkKey, Deadline
+from hexkv.core.tiers.matching import run_of
+from hexkv.ports import ChunkKey, ChunkService, Deadline
 
 
 @dataclass(slots=True)  # a frozen one takes three times as long to make
@@ -25,8 +24,8 @@ class Prefix:
     whole: Prompt
     """Begins with the chunks found: the prompt, or the prompt cut at the tail that was found."""
 
-    tiers: Sequence[Tier]
-    """The tier of each chunk that was found."""
+    tiers: Sequence[str]
+    """The name of the tier of each chunk that was found; empty if it was not queried."""
 
     short: bool = False
     """True if the last one is a tail in place of one of the prompt's own chunks."""
@@ -47,76 +46,67 @@ class Prefix:
         """The end of the prefix, in tokens of the prompt."""
         return self.whole.ends[len(self.tiers) - 1] if self.tiers else 0
 
-
-def match_prefix(
-    stack: TierStack, prompt: Prompt, deadline: Deadline, tiers: Sequence[Tier] | None = None
-) -> Prefix:
-    """Return the longest prefix of *prompt* on *tiers*, by default those that serve requests."""
-    tiers = stack.serving if tiers is None else tiers
-    if prompt.tails is None:
-        run = run_of(stack.find_tiers(prompt.keys, deadline, tiers))
-        return Prefix(prompt, prompt, run)
-    run = run_of(stack.find_tiers(prompt.keys[: prompt.full], deadline, tiers))
-    keys, ends = prompt.tails_of(len(run))
-    found = stack.find_tiers(keys, deadline, keeping(tiers, prompt)) if keys else ()
-    return _prefix(prompt, run, keys, ends, found)
-
-
-def match_prefix_soon(
-    stack: TierStack, prompt: Prompt, deadline: Deadline, then: Callable[[Prefix], None]
-) -> None:
-    """Call *then* with the result of :func:`match_prefix`, without waiting for any store."""
-    tiers = stack.serving
-
-    def go_on(whole: Found) -> None:
-        run = run_of(whole)
-        keys, ends = prompt.tails_of(len(run))
-
-        def end(found: Found) -> None:
-            then(_prefix(prompt, run, keys, ends, found))
-
-        if keys:
-            find_tiers_soon(keeping(tiers, prompt), keys, deadline, end)
-        else:
-            end(())
-
-    find_tiers_soon(tiers, prompt.keys[: prompt.full], deadline, go_on)
+    def by_tier(self) -> dict[str, int]:
+        """Tokens of the prefix on each tier."""
+        names, starts, ends = self.tiers, self.whole.starts, self.whole.ends
+        if names and names.count(names[0]) == len(names):  # usually all are on one
+            return {names[0]: ends[len(names) - 1] - starts[0]}
+        tokens: dict[str, int] = {}
+        start = 0
+        for name, run in groupby(names):
+            end = start + len(list(run))
+            tokens[name] = tokens.get(name, 0) + ends[end - 1] - starts[start]
+            start = end
+        return tokens
 
 
-def find_chunks(stack: TierStack, prompt: Prompt, deadline: Deadline, *, asks: bool) -> Found:
-    """Return the first tier that holds each chunk of *prompt*; see :meth:`TierStack.find_tiers`.
-
-    Tiers that keep no tails are not queried for one: their stores may take time to answer.
-    Read-only tiers, which others fill, are not queried either: their chunks may disappear, so
-    this cache keeps its own.
-    """
-    own = [tier for tier in stack.tiers if not tier.calls.read_only]
-    if prompt.tails is None:
-        return stack.find_tiers(prompt.keys, deadline, own, asks=asks)
-    full = prompt.full
-    found = stack.find_tiers(prompt.keys[:full], deadline, own, asks=asks)
-    if full == len(prompt):
-        return found
-    tiers = keeping(own, prompt)
-    return [*found, *stack.find_tiers(prompt.keys[full:], deadline, tiers, asks=asks)]
-
-
-def keeping(tiers: Sequence[Tier], prompt: Prompt) -> Sequence[Tier]:
-    """Return those of *tiers* that keep tails of *prompt*."""
-    size = prompt.tails.size if prompt.tails is not None else 0
-    return [tier for tier in tiers if tier.rules.shortest < size]
-
-
-def _prefix(
+def find_prefix(
+    chunks: ChunkService,
     prompt: Prompt,
-    run: Sequence[Tier],
-    keys: Sequence[ChunkKey],
-    ends: Sequence[int],
-    found: Found,
+    deadline: Deadline,
+    *,
+    served: bool = True,
+    sure: int = 0,
 ) -> Prefix:
-    count = len(run)
-    for key, end, tier in zip(keys, ends, found, strict=False):
+    """Return the longest prefix of *prompt*, which includes its first *sure* chunks.
+
+    With *served*, on tiers that serve requests.
+    """
+    if prompt.tails is None and not sure:
+        return Prefix(prompt, prompt, run_of(chunks.match(prompt.keys, deadline, served=served)))
+    full = prompt.full
+    if sure >= len(prompt.keys):
+        return Prefix(prompt, prompt, [""] * sure)
+    keys = [] if chunks.near else prompt.tails_of(full)[0]
+    # One question to another process: its tails behind the last full chunk with the chunks.
+    wanted = [*prompt.keys[sure:full], *keys] if sure or keys else prompt.keys[:full]
+    there = chunks.match(wanted, deadline, served=served) if wanted else ()
+    tiers = [*[""] * sure, *run_of(there[: full - sure])]
+    known = there[full - sure :] if keys and len(tiers) == full else None
+    return find_tail(chunks, prompt, tiers, deadline, known, served=served)
+
+
+def find_tail(
+    chunks: ChunkService,
+    prompt: Prompt,
+    tiers: Sequence[str],
+    deadline: Deadline,
+    known: Sequence[str | None] | None = None,
+    *,
+    served: bool = True,
+) -> Prefix:
+    """Return the first chunks of *prompt*, which are on *tiers*, and the longest tail behind them.
+
+    *known* are the tiers of the tails there, if they were queried before.
+    """
+    count = len(tiers)
+    if prompt.tails is None:
+        return Prefix(prompt, prompt, tiers)
+    keys, ends = prompt.tails_of(count)
+    if keys and known is None:
+        known = chunks.match(keys, deadline, served=served, below=prompt.tails.size)
+    for key, end, tier in zip(keys, ends, known or (), strict=False):
         if tier is not None:
             short = end < prompt.ends[count]
-            return Prefix(prompt, prompt.ending(count, key, end), [*run, tier], short)
-    return Prefix(prompt, prompt, run)
+            return Prefix(prompt, prompt.ending(count, key, end), [*tiers, tier], short)
+    return Prefix(prompt, prompt, tiers)

@@ -2,351 +2,282 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Callable, Collection, Sequence
+from math import inf
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pipelining import Pipelining
+from hexkv.core.requests.arrived import Arrived
 from hexkv.core.requests.decoding import Decodable, load
+from hexkv.core.requests.holding import CROWDED, Held
+from hexkv.core.requests.pace import Pace
 from hexkv.core.requests.past_host import PastHost
-from hexkv.core.requests.prefix import match_prefix
-from hexkv.core.steps import Laps
-from hexkv.core.tiers.batches import Batch
-from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.matching import why_absent
-from hexkv.core.tiers.read.pending_reads import PendingRead
-from hexkv.core.tiers.tier import Tier
-from hexkv.ports import (
-    Bounds,
-    ChunkKey,
-    Deadline,
-    DeviceKV,
-    Lease,
-    Reason,
-    release_all,
-)
+from hexkv.core.requests.prefix import Prefix, find_prefix, find_tail
+from hexkv.core.requests.request import PromptRequest
+from hexkv.ports import ChunkService, Deadline, HoldTerms, InvalidRequest, Reason, ServiceHold
+
+Take = Callable[[Prompt, Collection[str]], Sequence[Held]]
+"""Returns the parts of a prompt that were prefetched, decoded unless by one of these serdes."""
 
 
-@dataclass(slots=True)
-class Arrived:
-    """The chunks that a retrieve has loaded so far, and those that it missed."""
+class Loading:
+    """One load under way: requests holds ahead of the copies.
 
-    chunks: int = 0
-    size: int = 0
-    tokens: dict[str, int] = field(default_factory=dict)
-    """Tokens by tier."""
-
-    by_tier: dict[str, int] = field(default_factory=dict)
-    """Chunks by tier."""
-
-    asked: int = 0
-    """Chunks requested."""
-
-    asked_tokens: int = 0
-    """Tokens in them."""
-
-    end_token: int = 0
-    """The end of the last chunk that arrived."""
-
-    misses: dict[Reason, int] = field(default_factory=dict)
-    """Chunks that did not arrive, by reason."""
-
-    missed_tokens: dict[Reason, int] = field(default_factory=dict)
-    """Tokens in them, by reason."""
-
-    def add(self, part: Prompt, tiers: Sequence[str]) -> None:
-        """Count the chunks of *part* as arrived, each from one of *tiers*."""
-        self.chunks += len(part.keys)
-        self.end_token = part.ends[-1] if part.keys else self.end_token
-        at = 0
-        for tier, run in groupby(tiers):
-            count = len(list(run))
-            tokens = sum(part.ends[at : at + count]) - sum(part.starts[at : at + count])
-            self.size += part.layout.chunk_bytes(tokens)
-            self.tokens[tier] = self.tokens.get(tier, 0) + tokens
-            self.by_tier[tier] = self.by_tier.get(tier, 0) + count
-            at += count
-
-    def end(self, asked: Bounds, why: Reason | None, *, short: bool = False) -> None:
-        """End the load of the chunks *asked*, of which the next is missing because of *why*.
-
-        *short* adds one chunk: a tail in place of one of them. Its tokens are part of that one's.
-        """
-        ends = asked.ends
-        if not ends:
-            return
-        self.asked = len(ends) + short
-        self.asked_tokens = ends[-1] - asked.starts[0]
-        lost = self.asked - self.chunks
-        if why is None or not lost:
-            return  # everything has come
-        here = self.end_token if self.chunks else asked.starts[0]
-        next_end = ends[bisect_right(ends, here, hi=len(ends) - 1)]
-        self._miss(why, 1, next_end - here)
-        if lost > 1:
-            rest = why if why.gone else Reason.BEHIND_A_MISS
-            self._miss(rest, lost - 1, ends[-1] - next_end)
-
-    def _miss(self, why: Reason, chunks: int, tokens: int) -> None:
-        self.misses[why] = self.misses.get(why, 0) + chunks
-        self.missed_tokens[why] = self.missed_tokens.get(why, 0) + tokens
-
-
-class Arriving:
-    """Chunks of one prompt being read, in order.
-
-    Reads ahead as many as there is room for; waits for room only while it holds none, so that
-    two requests never wait for each other.
+    Memory is held for a few windows of chunks only, so a prompt may be much longer than the pool.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
-        stack: TierStack,
-        prompt: Prompt,
-        found: Sequence[Tier],
-        owner: str,
+        chunks: ChunkService,
+        pace: Pace,
+        copier: Copier,
+        request: PromptRequest,
         deadline: Deadline,
-        pace: Pipelining,
-        ready: dict[ChunkKey, PendingRead] | None = None,
-        encoded: Collection[str] = (),
-        past_host: Collection[int] = (),
+        take: Take,
     ) -> None:
-        self._encoded = encoded
-        self._past_host = past_host
-        self._stack = stack
-        self._prompt = prompt
-        self._found = found
-        self._owner = owner
+        """Load the prompt of *request*; *take* returns the parts of it that were prefetched."""
+        self._chunks = chunks
+        self._copier = copier
+        self._request = request
+        self._asked = self._prompt = request.prompt
+        self._found: Sequence[str] | None = None
         self._deadline = deadline
         self._pace = pace
-        self._ready = ready or {}
-        self._claims: deque[PendingRead] = deque()
+        self._in_place = chunks.in_place
+        self._take = take
+        self._ready: deque[Held] = deque()
+        self._windows: deque[Held] = deque()
         self._next = 0
+        self._sure = True
+        """False once a chunk was not where it was found."""
+
+        self._past: PastHost | None = None
         self._sooner: Deadline | None = None
-        """The time from which computing was faster than a further wait for room."""
+        """The time from which computing was faster than a further wait for memory."""
 
-    def read_ahead(self, *, patient: bool) -> None:
-        """Begin reads until enough are under way, or there is no room now.
+        # Otherwise there is nothing to query.
+        decodes = bool(chunks.serdes) and hasattr(request.device, "decodes")
+        self._encoded: Collection[str] = Decodable(chunks.serdes, request.device) if decodes else ()
 
-        Stops at the next chunk in memory, which needs no read.
+    def run(self) -> Arrived:
+        """Load chunks in order until one does not arrive.
+
+        Raises:
+            InvalidRequest: the device raised it.
         """
-        end = min(len(self._found), self._next + self._pace.ahead - len(self._claims))
-        while self._next < end:
-            key = self._prompt.keys[self._next]
-            if key in self._ready:
-                self._claims.append(self._ready.pop(key))
-                self._next += 1
+        arrived = Arrived()
+        try:
+            prefix, why = (self._near if self._chunks.near else self._far)(arrived)
+        finally:
+            for window in (*self._windows, *self._ready):
+                window.hold.release()
+        arrived.end(self._asked.bounds, why, short=prefix.short)
+        return arrived
+
+    def _near(self, arrived: Arrived) -> tuple[Prefix, Reason | None]:
+        """Find the chunks first, which costs little, and load those that are found."""
+        chunks, request = self._chunks, self._request
+        prefix = find_prefix(chunks, self._asked, self._deadline)
+        self._prompt, self._found = prefix.found, prefix.tiers
+        found = prefix.tiers
+        keys = self._prompt.keys
+        # All at once, so that the first chunks loaded do not evict the last ones. With little
+        # room, chunks promoted on the way would evict them nevertheless, unless they are pinned.
+        chunks.use(request.owner, keys, keep=bool(found) and found.count(found[0]) < len(found))
+        request.laps.mark(("match", "", request.laps.now()))
+        self._ready.extend(self._take(self._prompt, self._encoded))
+        if hasattr(request.device, "device_room"):
+            past = PastHost(chunks, self._copier, request, self._prompt, found, self._deadline)
+            for part in self._ready:
+                past.numbers.difference_update(range(part.start, part.end))
+            self._past = past if past.numbers else None
+        why = self._load(arrived)
+        if why is None and (missing := prefix.missing) is not None:
+            why = chunks.why_absent(missing)
+        return prefix, why
+
+    def _far(self, arrived: Arrived) -> tuple[Prefix, Reason | None]:
+        """Load without a question before, which would cost a round trip."""
+        asked = self._asked
+        prefix = Prefix(asked, asked, ())
+        self._ready.extend(self._take(asked, self._encoded))
+        # If it is not held, query the tail behind the chunks: there may be a shorter one.
+        whole = bool(self._ready) and self._ready[-1].end == len(asked)
+        self._prompt = asked if whole else asked.part(0, asked.full)
+        why = self._load(arrived)
+        if asked.tails is not None and (why is None or why.gone):
+            prefix = find_tail(self._chunks, asked, [""] * arrived.chunks, self._deadline)
+            self._prompt = prefix.found
+            why = self._load(arrived)
+        if why is None and arrived.chunks < len(asked.keys) + prefix.short:
+            why = Reason.ABSENT
+        return prefix, why
+
+    def _load(self, arrived: Arrived) -> Reason | None:
+        """Load the chunks behind those that have *arrived*; return why one is missing, or None."""
+        laps, deadline = self._request.laps, self._deadline
+        prompt, past = self._prompt, self._past
+        self._next, end = arrived.chunks, len(prompt.keys)
+        while (number := arrived.chunks) < end:
+            if past is not None and (count := self._load_past(past, number)):
+                tiers: Sequence[str] = [self._name(number)] * count
+                laps.mark(("read", tiers[0], laps.now()))
+                arrived.add(prompt.part(number, number + count), tiers)
                 continue
-            stop = self._run(end, lends=False)
-            if stop == self._next:
-                break
-            begun = self._stack.begin(
-                self._prompt.specs(self._next, stop),
-                self._found[self._next : stop],
-                self._owner,
-                self._deadline,
-                wait=self._patience() if patient and not self._claims else None,
-                encoded=self._encoded,
-            )
-            self._claims.extend(begun)
-            self._next += len(begun)
-            if self._next < stop:
-                break
-
-    def take(self) -> tuple[list[Lease], list[str], Reason | None]:
-        """Return the next chunks that arrived, their tiers, and why the one after them is missing.
-
-        The reason is ``None`` if that one may still come; never if no chunk is returned.
-        """
-        leases: list[Lease] = []
-        tiers: list[str] = []
-        self.read_ahead(patient=True)
-        if not self._claims:
-            name = self._found[self._next].name
-            leases = self._lent(self._pace.run)
-            if leases:
-                return leases, [name] * len(leases), None
-        first = self._next - len(self._claims)
-        while self._claims and len(leases) < self._pace.step:
-            claim = self._claims.popleft()
-            number = first + len(leases)
-            lease = claim.settle(self._owner, self._deadline, self._encoded)
-            if lease is None:
-                lease = self._stack.stand_in(claim, self._owner, self._deadline)
-            if lease is None and claim.crowded:
-                if leases:  # return those first, so that nothing is held during the wait
-                    self._claims.appendleft(claim)
-                    return leases, tiers, None
-                self._forget_ahead(number + 1)
-                wait = self._patience()
-                lease = self._stack.stand_in(claim, self._owner, self._deadline, wait)
-            if lease is None:
-                return leases, tiers, self._why(claim.why)
-            leases.append(lease)
-            tiers.append(claim.tier)
-        return leases, tiers, None if leases else self._why(Reason.REFUSED)
-
-    def _run(self, end: int, *, lends: bool) -> int:
-        """Return the end of the run of chunks to read, or to lease from one tier in memory."""
-        stop = self._next
-        rest = self._found[stop:end]
-        if rest and rest.count(rest[0]) == len(rest) and not self._ready and not self._past_host:
-            return end if rest[0].lends is lends else stop  # usually all are on one tier
-        while stop < end:
-            tier = self._found[stop]
-            if tier.lends is not lends or (lends and tier is not self._found[self._next]):
-                break
-            if self._ready and self._prompt.keys[stop] in self._ready:
-                break
-            if stop in self._past_host:
-                break
-            stop += 1
-        return stop
-
-    def skip(self, count: int) -> None:
-        """Skip the next *count* chunks, which came another way; their reads must not have begun."""
-        self._next += count
-
-    def _lent(self, count: int) -> list[Lease]:
-        """Return leases on the next chunks that a tier in memory has; the rest become claims."""
-        start = self._next
-        stop = self._run(min(len(self._found), start + count), lends=True)
-        if stop == start:
-            return []
-        tier, specs = self._found[start], self._prompt.specs(start, stop)
-        lent, why = self._stack.fetcher.lend(tier, specs, self._owner, self._encoded)
-        self._next = stop
-        here = min(why, default=len(lent))
-        for i in range(here, len(lent)):
-            self._claims.append(PendingRead(specs[i], tier.name, lent[i], why=why.get(i)))
-        return [lease for lease in lent[:here] if lease is not None]
-
-    def _patience(self) -> Deadline:
-        """Return until when to wait for room for the next chunk."""
-        number = min(self._next, len(self._found) - 1)
-        wait = worth_waiting(self._stack, self._prompt, self._found, number, self._deadline)
-        self._sooner = wait if wait is not self._deadline else None
-        return wait
-
-    def _why(self, why: Reason | None) -> Reason | None:
-        """Return why a chunk is missing: ``SLOWER`` if computing beats a further wait for room."""
-        crowded = why in (Reason.QUEUE_FULL, Reason.REFUSED)
-        return (
-            Reason.SLOWER if crowded and self._sooner is not None and self._sooner.expired else why
-        )
-
-    def _forget_ahead(self, number: int) -> None:
-        """Drop all reads ahead; chunk *number* is the next to read."""
-        for claim in self._claims:
-            claim.drop()
-        self._claims.clear()
-        self._next = number
-
-    def drop(self) -> None:
-        """Drop all reads."""
-        for claim in (*self._claims, *self._ready.values()):
-            claim.drop()
-        self._claims.clear()
-        self._ready.clear()
-
-
-def worth_waiting(
-    stack: TierStack, prompt: Prompt, found: Sequence[Tier], number: int, deadline: Deadline
-) -> Deadline:
-    """Return until when to wait for room to read chunks from *number* on.
-
-    If the speeds of their tier and of the model are known: at most the time that loading saves
-    compared with computing, so that a useless wait costs at most as much again.
-    """
-    computes = stack.runtime.compute_rate
-    brings = None if computes is None else found[number].link.tokens_rate
-    if computes is None or brings is None:
-        return deadline
-    tokens = prompt.ends[len(found) - 1] - prompt.starts[number]
-    spare = max(0.0, tokens / computes - tokens / brings)
-    return min(deadline, Deadline.after(deadline.clock, spare), key=attrgetter("at"))
-
-
-def load_prefix(  # noqa: PLR0913
-    stack: TierStack,
-    copier: Copier,
-    prompt: Prompt,
-    device: DeviceKV,
-    *,
-    pace: Pipelining,
-    owner: str,
-    deadline: Deadline,
-    laps: Laps,
-    ready: dict[ChunkKey, PendingRead] | None = None,
-) -> Arrived:
-    """Load chunks of *prompt* in order until one does not arrive, reading ahead of the copy.
-
-    Blocks are held for a few chunks only, so a prompt may be much longer than the pool.
-    *ready* has the reads of a prefetch; unused ones are dropped.
-
-    Raises:
-        InvalidRequest: the device raised it.
-    """
-    prefix = match_prefix(stack, prompt, deadline)
-    found = prefix.tiers
-    prompt = prefix.whole.part(0, len(found))
-    # All at once, so that the first chunks loaded do not evict the last ones.
-    keys = prompt.keys
-    stack.touch(keys)
-    if found and found.count(found[0]) < len(found):
-        # With little room, chunks promoted on the way would evict them nevertheless.
-        stack.pins.pin(owner, keys)
-    laps.mark(("match", "", laps.now()))
-    arrived = Arrived()
-    why: Reason | None = None
-    encoded: Collection[str] = ()
-    if hasattr(device, "decodes"):  # otherwise there is nothing to query
-        encoded = Decodable(stack.runtime, device)
-    past_host = None
-    if any(tier.calls.past_host is not None for tier in {*found}):
-        past_host = PastHost(stack.runtime, copier, device, prompt, found, owner, deadline)
-        past_host.numbers.difference_update(
-            number for number, key in enumerate(keys) if ready and key in ready
-        )
-    past = past_host.numbers if past_host is not None else ()
-    arriving = Arriving(stack, prompt, found, owner, deadline, pace, ready, encoded, past)
-    try:
-        while arrived.chunks < len(found):
-            first = found[arrived.chunks].name
-            number = arrived.chunks
-            if past_host and number in past and (count := past_host.load(number, pace.step)):
-                laps.mark(("read", first, laps.now()))
-                arriving.skip(count)
-                arrived.add(prompt.part(number, number + count), [first] * count)
-                continue
-            leases, tiers, why = arriving.take()
-            laps.mark(("read", tiers[0] if tiers else first, laps.now()))
+            # Far from the tiers the first window goes alone: all may be absent.
+            self._hold_ahead(waits=True, first=self._found is None and not number)
+            if not self._windows:
+                return self._why(Reason.REFUSED)
+            window = self._windows.popleft()
+            leases, tiers, why = window.arrived(deadline)
+            laps.mark(("read", tiers[0] if tiers else self._name(number), laps.now()))
             part = prompt.part(number, number + len(leases))
             try:
-                if not leases:
-                    break
-                arriving.read_ahead(patient=False)
-                if not load(stack.runtime, copier, device, part, leases, deadline):
-                    why = Reason.DEVICE
-                    break
-                laps.mark(("copy", "", laps.now()))
-                if tiers.count(stack.tiers[0].name) < len(tiers):
-                    stack.promote(Batch(part.keys, leases, part.after), tiers, deadline)
-                laps.mark(("promote", "", laps.now()))
+                if leases:
+                    if why is None and self._next < end:
+                        self._hold_ahead(waits=False)
+                    if not load(
+                        self._chunks, self._copier, self._request.device, part, leases, deadline
+                    ):
+                        return Reason.DEVICE
+                    laps.mark(("copy", "", laps.now()))
+                    if not window.hold.lent:
+                        window.hold.used(deadline)
+                    laps.mark(("promote", "", laps.now()))
+                    arrived.add(part, tiers)
             finally:
-                release_all(leases)
-            arrived.add(part, tiers)
-            if why is not None:
-                break
-    finally:
-        arriving.drop()
-    asked = prefix.asked
-    if arrived.chunks == len(found) and (whole := len(found) - prefix.short) < len(asked.keys):
-        why = why_absent(stack.tiers, stack.runtime, asked.keys[whole])
-    arrived.end(Bounds(asked.starts, asked.ends), why, short=prefix.short)
-    return arrived
+                window.release(leases)
+            if why is None:
+                continue
+            late = why is Reason.TIMED_OUT and window.early
+            again = late or (why in CROWDED and not (window.alone and not leases))
+            if not again or deadline.expired:
+                return self._why(why)
+            # Try again with nothing held: then the hold waits for memory.
+            self._start_again(arrived.chunks)
+        return None
+
+    def _load_past(self, past: PastHost, number: int) -> int:
+        """Load chunks past the host from *number* on, if no read of it has begun."""
+        if number not in past.numbers or self._windows:
+            return 0
+        count = past.load(number, self._pace.of(self._asked).step)
+        self._next += count
+        return count
+
+    def _hold_ahead(self, *, waits: bool, first: bool = False) -> None:
+        """Request holds until there are enough, or only the *first*, or there is no memory now.
+
+        With *waits* nothing is held but the windows: the first may wait for memory.
+        """
+        end, near = len(self._prompt.keys), self._chunks.near
+        while self._next < end and (not self._windows or not (first or self._enough())):
+            alone = waits and not self._windows
+            if self._ready and self._ready[0].start <= self._next:
+                part = self._ready.popleft()
+                if part.start == self._next:
+                    self._windows.append(part)
+                    self._next = part.end
+                else:
+                    part.release()
+                continue
+            stop = self._stop(end)
+            if stop == self._next or (not alone and self._name(self._next) in self._in_place):
+                return  # the next chunk needs no read
+            try:
+                hold = self._hold(stop, alone=alone)
+            except InvalidRequest:
+                return  # a service was restarted with less memory than a chunk takes
+            begun = hold.begun if near else stop - self._next
+            window = Held(hold, self._next, stop)
+            window.alone = alone and not (near and begun)
+            self._windows.append(window)
+            if begun < stop - self._next and hold.reasons[begun] is Reason.REFUSED:
+                if begun:
+                    window.end = self._next = self._next + begun
+                elif not alone:
+                    self._windows.pop().release()
+                return
+            self._next = stop
+
+    def _enough(self) -> bool:
+        """True if as many windows are held as may be."""
+        pace = self._pace.of(self._asked)
+        return len(self._windows) >= pace.ahead // pace.step
+
+    def _hold(self, stop: int, *, alone: bool) -> ServiceHold:
+        """Hold the next chunks up to *stop*; *alone*: wait for memory as long as that pays."""
+        start, prompt, found = self._next, self._prompt, self._found
+        terms = HoldTerms(
+            prompt.keys[start - 1] if start else prompt.after,
+            found[start:stop] if found is not None and self._sure else None,
+            self._patience() if alone else Deadline(self._deadline.clock, 0.0),
+            self._encoded,
+            passing=True,
+        )
+        return self._chunks.hold(
+            prompt.specs(start, stop), self._request.owner, self._deadline, terms
+        )
+
+    def _stop(self, end: int) -> int:
+        """Return the end of the next window: of chunks that come the same way."""
+        start, found = self._next, self._found
+        if self._ready:
+            end = min(end, self._ready[0].start)
+        if end == start + 1 and self._past is None:
+            return end
+        if found is None:
+            return min(end, start + self._pace.of(self._asked).step)
+        here = found[start] in self._in_place
+        pace = self._pace.of(self._asked)
+        end = min(end, start + (pace.run if here else pace.step))
+        if self._past is not None:
+            past = self._past.numbers
+            end = next((number for number in range(start, end) if number in past), end)
+        rest = found[start:end]
+        if rest.count(found[start]) == len(rest):  # usually all are on one tier
+            return end
+        for number in range(start + 1, end):
+            if found[number] != found[start] and (here or found[number] in self._in_place):
+                return number
+        return end
+
+    def _name(self, number: int) -> str:
+        return "" if self._found is None else self._found[number]
+
+    def _start_again(self, chunk: int) -> None:
+        """Release everything; chunk number *chunk* is the next to hold, from whatever tier."""
+        for window in (*self._windows, *self._ready):
+            window.hold.release()
+        self._windows.clear()
+        self._ready.clear()
+        self._next, self._sure = chunk, False
+
+    def _patience(self) -> Deadline | None:
+        """Return until when to wait for memory for the next chunk; ``None``: as long as allowed."""
+        self._sooner = None
+        if self._found is None or self._found[self._next] in self._in_place:
+            return None
+        tokens = self._prompt.ends[-1] - self._prompt.starts[self._next]
+        wait = worth_waiting(self._chunks, self._found[self._next], tokens, self._deadline)
+        self._sooner = None if wait is self._deadline else wait
+        return self._sooner
+
+    def _why(self, why: Reason) -> Reason:
+        """Return why a chunk is missing: ``SLOWER`` if computing beats a further wait for room."""
+        late = self._sooner is not None and self._sooner.expired
+        return Reason.SLOWER if late and why in CROWDED else why
+
+
+def worth_waiting(chunks: ChunkService, tier: str, tokens: int, deadline: Deadline) -> Deadline:
+    """Return until when to wait for memory to read *tokens* from *tier*, at most *deadline*.
+
+    At most the time that loading saves compared with computing, where that is known: so a useless
+    wait costs at most as much again.
+    """
+    spare = chunks.spare(tier, tokens)
+    if spare == inf:
+        return deadline
+    wait = Deadline.after(deadline.clock, spare)
+    return wait if wait.at < deadline.at else deadline

@@ -60,6 +60,9 @@ class TierStack:
         """The pool of blocks."""
 
         self.tiers: tuple[Tier, ...] = ()
+        self.lending: frozenset[str] = frozenset()
+        """The names of the tiers in memory."""
+
         self.fetcher = Fetcher(runtime)
         self.writer = Writer(runtime)
         self.patience = 1.0
@@ -369,6 +372,7 @@ class TierStack:
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = self.pins.tiers = tuple(tiers)
+        self.lending = frozenset(tier.name for tier in tiers if tier.lends)
         # In a pool of one slot, a slot for each queue would be all of it.
         least = self.pool.slot_bytes if self.pool.slots > 1 else 0
         share_out(self.tiers, self.pool.capacity, least)

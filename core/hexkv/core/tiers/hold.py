@@ -6,22 +6,38 @@ requested by token, and a gap does not end the hold: the caller decides about mi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
-from threading import Lock
+from threading import Condition, Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from hexkv.core.io.rules import Priority
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.matching import runs, serving, why_absent
+from hexkv.core.tiers.matching import Found, find_tiers_soon, runs, why_absent
 from hexkv.core.tiers.read.pending_reads import PendingRead
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkSpec, Deadline, Hold, Lease, Reason, release_all
+from hexkv.ports import (
+    ChunkSpec,
+    Deadline,
+    HoldTerms,
+    Lease,
+    Reason,
+    ServiceHold,
+    WholeChunks,
+    frame_bytes,
+    release_all,
+)
+
+Ended = Callable[[Sequence[str], Sequence[Reason | None]], None]
 
 
-class TieredHold:
-    """Chunks on their way from the tiers; see :class:`hexkv.ports.Hold`."""
+class LocalHold(WholeChunks):
+    """Chunks on their way from the tiers; see :class:`hexkv.ports.ServiceHold`.
+
+    It waits for memory only while it holds none: no two calls wait for each other's.
+    """
 
     def __init__(
         self,
@@ -29,15 +45,17 @@ class TieredHold:
         wanted: Sequence[ChunkSpec],
         owner: str,
         deadline: Deadline,
-        ended: Callable[[Sequence[str], Sequence[Reason | None]], None],
+        terms: HoldTerms,
+        ended: Ended | None = None,
     ) -> None:
-        """Begin to read *wanted*; waits for memory only while no block is held.
+        """Begin to read *wanted*.
 
         Args:
             stack: the tiers.
             wanted: the chunks.
             owner: the owner of the leases.
             deadline: the deadline of the reads.
+            terms: how to read.
             ended: called once all reads have ended, unless the hold was released before: with the
                 tier that each of *wanted* came from, and the reason why it is missing.
         """
@@ -45,19 +63,31 @@ class TieredHold:
         self._wanted = wanted
         self._owner = owner
         self._deadline = deadline
+        self._terms = terms
+        self._encoded = terms.encoded
         self._ended = ended
         self._leases: list[Lease | None] = [None] * len(wanted)
         self._origins = [""] * len(wanted)
         self._reasons: list[Reason | None] = [None] * len(wanted)
         self._claims: dict[int, PendingRead] = {}
         self._tried: dict[int, set[str]] = {}
+        self._promoted = 0
         self._released = False
+        self._in_order = terms.passing or terms.ahead or terms.layered
+        """True for a request that uses no chunk behind a missing one."""
+
+        self._asking = terms.ahead
         self._lock = Lock()
+        self._answered = Condition() if terms.ahead else None
         self._settling = Lock()
         """Held while a read is settled or dropped, which only one thread may do."""
 
         try:
-            self._begin(wanted)
+            if terms.ahead:
+                keys = [spec.key for spec in wanted]
+                find_tiers_soon(stack.serving, keys, deadline, _Answer(self))
+                return
+            self._begin(self._find())
             if not self._claims:
                 self._end()
         except BaseException:
@@ -68,11 +98,13 @@ class TieredHold:
     def done(self) -> bool:
         return self.wait(Deadline(self._deadline.clock, 0.0))
 
-    def wait(self, deadline: Deadline) -> bool:
+    def wait(self, deadline: Deadline, first: int | None = None) -> bool:
+        if self._asking and not self.known(deadline):
+            return False
         while self._claims:
             with self._lock:
                 number, claim = next(iter(self._claims.items()), (0, None))
-            if claim is None:
+            if claim is None or (first is not None and number >= first and self._in_order):
                 break
             # A read is late after its own deadline, whatever deadline the waiting caller has.
             final = deadline.at >= self._deadline.at
@@ -97,6 +129,53 @@ class TieredHold:
         with self._lock:
             return list(self._origins)
 
+    @property
+    def begun(self) -> int:
+        reasons = self._reasons
+        return next((i for i, why in enumerate(reasons) if why is not None), len(reasons))
+
+    @property
+    def bytes(self) -> int:
+        if self._asking:
+            total = sum([frame_bytes(spec.raw_bytes) for spec in self._wanted])
+            return total if self._terms.most is None else min(total, self._terms.most)
+        return sum([frame_bytes(self._wanted[number].raw_bytes) for number in self._tried])
+
+    def known(self, deadline: Deadline) -> bool:
+        if not self._asking or self._answered is None:
+            return True
+        with self._answered:
+            executor = self._stack.runtime.executor
+            return executor.wait(self._answered, lambda: not self._asking, deadline)
+
+    def keep(self, deadline: Deadline, encoded: Collection[str] = ()) -> bool:
+        del deadline
+        if self._asking:  # what the tiers hold may not be known for long
+            self.release()
+            return False
+        self._encoded = encoded
+        return True
+
+    def bring(self, group: int, deadline: Deadline) -> int:
+        if not group:
+            self.wait(deadline)
+        with self._lock:
+            here = self._leases.index(None) if None in self._leases else len(self._leases)
+            behind, self._leases[here:] = self._leases[here:], [None] * (len(self._leases) - here)
+        if held := [lease for lease in behind if lease is not None]:
+            release_all(held)
+        return here
+
+    def used(self, deadline: Deadline) -> None:
+        """Copy the chunks that came from slower tiers to faster ones."""
+        start, fastest = self._promoted, self._stack.tiers[0].name
+        self._promoted = end = self._arrived()
+        origins = self._origins[start:end]
+        if origins.count(fastest) == len(origins):
+            return
+        for run in runs([i for i in range(start, end) if self._leases[i] is not None]):
+            self._promote(run[0], run[-1] + 1, deadline)
+
     def release(self) -> None:
         with self._settling:
             with self._lock:
@@ -119,54 +198,78 @@ class TieredHold:
     ) -> None:
         self.release()
 
-    def _begin(self, wanted: Sequence[ChunkSpec]) -> None:
-        keys = [spec.key for spec in wanted]
+    def _find(self) -> Found:
+        """Return the tier of each chunk."""
+        names = self._terms.found
+        if names is not None:
+            tiers = {tier.name: tier for tier in self._stack.tiers}
+            return list(map(tiers.get, names))  # one that was detached by now has none
+        keys = [spec.key for spec in self._wanted]
         found = self._stack.match(keys, self._deadline)
-        tier = found[0] if found else None
-        if tier is not None and tier.lends and found.count(tier) == len(found):  # the usual case
-            self._stack.touch(keys)
-            self._lend(range(len(keys)), tier, wanted)
-            return
-        here = [i for i, tier in enumerate(found) if tier is not None]
-        self._stack.touch([keys[i] for i in here])
-        wait: Deadline | None = self._deadline
-        full = False
-        for run in runs(here):
+        if not self._terms.passing:
+            here = [key for key, tier in zip(keys, found, strict=True) if tier is not None]
+            self._stack.touch(here)
+        return found
+
+    def answer(self, found: Found) -> None:
+        """Begin the reads, on the caller's thread or on the worker that queried the last store."""
+        assert self._answered is not None  # noqa: S101 - it is ahead
+        try:
+            if not self._released:
+                self._begin(found)
+        finally:
+            with self._answered:
+                self._asking = False
+                self._answered.notify_all()
+            if self._released:
+                self.release()
+
+    def _begin(self, found: Found) -> None:
+        terms, stack = self._terms, self._stack
+        wait = None if terms.ahead else (terms.wait or self._deadline)
+        priority = Priority.PREFETCH if terms.ahead else Priority.GET
+        full, left = False, terms.most
+        for run in runs([i for i, tier in enumerate(found) if tier is not None]):
             for tier, part in groupby(run, found.__getitem__):
                 numbers = list(part)
-                specs = wanted[numbers[0] : numbers[-1] + 1]
-                if tier is None:
+                specs = self._wanted[numbers[0] : numbers[-1] + 1]
+                if tier is None or (full and (terms.passing or not tier.lends)):
+                    self._reasons[numbers[0] : numbers[-1] + 1] = [Reason.REFUSED] * len(numbers)
                     continue
                 if tier.lends:
-                    if self._lend(numbers, tier, specs):
+                    if terms.ahead:  # it needs no read; a lease would only keep it there
+                        self._reasons[numbers[0] : numbers[-1] + 1] = [Reason.PRESENT] * len(specs)
+                    elif self._lend(numbers, tier, specs):
                         wait = None
                     continue
-                claims = (
-                    []
-                    if full
-                    else self._stack.begin(
-                        specs,
-                        [tier] * len(specs),
-                        self._owner,
-                        self._deadline,
-                        wait=wait,
-                        keeps=True,
-                    )
+                if left is not None:
+                    specs = _within(specs, left)
+                claims = stack.begin(
+                    specs,
+                    [tier] * len(specs),
+                    self._owner,
+                    self._deadline,
+                    priority,
+                    wait=wait,
+                    keeps=not (terms.passing or terms.ahead),
+                    encoded=terms.encoded,
                 )
                 for number, claim in zip(numbers, claims, strict=False):
                     self._claim(number, claim)
                     wait = None
+                if left is not None:
+                    left -= sum([frame_bytes(spec.raw_bytes) for spec in specs[: len(claims)]])
                 full = len(claims) < len(numbers)
                 for number in numbers[len(claims) :]:
                     self._reasons[number] = Reason.REFUSED
         for number, tier in enumerate(found):
             if tier is None:
-                stack = self._stack
-                self._reasons[number] = why_absent(stack.tiers, stack.runtime, keys[number])
+                key = self._wanted[number].key
+                self._reasons[number] = why_absent(stack.tiers, stack.runtime, key)
 
     def _lend(self, numbers: Sequence[int], tier: Tier, specs: Sequence[ChunkSpec]) -> bool:
         """Take neighbouring chunks of a tier in memory. True if any is present."""
-        lent, why = self._stack.fetcher.lend(tier, specs, self._owner)
+        lent, why = self._stack.fetcher.lend(tier, specs, self._owner, self._encoded)
         start, end = numbers[0], numbers[-1] + 1
         self._leases[start:end] = lent
         self._origins[start:end] = [tier.name] * len(lent)
@@ -184,56 +287,104 @@ class TieredHold:
         with self._settling:
             if self._claims.get(number) is not claim:
                 return  # released by now, or settled by another thread
-            lease = claim.settle(self._owner, Deadline(self._deadline.clock, 0.0))
+            now = Deadline(self._deadline.clock, 0.0)
+            lease = claim.settle(self._owner, now, self._encoded)
             other = None if lease is not None else self._elsewhere(number, claim)
+            behind: list[PendingRead] = []
             with self._lock:
                 del self._claims[number]
-                if other is not None:  # after the others, whose reads are in progress
-                    self._claims[number] = other
-                elif lease is not None:
+                if lease is not None:
                     self._leases[number] = lease
                     self._origins[number] = claim.tier
+                elif other is not None:
+                    # In order, or after the others, whose reads are in progress.
+                    one, rest = {number: other}, self._claims
+                    self._claims = one | rest if self._in_order else rest | one
                 else:
                     self._reasons[number] = claim.why or Reason.FAILED
+                    if self._in_order:
+                        behind, self._claims = list(self._claims.values()), {}
+            for left in behind:
+                left.drop()
             if not self._claims:
                 self._end()
 
     def _end(self) -> None:
-        """Copy chunks that came from slower tiers to faster ones, and report the result."""
-        tiers = [tier for tier in self._origins if tier]
-        if tiers.count(self._stack.tiers[0].name) < len(tiers):
-            self._promote()
-        self._ended(self._origins, self._reasons)
+        """Report the result of a hold that was not for a request: its chunks were used."""
+        if self._ended is not None:
+            self.used(self._deadline)
+            self._ended(self._origins, self._reasons)
 
-    def _promote(self) -> None:
-        keys = [spec.key for spec in self._wanted]
-        for run in runs([i for i, lease in enumerate(self._leases) if lease is not None]):
-            start, end = run[0], run[-1] + 1
-            leases = [lease for lease in self._leases[start:end] if lease is not None]
-            batch = Batch(keys[start:end], leases, keys[start - 1] if start else None)
-            self._stack.promote(batch, self._origins[start:end], self._deadline)
+    def _arrived(self) -> int:
+        """Return the number of chunks before the first one whose read goes on."""
+        return min(self._claims, default=len(self._wanted))
+
+    def _promote(self, start: int, end: int, deadline: Deadline) -> None:
+        keys = [spec.key for spec in self._wanted[start:end]]
+        leases = [lease for lease in self._leases[start:end] if lease is not None]
+        after = self._wanted[start - 1].key if start else self._terms.after
+        batch = Batch(keys, leases, after)
+        self._stack.promote(batch, self._origins[start:end], deadline)
 
     def _elsewhere(self, number: int, claim: PendingRead) -> PendingRead | None:
         """Begin to read the chunk from a tier that was not tried yet, if one may hold it."""
-        tried = self._tried[number]
-        now = Deadline(self._deadline.clock, 0.0)
+        stack, tried = self._stack, self._tried[number]
+        key, now = claim.spec.key, Deadline(self._deadline.clock, 0.0)
+        if claim.why in (Reason.TIMED_OUT, Reason.QUEUE_FULL):  # not recorded elsewhere
+            stack.runtime.note([key], claim.tier, Reason.READ_FAILED, claim.why or "")
         if self._deadline.expired:
             return None
-        for tier in serving(self._stack.tiers, self._stack.runtime.compute_rate):
-            if tier.name in tried or not tier.rules.reads or tier.off:
+        for tier in stack.tiers:
+            slow = tier.link.slower_than(stack.runtime.compute_rate)
+            if tier.name in tried or not tier.rules.reads or tier.off or slow:
                 continue
             tried.add(tier.name)
             # A remote store is read without a lookup: absence is an answer, too.
-            key = claim.spec.key
             if tier.calls.faults.barred([key]) or not (tier.remote or tier.contains([key], now)[0]):
                 continue
-            begun = self._stack.begin([claim.spec], [tier], self._owner, self._deadline, keeps=True)
+            begun = stack.begin(
+                [claim.spec],
+                [tier],
+                self._owner,
+                self._deadline,
+                keeps=not self._terms.passing,
+                encoded=self._encoded,
+            )
             if begun:
                 return begun[0]
+            claim.why = Reason.REFUSED
         return None
+
+
+class _Answer:
+    """Takes the answer for a hold, which it refers to until then.
+
+    A search refers to itself: a hold that it kept would give its leases back at a collection only.
+    """
+
+    __slots__ = ("_hold",)
+
+    def __init__(self, hold: LocalHold) -> None:
+        self._hold: LocalHold | None = hold
+
+    def __call__(self, found: Found) -> None:
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.answer(found)
+
+
+def _within(specs: Sequence[ChunkSpec], most: int) -> Sequence[ChunkSpec]:
+    """Return the first of *specs* whose frames have *most* bytes together."""
+    count = 0
+    for spec in specs:
+        most -= frame_bytes(spec.raw_bytes)
+        if most < 0:
+            break
+        count += 1
+    return specs[:count]
 
 
 if TYPE_CHECKING:
 
-    def _is_a_hold(hold: TieredHold) -> Hold:
+    def _is_a_hold(hold: LocalHold) -> ServiceHold:
         return hold

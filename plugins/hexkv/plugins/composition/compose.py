@@ -8,17 +8,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from hexkv.core.engine.engine import CacheEngine, Deadlines
-from hexkv.core.engine.half import ChunkHalf
-from hexkv.core.engine.leased.half import LeasedHalf
 from hexkv.core.engine.segments import SegmentRules
-from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.peers.lending import LendingRules
+from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.runtime import Runtime
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index.tenants import Tenant
+from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.matching import find_tiers_soon
 from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.stores.checked import CheckedSerde
@@ -115,7 +114,7 @@ def build(
     telemetry = Totals() if telemetry is None else telemetry
     if isinstance(telemetry, Totals):
         telemetry.info = EngineInfo.of(namespace, settings.compute_rate)
-    open_half = _over_node if settings.node else _over_tiers
+    open_chunks = _over_node if settings.node else _over_tiers
     with ExitStack() as opened:
         part = namespace.parallel.rank
         shown = part if rank is None else rank
@@ -123,12 +122,12 @@ def build(
         opened.callback(observation.close)
         observation.record(namespace, settings.chunk.size)
         observation.trace(namespace.model)
-        half, tail, peers = open_half(
+        requests, tail, peers = open_chunks(
             opened, loaded, namespace, registry, clock, telemetry, events, observation
         )
         engine = CacheEngine(
             namespace,
-            half,
+            requests,
             PrefixChunker(settings.chunk.size, tail),
             algorithm=hash_algorithm(settings.hash),
             seeded=settings.chunk.seeded,
@@ -145,9 +144,9 @@ def build(
         )
         opened.pop_all()
         opened.callback(engine.close)
-        if isinstance(half, TieredHalf):
+        if isinstance(requests.chunks, LocalChunks):
             admin, block = engine.admin, _block(loaded, namespace)
-            let_attach(admin, half.stack, loaded, registry, clock, block)
+            let_attach(admin, requests.chunks.stack, loaded, registry, clock, block)
             if peers is not None:
                 admin.at_close(peers.close)
             serve_admin(admin, loaded, registry, clock, rank=part)
@@ -171,7 +170,7 @@ def _over_tiers(
     telemetry: Telemetry,
     events: Sequence[EventSink],
     observation: Observation,
-) -> tuple[ChunkHalf, int, PeerService | None]:
+) -> tuple[Pipeline, int, PeerService | None]:
     """Return the pool and tiers of this process, where tails of chunks end, and its peers."""
     settings = loaded.settings
     block = _block(loaded, namespace)
@@ -192,8 +191,8 @@ def _over_tiers(
     # Tails that no tier keeps are not named either.
     kept = any(tier.rules.shortest < settings.chunk.size for tier in stack.tiers)
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
-    half = TieredHalf(stack, prefetch, patience=settings.deadlines.lookup)
-    return half, settings.chunk.tail if kept else 0, peers
+    chunks = LocalChunks(stack, patience=settings.deadlines.lookup)
+    return Pipeline(chunks, stack.runtime, prefetch), settings.chunk.tail if kept else 0, peers
 
 
 def _over_node(
@@ -205,7 +204,7 @@ def _over_node(
     telemetry: Telemetry,
     events: Sequence[EventSink],
     observation: Observation,
-) -> tuple[ChunkHalf, int, None]:
+) -> tuple[Pipeline, int, None]:
     """Return the pool and the tiers of a node, which decides which of them keep tails."""
     del namespace, events
     settings = loaded.settings
@@ -214,15 +213,11 @@ def _over_node(
     opened.callback(service.close)
     observation.tell(service)
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
+    calls, spans = observation.calls, observation.spans
     runtime = Runtime(
-        clock=clock,
-        executor=Threads(),
-        telemetry=telemetry,
-        calls=observation.calls,
-        spans=observation.spans,
+        clock=clock, executor=Threads(), telemetry=telemetry, calls=calls, spans=spans
     )
-    half = LeasedHalf(service, runtime, prefetch)
-    return half, settings.chunk.tail, None
+    return Pipeline(service, runtime, prefetch), settings.chunk.tail, None
 
 
 def open_stack(  # noqa: PLR0913

@@ -13,12 +13,13 @@ from weakref import ref
 from hexkv.core.engine.calls import Calls
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.keyed_admin import KeyedAdmin
-from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.peers.announced import Announced
+from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.listing import in_memory
+from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.composition.addresses import Addresses
 from hexkv.plugins.composition.administering import let_attach, serve_admin
@@ -141,12 +142,14 @@ class ServedChunks:
         self.announced = Announced(clock, self._stack.runtime.executor)
         """Announcements of clients to each other."""
 
-        self._half = TieredHalf(self._stack, PrefetchRules(share=0.0))
-        self._calls = Calls(self._half, _PATIENCE)
+        self._chunks = LocalChunks(self._stack)
+        runtime = self._stack.runtime
+        requests = Pipeline(self._chunks, runtime, PrefetchRules(share=0.0))
+        self._calls = Calls(requests, _PATIENCE)
         self.inheritance = Inheritance(self._stack, self._calls, self.place, peers, addresses)
-        self.chunks: ChunkCache = KeyedCache(self._half, self._calls, _PATIENCE)
+        self.chunks: ChunkCache = KeyedCache(requests, self._calls, _PATIENCE)
         self.admin = KeyedAdmin(
-            self._half,
+            self._stack,
             self._calls,
             look=_LOOK,
             work=_PATIENCE,
@@ -257,7 +260,7 @@ class ServedChunks:
         returned hold are not counted as calls.
         """
         with self._calls.call():
-            return self._half.hold(wanted, owner, deadline)
+            return self._chunks.hold(wanted, owner, deadline)
 
     def meet(self, identity: str, prefix: bytes) -> None:
         """Assign the chunks of a namespace to its tenant on the tiers.
@@ -292,7 +295,7 @@ class ServedChunks:
             InvalidRequest: there is no such tier.
         """
         with self._calls.call():
-            return self._half.clear(prefixes, tiers, deadline)
+            return self._chunks.clear(prefixes, tiers, deadline)
 
     def health(self) -> Health:
         """Return the state of the cache and of its tiers."""

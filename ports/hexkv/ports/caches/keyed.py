@@ -9,7 +9,12 @@ from typing import NamedTuple, Protocol, cast
 from hexkv.ports.chunk import ChunkSpec
 from hexkv.ports.chunk_cache import ChunkCache
 from hexkv.ports.errors import InvalidRequest
-from hexkv.ports.keys import DIGEST_BYTES, KEY_BYTES, ChunkKey, Namespace
+from hexkv.ports.keys import (
+    DIGEST_BYTES,
+    KEY_BYTES,
+    ChunkKey,
+    Namespace,
+)
 from hexkv.ports.layout import KVLayout
 from hexkv.ports.peers.announcing import Announcing
 

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hexkv.ports.keys import ChunkKey
-from hexkv.ports.outcomes import Corrupt, Failed, Miss, Stored, TimedOut
+from hexkv.ports.outcomes import (
+    Corrupt,
+    Failed,
+    Miss,
+    Stored,
+    TimedOut,
+)
 from hexkv.ports.peers.directory import Directory, Member
 from hexkv.ports.peers.transfer import Peer, TransferChannel
 from hexkv.ports.runtime.clock import Deadline

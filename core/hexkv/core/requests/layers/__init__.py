@@ -7,9 +7,3 @@ these calls counts against a deadline, not the time that the model computes betw
 
 One thread at a time uses such an object; it need not always be the same.
 """
-
-from hexkv.core.requests.layers.limits import Hosts, TimeBudget
-from hexkv.core.requests.layers.retrieve import LayeredRetrieve
-from hexkv.core.requests.layers.store import LayeredStore
-
-__all__ = ["Hosts", "LayeredRetrieve", "LayeredStore", "TimeBudget"]

@@ -8,7 +8,6 @@ from threading import Lock, get_ident
 from weakref import WeakKeyDictionary
 
 from hexkv.core.memory.pipelining import Pipelining
-from hexkv.core.memory.pool import BlockPool
 from hexkv.core.steps import Spent
 from hexkv.ports import Clock, Deadline, traceparent
 
@@ -41,9 +40,9 @@ class TimeBudget:
         return Deadline.after(self._clock, self._seconds)
 
 
-def room(pace: Pipelining, pool: BlockPool) -> int:
-    """Return how many blocks one call may hold, so that others can go on."""
-    return max(1, pace.keepable(pool) // pool.slot_bytes)
+def room(pace: Pipelining, slots: int) -> int:
+    """Return how many of *slots* chunks in memory one call may hold, so that others can go on."""
+    return max(1, slots - pace.passage(slots))
 
 
 class Hosts:

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import partial, reduce
 from typing import Self
 
-from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.background import in_background, open_lane
 from hexkv.core.memory.copying import Copier, Copy
-from hexkv.core.memory.pipelining import Pipelining
-from hexkv.core.memory.pool import BlockLease
-from hexkv.core.requests.decoding import decoded_by, fitted, is_raw, load
-from hexkv.core.requests.layers.groups import layer_groups, part_groups
-from hexkv.core.requests.layers.limits import Hosts, TimeBudget, room
-from hexkv.core.requests.layers.ranges import FIRST, RangeReader
-from hexkv.core.requests.prefix import Prefix, match_prefix
-from hexkv.core.requests.retrieve import Arrived, worth_waiting
-from hexkv.core.tiers.batches import Batch
-from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.matching import runs, why_absent
-from hexkv.core.tiers.read.pending_reads import PendingRead
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.requests.arrived import Arrived
+from hexkv.core.requests.decoding import decoded_by, is_raw, load
+from hexkv.core.requests.holding import Held
+from hexkv.core.requests.layers.groups import layer_groups
+from hexkv.core.requests.layers.limits import Hosts, TimeBudget
+from hexkv.core.requests.prefix import Prefix, find_prefix
+from hexkv.core.requests.request import PromptRequest
+from hexkv.core.requests.retrieve import Take, worth_waiting
+from hexkv.core.tiers.ranges import FIRST
 from hexkv.ports import (
-    ChunkKey,
+    ChunkService,
     Deadline,
-    DeviceKV,
+    HoldTerms,
     InvalidRequest,
     Lease,
-    PoolExhausted,
     Reason,
     Retrieved,
     Span,
@@ -49,41 +42,36 @@ class LayeredRetrieve:
     returned before hold KV of the longer prefix; the host recomputes the lost tokens in all layers.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
-        stack: TierStack,
+        chunks: ChunkService,
         copier: Copier,
-        prompt: Prompt,
-        device: DeviceKV,
+        request: PromptRequest,
+        budget: TimeBudget,
         *,
         skip: int,
-        pace: Pipelining,
-        owner: str,
-        patience: TimeBudget,
         hosts: Hosts,
-        ready: dict[ChunkKey, PendingRead],
+        take: Take,
         report: Callable[[Arrived], Retrieved],
     ) -> None:
-        self._stack = stack
+        """Load the prompt of *request*, behind the first *skip* tokens; *report* its result."""
+        self._chunks = chunks
         self._copier = copier
-        self._prompt = prompt
-        self._device = device
+        self._prompt = request.prompt
+        self._device = request.device
+        self._owner = request.owner
+        self._budget = budget
         self._skip = skip
-        self._pace = pace
-        self._owner = owner
-        self._patience = patience
         self._hosts = hosts
-        self._ready = ready
+        self._take = take
         self._report = report
-        self._prefix = Prefix(prompt, prompt, ())
+        self._prefix = Prefix(request.prompt, request.prompt, ())
         self._encoded: frozenset[str] = frozenset()
         """Serdes that the device decodes, layer by layer."""
 
-        self._reader = RangeReader(stack.runtime, prompt)
-        self._found: Sequence[Tier] = ()
-        self._claims: dict[int, PendingRead] = {}
-        self._leases: dict[int, Lease] = {}
-        self._tiers: dict[int, str] = {}
+        self._parts: list[Held] = []
+        """The chunks, in order, as far as they are held."""
+
         self._hit = 0
         self._why: Reason | None = Reason.ABSENT
         self._groups: Sequence[range] = ()
@@ -106,31 +94,28 @@ class LayeredRetrieve:
     @property
     def hit_tokens(self) -> int:
         """The device gets the KV of tokens ``[0, hit_tokens)``, as far as known by now."""
-        return max(self._skip, self._prompt.ends[self._hit - 1]) if self._hit else self._skip
+        hit = self._hit
+        if not self._next and not self._closed:  # reasons of a service may have come meanwhile
+            hit = min(hit, self._begun())
+        return max(self._skip, self._prompt.ends[hit - 1]) if hit else self._skip
 
     def begin(self) -> None:
         """Find the chunks, hold their blocks and begin to read. Once, before anything else."""
-        with self._patience.step() as deadline:
-            self._prefix = match_prefix(self._stack, self._prompt, deadline)
-            self._prompt, self._found = self._prefix.found, self._prefix.tiers
-            self._encoded = decoded_by(self._stack.runtime, self._device, by_layers=True)
-            self._reader = RangeReader(self._stack.runtime, self._prompt, self._encoded)
-            keys = self._prompt.keys
-            self._stack.touch(keys)
-            # Making room for one chunk must not evict another one of the same prompt.
-            self._stack.pins.pin(self._owner, keys)
-            self._hit = self._hold(deadline)
-            if self._hit < len(self._found):
-                self._why = Reason.REFUSED
-            elif (missing := self._prefix.missing) is not None:
-                self._why = why_absent(self._stack.tiers, self._stack.runtime, missing)
+        with self._budget.step() as deadline:
+            self._encoded = decoded_by(self._chunks.serdes, self._device, by_layers=True)
+            self._find(deadline)
+            self._hold(deadline)
+            held = self._parts[-1].end if self._parts else 0
+            self._hit = self._begun() if self._chunks.near else held
             layout, tokens = self._prompt.layout, sum(map(self._prompt.tokens, range(self._hit)))
             self._groups = layer_groups(layout, tokens)
-            self._reader.divide(part_groups(layout, tokens))
-            self._reader.read_ahead(0, deadline)
+            for part in self._parts:
+                part.hold.divide(self._groups)
+            if self._chunks.near and any(part.hold.bytes for part in self._parts):
+                self._hosts.hold(self)
             self._beside = self._hit > 0 and in_background(self._device)
             if self._beside:
-                open_lane(self._stack.runtime.executor)
+                open_lane(self._copier.executor)
 
     def __iter__(self) -> Self:
         return self
@@ -142,7 +127,7 @@ class LayeredRetrieve:
         if self._closed:
             raise InvalidRequest("the context of the retrieve was left")
         try:
-            with self._patience.step() as deadline:
+            with self._budget.step() as deadline:
                 if self._next == 0 or layer == self._groups[self._next - 1].stop:
                     self._bring(self._next, deadline)
         except BaseException:
@@ -167,87 +152,86 @@ class LayeredRetrieve:
         """Release everything; reads and copies that have begun keep their blocks until they end."""
         self._closed = True
         self._ahead = None
-        self._copier.left(self._owner, self._patience.end())
-        self._reader.drop()
-        for claim in (*self._claims.values(), *self._ready.values()):
-            claim.drop()
-        self._claims.clear()
-        self._ready.clear()
-        for lease in self._leases.values():
-            lease.release()
-        self._leases.clear()
+        self._copier.left(self._owner, self._budget.end())
+        for part in self._parts:
+            part.hold.release()
+        self._parts.clear()
         self._held = None
         self._hosts.leave(self)
-        self._stack.pins.unpin(self._owner)
+        if self._chunks.near:
+            self._chunks.unpin(self._owner)
 
-    def _hold(self, deadline: Deadline) -> int:
-        """Hold blocks for the chunks, in order. Return how many chunks have blocks."""
-        free = room(self._pace, self._stack.pool)
-        found, number = self._found, 0
-        wait = None
-        if found and not self._ready and self._hosts.may_wait():
-            wait = worth_waiting(self._stack, self._prompt, found, 0, deadline)
-        while number < len(found):
-            claim = self._ready.pop(self._prompt.keys[number], None)
-            if claim is not None:
-                self._claims[number] = claim
-                number += 1
+    def _find(self, deadline: Deadline) -> None:
+        """Find the chunks, as far as that has to be known before they are held."""
+        chunks, asked = self._chunks, self._prompt
+        if chunks.near:
+            self._prefix = find_prefix(chunks, asked, deadline)
+            self._prompt = self._prefix.found
+            # Making room for one chunk must not evict another one of the same prompt.
+            chunks.use(self._owner, self._prompt.keys, keep=True)
+            self._parts = list(self._take(self._prompt, self._encoded))
+        else:
+            self._parts = list(self._take(asked, self._encoded))
+            if asked.tails is not None:
+                sure = 0
+                for part in self._parts:
+                    part.hold.known(deadline)
+                    sure = part.end = part.start + part.begun
+                self._prefix = find_prefix(chunks, asked, deadline, sure=sure)
+                self._prompt = self._prefix.found
+        if (missing := self._prefix.missing) is not None:
+            self._why = chunks.why_absent(missing)
+
+    def _hold(self, deadline: Deadline) -> None:
+        """Hold the chunks between those that were prefetched, and behind them, in order."""
+        ready, self._parts = self._parts, []
+        wait = not ready and self._hosts.may_wait()
+        found, end, number = self._prefix.tiers, len(self._prompt), 0
+        while number < end:
+            if ready and ready[0].start <= number:
+                self._parts.append(ready.pop(0))
+                number = self._parts[-1].end
                 continue
-            tier, end = found[number], number + 1
-            while (
-                end < len(found)
-                and found[end] is tier
-                and self._prompt.keys[end] not in self._ready
-            ):
-                end += 1
-            most = end if tier.lends else min(end, number + free)
-            begin = self._begin_parts if self._reader.serves(tier) else self._begin_whole
-            begun = begin(tier, number, most, deadline, wait)
-            wait = None
-            if begun and not tier.lends:
-                self._hosts.hold(self)
-            free -= 0 if tier.lends else begun
-            number += begun
-            if number < end:
-                break
-        return number
-
-    def _begin_parts(
-        self, tier: Tier, start: int, end: int, deadline: Deadline, wait: Deadline | None
-    ) -> int:
-        """Begin to read chunks part by part, as many as there are blocks for."""
-        now = Deadline(deadline.clock, 0.0)
-        blocks: dict[int, BlockLease] = {}
-        for number in range(start, end):
-            try:
-                until = now if blocks or wait is None else wait
-                block = self._stack.pool.lease(self._prompt.raw_bytes(number), self._owner, until)
-            except PoolExhausted:
-                break
-            block.spec = self._prompt.spec(number)
-            blocks[number] = self._leases[number] = block
-            self._tiers[number] = tier.name
-        if blocks:
-            self._reader.add(tier, blocks)
-        return len(blocks)
-
-    def _begin_whole(
-        self, tier: Tier, start: int, end: int, deadline: Deadline, wait: Deadline | None = None
-    ) -> int:
-        """Begin to read whole chunks, as many as there is room for."""
-        begun = start
-        while begun < end:
-            stop = min(end, begun + self._pace.step)
-            specs, tiers = self._prompt.specs(begun, stop), [tier] * (stop - begun)
-            claims = self._stack.begin(
-                specs, tiers, self._owner, deadline, wait=wait, keeps=True, encoded=self._encoded
+            stop = min(end, ready[0].start) if ready else end
+            tiers = found[number:stop] if self._chunks.near else None
+            until = Deadline(deadline.clock, 0.0)
+            if wait:
+                until = deadline
+                if tiers:
+                    tokens = self._prompt.ends[-1] - self._prompt.starts[number]
+                    until = worth_waiting(self._chunks, tiers[0], tokens, deadline)
+            wait = False
+            terms = HoldTerms(
+                self._prompt.keys[number - 1] if number else self._prompt.after,
+                tiers,
+                until,
+                self._encoded,
+                layered=True,
             )
-            wait = None
-            self._claims.update(enumerate(claims, begun))
-            begun += len(claims)
-            if begun < stop:
+            try:
+                specs = self._prompt.specs(number, stop)
+                hold = self._chunks.hold(specs, self._owner, deadline, terms)
+            except InvalidRequest:  # a service was restarted with less memory than a chunk takes
+                self._why = Reason.REFUSED
                 break
-        return begun - start
+            self._parts.append(Held(hold, number, stop))
+            self._parts[-1].layered = True
+            if self._chunks.near and hold.begun < stop - number:
+                self._why = hold.reasons[hold.begun]
+                break
+            number = stop
+        for part in ready:
+            part.hold.release()
+
+    def _begun(self) -> int:
+        """Return the number of chunks that are held or on their way, as far as known."""
+        count = 0
+        for part in self._parts:
+            begun = part.begun
+            count = part.start + begun
+            if count < part.end:
+                break
+        return count
 
     def _bring(self, group: int, deadline: Deadline) -> None:
         """Bring one group of layers into the device, and begin with the next ones."""
@@ -256,11 +240,12 @@ class LayeredRetrieve:
         self._load(group, deadline)
         if ahead is None or mine:
             self._copy(group, deadline)
-        elif not self._copier.finish(ahead, self._patience.end()):
+        elif not self._copier.finish(ahead, self._budget.end()):
             self._shorten(0, Reason.DEVICE)
         self._next = group + 1
         ahead_of_host = _AT_FIRST if group < FIRST else _GROUPS_AHEAD
-        self._reader.read_ahead(group + ahead_of_host, deadline)
+        for part in self._parts:
+            part.hold.go_on(group + ahead_of_host, deadline)
         self._copy_ahead()
 
     def _copy_ahead(self) -> None:
@@ -275,76 +260,46 @@ class LayeredRetrieve:
         if not all(map(is_raw, leases)):
             return  # a worker only copies bytes
         self._ahead = self._copier.begin_beside(
-            self._stack.runtime.executor,
             self._device,
             spans,
             leases,
             gather=False,
             layers=self._groups[group],
-            when=partial(self._reader.once_whole, group),
+            when=partial(self._once, group),
         )
 
+    def _once(self, group: int, then: Callable[[], None]) -> None:
+        """Call *then* once *group* is here in all parts: now, or on a worker."""
+        holds = [part.hold for part in self._parts]
+        reduce(lambda rest, hold: partial(hold.once, group, rest), holds, then)()
+
     def _load(self, group: int, deadline: Deadline) -> None:
-        """Bring one group of parts of every chunk into its block."""
-        self._settle(deadline)
-        for run in runs(sorted(self._reader.take(group, deadline))):
-            if run[0] < self._hit:
-                self._read_again(run[0], min(run[-1] + 1, self._hit), deadline)
-        self._settle(deadline)
-        if not group:
-            self._reader.read_ahead(1, deadline)  # while the first is copied
-            if self._encoded:
-                self._reader.name_encoded()
-
-    def _read_again(self, start: int, end: int, deadline: Deadline) -> None:
-        """Read the whole chunks of which a part did not arrive, which finds out why.
-
-        All together, so that damaged chunks are set aside once the first of them is settled:
-        the host may store the prompt anew right after that.
-        """
-        self._reader.leave(start, end)
-        self._held = None
-        for number in range(start, end):
-            self._leases.pop(number).release()
-        while start < end:
-            tier, stop = self._found[start], start + 1
-            while stop < end and self._found[stop] is tier:
-                stop += 1
-            begun = self._begin_whole(tier, start, stop, deadline)
-            if start + begun < stop:
-                self._shorten(start + begun, Reason.REFUSED)
-                return
-            start = stop
-
-    def _settle(self, deadline: Deadline) -> None:
-        """Wait for the chunks that are read whole; slower tiers replace failed ones."""
-        for number in sorted(self._claims):
-            claim = self._claims.pop(number, None)
-            if claim is None:
-                continue  # it was dropped with its prefix
-            lease = claim.settle(self._owner, deadline, self._encoded)
-            if lease is None:
-                lease = self._stack.stand_in(claim, self._owner, deadline)
-            if lease is None:
-                self._shorten(number, claim.why)
-            else:
-                self._leases[number] = lease
-                self._tiers[number] = claim.tier
+        """Bring one group of layers of every chunk into its block."""
+        for part in self._parts:
+            if part.start >= self._hit:
+                break
+            before = part.hold.replaced
+            here, why = part.bring(group, deadline)
+            if part.hold.replaced != before:
+                self._held = None
+            if part.start + here < min(part.end, self._hit):
+                self._shorten(part.start + here, why)
+                break
 
     def _shorten(self, hit: int, why: Reason | None) -> None:
         """Load only the first *hit* chunks from now on."""
-        for number in range(hit, self._hit):
-            if number in self._claims:
-                self._claims.pop(number).drop()
-            if number in self._leases:
-                self._leases.pop(number).release()
-        self._reader.leave(hit, self._hit)
+        for part in self._parts:
+            if part.start >= hit:
+                part.hold.release()
         self._hit, self._why, self._held = hit, why, None
 
     def _spans(self) -> tuple[list[Lease], list[Span]]:
         """Return the blocks and spans of the chunks that are hit."""
         if self._held is None:
-            leases = [self._leases[number] for number in range(self._hit)]
+            leases: list[Lease] = []
+            for part in self._parts:
+                if part.start < self._hit:
+                    leases += part.leases(self._hit)
             self._held = leases, self._prompt.spans(leases)
         return self._held
 
@@ -356,30 +311,23 @@ class LayeredRetrieve:
         if all(map(is_raw, leases)):
             copied = self._copier.copy(device, spans, leases, deadline, gather=False, layers=layers)
         else:
-            runtime, part = self._stack.runtime, self._prompt.part(0, self._hit)
-            copied = load(runtime, self._copier, device, part, leases, deadline, layers)
+            part = self._prompt.part(0, self._hit)
+            copied = load(self._chunks, self._copier, device, part, leases, deadline, layers)
         if not copied:
             self._shorten(0, Reason.DEVICE)
 
-    def _fitted(
-        self, leases: Sequence[Lease], tiers: Sequence[str]
-    ) -> AbstractContextManager[Sequence[Lease]]:
-        """Return the blocks to offer to faster tiers, each as long as the frame in it."""
-        fastest = self._stack.tiers[0].name
-        if tiers.count(fastest) == len(tiers) or all(map(is_raw, leases)):
-            return nullcontext(leases)
-        return fitted(self._stack.runtime, leases, self._owner)
-
     def _finish(self) -> None:
-        """Offer the blocks, now whole chunks, to faster tiers; then count and release them."""
-        part = self._prompt.part(0, self._hit)
-        leases = [self._leases[number] for number in range(self._hit)]
-        tiers = [self._tiers[number] for number in range(self._hit)]
-        with self._patience.step() as deadline, self._fitted(leases, tiers) as kept:
-            batch = Batch(part.keys[: len(kept)], kept, part.after)
-            self._stack.promote(batch, tiers[: len(kept)], deadline)
+        """Note the use of the chunks, which are whole now; then count and release them."""
+        part, tiers = self._prompt.part(0, self._hit), list[str]()
+        with self._budget.step() as deadline:
+            for held in self._parts:
+                if held.start < self._hit:
+                    tiers += held.tiers(self._hit)
+                    held.hold.used(deadline)
         arrived = Arrived()
         arrived.add(part, tiers)
-        arrived.end(self._prefix.asked.bounds, self._why, short=self._prefix.short)
+        asked = self._prefix.asked
+        fewer = Reason.ABSENT if self._hit < len(asked.keys) + self._prefix.short else None
+        arrived.end(asked.bounds, self._why or fewer, short=self._prefix.short)
         self._result = self._report(arrived)
         self.close()

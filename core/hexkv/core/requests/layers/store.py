@@ -4,48 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.background import in_background, open_lane
 from hexkv.core.memory.copying import Copier, Copy
-from hexkv.core.memory.pipelining import Pipelining
-from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.layers.groups import layer_groups
 from hexkv.core.requests.layers.limits import Hosts, TimeBudget, room
+from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.store import Kept, Storing
-from hexkv.core.tiers.cache import TierStack
-from hexkv.ports import Deadline, DeviceKV, InvalidRequest, PoolExhausted, Span, StoreReport
+from hexkv.core.tiers.matching import runs
+from hexkv.ports import (
+    ChunkService,
+    Deadline,
+    InvalidRequest,
+    Lease,
+    Span,
+    StoreReport,
+)
 
 
 class LayeredStore:
     """A store under way: the host calls it for each complete layer, and goes on computing."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
-        stack: TierStack,
+        chunks: ChunkService,
         copier: Copier,
-        prompt: Prompt,
-        device: DeviceKV,
+        request: PromptRequest,
+        patience: TimeBudget,
         storing: Storing,
         *,
-        pace: Pipelining,
-        owner: str,
-        patience: TimeBudget,
         hosts: Hosts,
         report: Callable[[Kept], StoreReport],
     ) -> None:
-        self._stack = stack
+        self._chunks = chunks
         self._copier = copier
-        self._prompt = prompt
-        self._device = device
+        self._prompt = prompt = request.prompt
+        self._device = request.device
         self._storing = storing
-        self._pace = pace
-        self._owner = owner
+        self._owner = request.owner
         self._patience = patience
         self._hosts = hosts
         self._report = report
         self._missing: Sequence[int] = ()
-        self._leases: list[BlockLease] = []
-        """Blocks for the first of the missing chunks."""
+        self._leases: list[Lease] = []
+        """Memory for the first of the missing chunks."""
 
         self._spans: list[Span] = []
         """The spans of those chunks."""
@@ -68,13 +69,15 @@ class LayeredStore:
         with self._patience.step() as deadline:
             self._storing.deadline = deadline
             self._missing = self._storing.find(self._prompt)
-        now = Deadline(self._stack.runtime.clock, 0.0)
         self._hosts.hold(self)
-        for number in self._missing[: room(self._pace, self._stack.pool)]:
-            try:
-                size = self._prompt.raw_bytes(number)
-                self._leases.append(self._stack.pool.lease(size, self._owner, now))
-            except PoolExhausted:
+        pace, most = self._storing.pace, 0
+        if self._missing:
+            most = room(pace.of(self._prompt), pace.slots(self._prompt))
+        for run in runs(self._missing[:most]):
+            part = self._prompt.part(run[0], run[-1] + 1)
+            leases = self._storing.lease(part, wait=False)
+            self._leases += leases
+            if len(leases) < len(run):
                 break
         pairs = list(zip(self._missing, self._leases, strict=False))
         self._spans = [self._prompt.span(number, lease.payload) for number, lease in pairs]
@@ -84,7 +87,7 @@ class LayeredStore:
             groups = layer_groups(layout, sum(self._prompt.tokens(number) for number, _ in pairs))
             # From large to small: the host waits for the last one.
             self._ends = {layout.layers - 1 - group.start for group in groups}
-            open_lane(self._stack.runtime.executor)
+            open_lane(self._copier.executor)
 
     def layer_done(self, layer: int) -> None:
         """Copy *layer*, whose KV the device holds now, while the host goes on computing.
@@ -125,7 +128,7 @@ class LayeredStore:
         """Release everything; copies that have begun keep their blocks until they end."""
         self._closed = True
         if not self._beside:
-            self._copied(Deadline(self._stack.runtime.clock, 0.0))
+            self._copied(Deadline(self._storing.deadline.clock, 0.0))
         self._copier.left(self._owner, self._patience.end())
         self._copies.clear()
         self._spans.clear()
@@ -158,10 +161,7 @@ class LayeredStore:
         device, spans, leases = self._device, self._spans, self._leases
         copy: Copy | None
         if self._beside:
-            executor = self._stack.runtime.executor
-            copy = self._copier.begin_beside(
-                executor, device, spans, leases, gather=True, layers=layers
-            )
+            copy = self._copier.begin_beside(device, spans, leases, gather=True, layers=layers)
         else:
             copy = self._copier.begin(device, spans, leases, gather=True, layers=layers)
         if copy is None:
@@ -186,15 +186,11 @@ class LayeredStore:
 
     def _write(self) -> int:
         """Write the copied chunks, neighbours together. Return how many there are."""
-        done = 0
-        while done < len(self._leases):
-            first, stop = self._missing[done], done + 1
-            while (
-                stop < min(done + self._pace.step, len(self._leases))
-                and self._missing[stop] == first + stop - done
-            ):
-                stop += 1
-            part = self._prompt.part(first, first + stop - done)
-            self._storing.write(part, self._leases[done:stop])
-            done = stop
+        done, step = 0, self._storing.pace.of(self._prompt).step if self._leases else 1
+        for run in runs(self._missing[: len(self._leases)]):
+            for start in range(0, len(run), step):
+                some = run[start : start + step]
+                part = self._prompt.part(some[0], some[-1] + 1)
+                self._storing.write(part, self._leases[done : done + len(some)])
+                done += len(some)
         return done

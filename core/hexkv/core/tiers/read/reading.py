@@ -144,7 +144,7 @@ class Fetcher:
         if self._under_way and (joined := self._join(tier, specs[0], owner)) is not None:
             claims.append(joined)
             wait = None
-        raw = _raw_bytes(specs)
+        raw = raw_sizes(specs)
         wanted = raw[len(claims) :]
         if self._under_way:
             wanted = [
@@ -374,7 +374,7 @@ class Fetcher:
         return lease
 
 
-def _raw_bytes(specs: Sequence[ChunkSpec]) -> list[int]:
+def raw_sizes(specs: Sequence[ChunkSpec]) -> list[int]:
     """The raw bytes of each chunk, computed once for neighbours of the same layout and tokens."""
     sizes: list[int] = []
     for _, run in groupby(specs, key=attrgetter("layout", "tokens")):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from struct import pack
@@ -19,18 +18,15 @@ from hexkv.adapters.node.client.holds import NodeHold, NodePublishing, late
 from hexkv.adapters.node.client.keeper import Keeper
 from hexkv.adapters.node.client.leases import Ledger, NodeLease
 from hexkv.adapters.node.client.link import Link
-from hexkv.adapters.node.client.telling import PromptTeller
+from hexkv.adapters.node.client.telling import PromptTeller, Spaces
 from hexkv.adapters.node.listing import pack_after, read_listing
 from hexkv.adapters.node.wire import (
-    MAX_SPACES,
     Malformed,
     Reader,
-    Space,
     Status,
     Verb,
     Wanted,
     pack_keys,
-    pack_space,
     pack_wanted,
     read_words,
     text,
@@ -44,17 +40,19 @@ from hexkv.ports import (
     Clock,
     Deadline,
     EngineClosed,
+    FarTiers,
     Health,
+    HoldTerms,
     InvalidRequest,
     Lease,
     NamedPrompt,
     PromptSink,
-    Publishing,
     Reason,
     SupportsListing,
     SupportsPushing,
     TierHealth,
     frame_bytes,
+    release_all,
 )
 
 T = TypeVar("T")
@@ -62,51 +60,13 @@ T = TypeVar("T")
 _MOST = 1 << 15
 """Chunks in one request at most."""
 
+_OF_HOSTS = HoldTerms()
+
 _PINNING = 1.0
 """Seconds that a call without a deadline waits."""
 
 
-class _Spaces:
-    """The numbers of namespaces on one link; the least recently used is replaced."""
-
-    def __init__(self) -> None:
-        self.link: ref[Link] | None = None
-        self._numbers: OrderedDict[tuple[str, int, str], tuple[int, Space]] = OrderedDict()
-
-    def numbers(self, link: Link, specs: Sequence[ChunkSpec], deadline: Deadline) -> list[int]:
-        """Return a number for each chunk; send new ones to the node. Under the client's lock."""
-        if self.link is None or self.link() is not link:
-            self.link = ref(link)
-            self._numbers.clear()
-        found: list[int] = []
-        before: tuple[str, int, str] | None = None
-        for spec in specs:
-            # By the identity of the layout, which is kept alive beside it: hashing takes longer.
-            name = spec.identity, id(spec.layout), spec.serde
-            if name != before:
-                number = self._number(link, name, spec, deadline)
-                before = name
-            found.append(number)
-        return found
-
-    def _number(
-        self, link: Link, name: tuple[str, int, str], spec: ChunkSpec, deadline: Deadline
-    ) -> int:
-        known = self._numbers.get(name)
-        if known is not None:
-            self._numbers.move_to_end(name)
-            return known[0]
-        if len(self._numbers) < MAX_SPACES:
-            number = len(self._numbers)
-        else:
-            number = self._numbers.popitem(last=False)[1][0]
-        space = Space(spec.identity, spec.layout, spec.serde)
-        link.tell(Verb.SPACE, pack_space(number, space), deadline)
-        self._numbers[name] = number, space
-        return number
-
-
-class NodeClient(Announces):
+class NodeClient(Announces, FarTiers):
     """See :class:`hexkv.ports.ChunkService`.
 
     A node that has ended, or does not answer, costs the call that finds out its deadline; from then
@@ -117,7 +77,7 @@ class NodeClient(Announces):
         """Create a client of the node at *path*, which may start to listen later."""
         self._clock = clock
         self._ledger = Ledger()
-        self._spaces = _Spaces()
+        self._spaces = Spaces()
         self._naming = Lock()
         self._teller = PromptTeller(clock)
         self._closed = False
@@ -149,7 +109,10 @@ class NodeClient(Announces):
         size = self.pool_bytes
         return not size or frame_bytes(payload_bytes) <= size
 
-    def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
+    def match(
+        self, keys: Sequence[ChunkKey], deadline: Deadline, *, served: bool = True, below: int = 0
+    ) -> Sequence[str | None]:
+        del served, below  # the node answers with the tiers that would serve
         self._check()
         found: list[str | None] = []
         for start in range(0, len(keys), _MOST):
@@ -166,10 +129,22 @@ class NodeClient(Announces):
         wanted: Sequence[ChunkSpec],
         owner: str,
         deadline: Deadline,
-        *,
-        seconds: float | None = None,
+        terms: HoldTerms = _OF_HOSTS,
     ) -> NodeHold:
-        return self._lease(Verb.HOLD, wanted, owner, deadline, lasts=seconds)
+        return self._lease(Verb.HOLD, wanted, owner, deadline, lasts=terms.seconds)
+
+    def stored(
+        self,
+        keys: Sequence[ChunkKey],
+        after: ChunkKey | None,
+        owner: str,
+        deadline: Deadline,
+        *,
+        below: int = 0,
+        asks: bool = True,
+    ) -> Sequence[bool]:
+        del after, owner, below, asks
+        return [tier is not None for tier in self.match(keys, deadline)]
 
     def allocate(
         self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
@@ -182,8 +157,16 @@ class NodeClient(Announces):
         return self._lease(Verb.ALLOCATE, wanted, owner, deadline, waits=False)
 
     def publish(
-        self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
-    ) -> Publishing:
+        self,
+        leases: Sequence[Lease],
+        after: ChunkKey | None,
+        deadline: Deadline,
+        *,
+        transfer: bool = False,
+        keep: str | None = None,
+        wait: bool = True,
+    ) -> NodePublishing:
+        del keep, wait  # the node decides
         self._check()
         mine: list[NodeLease] = []
         for lease in leases:
@@ -208,6 +191,8 @@ class NodeClient(Announces):
         )
         # The node takes its shares before it reads on, so the leases may end at once.
         answer = link.ask(Verb.PUBLISH, body, deadline)
+        if transfer:
+            release_all(mine)
         return NodePublishing(link, answer, len(mine), deadline)
 
     def named(self, prompt: NamedPrompt) -> None:
@@ -223,6 +208,8 @@ class NodeClient(Announces):
 
     def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
         self._check()
+        if not keys:
+            return 0
         # Zero means the node's default time, so a pin of no time is sent as a millisecond.
         lasting = 0.0 if seconds is None else max(seconds, 1e-3)
         deadline = Deadline.after(self._clock, _PINNING)
@@ -237,9 +224,15 @@ class NodeClient(Announces):
         return bool(self._count(Verb.FLUSH, b"", deadline))
 
     def clear(
-        self, prefixes: Collection[bytes] | None, tiers: Sequence[str] | None, deadline: Deadline
+        self,
+        prefixes: Collection[bytes] | None,
+        tiers: Sequence[str] | None,
+        deadline: Deadline,
+        tails: Sequence[tuple[ChunkKey, int]] = (),
     ) -> Cleared:
         self._check()
+        if prefixes is not None and tails:
+            prefixes = [*prefixes, *[key for key, _ in tails]]
         said = {
             "prefixes": None if prefixes is None else [prefix.hex() for prefix in prefixes],
             "tiers": None if tiers is None else list(tiers),
@@ -274,7 +267,8 @@ class NodeClient(Announces):
     def ledger(self) -> Mapping[str, int]:
         return self._ledger.count()
 
-    def close(self) -> None:
+    def close(self, deadline: Deadline | None = None) -> None:
+        del deadline  # the node finishes writes, also after this process's end
         self._closed = True
         keeper, self._keeper = self._keeper, None
         if keeper is not None:

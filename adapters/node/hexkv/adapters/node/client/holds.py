@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from struct import pack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -16,9 +16,10 @@ from hexkv.ports import (
     ChunkSpec,
     Deadline,
     Lease,
-    Publishing,
     Reason,
     ServiceHold,
+    ServicePublishing,
+    WholeChunks,
     frame_bytes,
     release_all,
 )
@@ -81,7 +82,7 @@ def _why(answer: Answer) -> Reason:
     return refused.get(answer.status, Reason.FAILED)
 
 
-class NodeHold:
+class NodeHold(WholeChunks):
     """See :class:`hexkv.ports.Hold`. Without a link, no chunk comes."""
 
     def __init__(
@@ -119,7 +120,17 @@ class NodeHold:
     def done(self) -> bool:
         return self.wait(Deadline(self._deadline.clock, 0.0))
 
-    def wait(self, deadline: Deadline) -> bool:
+    @property
+    def begun(self) -> int:
+        reasons = self._reasons
+        return next((i for i, why in enumerate(reasons) if why is not None), len(reasons))
+
+    @property
+    def bytes(self) -> int:
+        return sum([frame_bytes(spec.raw_bytes) for spec in self._specs])
+
+    def wait(self, deadline: Deadline, first: int | None = None) -> bool:
+        del first  # the node answers for all chunks
         link, answer = self._link, self._answer
         if self._ended or link is None or answer is None:
             return True
@@ -150,7 +161,19 @@ class NodeHold:
                 self._reasons[place] = reason_of(word)
         return True
 
-    def keep(self, deadline: Deadline) -> bool:
+    def bring(self, group: int, deadline: Deadline) -> int:
+        if not group:
+            self.wait(deadline)
+        here = self._leases.index(None) if None in self._leases else len(self._leases)
+        if not self._ended:
+            return 0
+        if behind := [lease for lease in self._leases[here:] if lease is not None]:
+            release_all(behind)
+        self._leases[here:] = [None] * (len(self._leases) - here)
+        return here
+
+    def keep(self, deadline: Deadline, encoded: Collection[str] = ()) -> bool:
+        del encoded  # the node decodes
         link, answer = self._link, self._answer
         if not self._limited or link is None or answer is None:
             return True
@@ -241,7 +264,10 @@ class NodePublishing:
             return True
         return link.wait(answer, Deadline(link.clock, 0.0)) or not link.alive
 
-    def wait(self, deadline: Deadline) -> bool:
+    targets: Collection[str] = ()
+
+    def wait(self, deadline: Deadline, tier: str | None = None) -> bool:
+        del tier
         link, answer = self._link, self._answer
         if link is None or answer is None:
             return True
@@ -269,5 +295,5 @@ if TYPE_CHECKING:
 
     def _are_as_ports_say(
         hold: NodeHold, publishing: NodePublishing
-    ) -> tuple[ServiceHold, Publishing]:
+    ) -> tuple[ServiceHold, ServicePublishing]:
         return hold, publishing

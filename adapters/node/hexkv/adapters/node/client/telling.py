@@ -1,4 +1,4 @@
-"""Tokens of prompts, which clients send to the node.
+"""What clients tell the node once: tokens of prompts, and namespaces of chunks.
 
 A node knows keys, which do not reveal their tokens; a publisher of events about its chunks needs
 the tokens. A client sends them once for each chunk, in pieces that fit a socket's buffer, until the
@@ -8,13 +8,23 @@ tokens.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from struct import pack
 from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from hexkv.adapters.node.wire import Malformed, Reader, Status, Verb
-from hexkv.ports import KEY_BYTES, ChunkKey, Clock, Deadline, NamedPrompt
+from hexkv.adapters.node.wire import (
+    MAX_SPACES,
+    Malformed,
+    Reader,
+    Space,
+    Status,
+    Verb,
+    pack_space,
+)
+from hexkv.ports import KEY_BYTES, ChunkKey, ChunkSpec, Clock, Deadline, NamedPrompt
 
 if TYPE_CHECKING:
     from hexkv.adapters.node.client.answer import Answer
@@ -128,3 +138,43 @@ def read_named(body: bytes) -> NamedPrompt:
     if reader.left != ends[-1] * _TOKEN_BYTES:
         raise Malformed(f"{reader.left} bytes of {ends[-1]} tokens")
     return NamedPrompt(identity, keys, ends, memoryview(reader.data(reader.left)), after)
+
+
+class Spaces:
+    """The numbers of namespaces on one link; the least recently used is replaced."""
+
+    def __init__(self) -> None:
+        self.link: ref[Link] | None = None
+        self._numbers: OrderedDict[tuple[str, int, str], tuple[int, Space]] = OrderedDict()
+
+    def numbers(self, link: Link, specs: Sequence[ChunkSpec], deadline: Deadline) -> list[int]:
+        """Return a number for each chunk; send new ones to the node. Under the client's lock."""
+        if self.link is None or self.link() is not link:
+            self.link = ref(link)
+            self._numbers.clear()
+        found: list[int] = []
+        before: tuple[str, int, str] | None = None
+        for spec in specs:
+            # By the identity of the layout, which is kept alive beside it: hashing takes longer.
+            name = spec.identity, id(spec.layout), spec.serde
+            if name != before:
+                number = self._number(link, name, spec, deadline)
+                before = name
+            found.append(number)
+        return found
+
+    def _number(
+        self, link: Link, name: tuple[str, int, str], spec: ChunkSpec, deadline: Deadline
+    ) -> int:
+        known = self._numbers.get(name)
+        if known is not None:
+            self._numbers.move_to_end(name)
+            return known[0]
+        if len(self._numbers) < MAX_SPACES:
+            number = len(self._numbers)
+        else:
+            number = self._numbers.popitem(last=False)[1][0]
+        space = Space(spec.identity, spec.layout, spec.serde)
+        link.tell(Verb.SPACE, pack_space(number, space), deadline)
+        self._numbers[name] = number, space
+        return number

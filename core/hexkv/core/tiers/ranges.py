@@ -7,8 +7,7 @@ may be encoded, their beginning is read first; each range is read into separate 
 serde decodes its layers into the block, which has the raw chunk after the last one. Or, if the
 device decodes, the range stays encoded in the block.
 
-A range that does not arrive intact only counts as missing. A read of the whole frame then finds
-out if it is damaged, was overwritten during the reads, or cannot be read in parts.
+A range that does not arrive intact counts as missing; a read of the whole frame finds out why.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from hexkv.core.frames.codec import layer_parts
 from hexkv.core.frames.opening import part_span
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.ticket import Ticket
-from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.requests.layers.heads import Head, head_bytes
+from hexkv.core.tiers.heads import Head, head_bytes
 from hexkv.core.tiers.read.encoding import scratch
 from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.unreadable import announce_returned
 from hexkv.ports import (
     ChunkKey,
+    ChunkSpec,
     CorruptFrame,
     CounterName,
     Deadline,
@@ -63,7 +62,7 @@ class _Strip:
 
     tier: Tier
     blocks: dict[int, BlockLease]
-    """Blocks by the chunk's number in the prompt. Removed chunks are not read."""
+    """Blocks by the chunk's number in the hold. Removed chunks are not read."""
 
     head: int
     """Bytes of each frame to read before its parts; zero if it is raw and they are known."""
@@ -80,16 +79,15 @@ class _Flight:
 
 
 class RangeReader:
-    """Reads chunks of one prompt range by range, ahead of their use.
+    """Reads chunks of one hold range by range, ahead of their use. For one thread."""
 
-    All but the work in the lanes runs on the one thread that retrieves.
-    """
-
-    def __init__(self, runtime: TierRuntime, prompt: Prompt, stays: Collection[str] = ()) -> None:
-        """Read chunks of *prompt*; those of the serdes in *stays* stay encoded."""
+    def __init__(
+        self, runtime: TierRuntime, wanted: Sequence[ChunkSpec], stays: Collection[str] = ()
+    ) -> None:
+        """Read chunks of *wanted*; those of the serdes in *stays* stay encoded."""
         self._runtime = runtime
         self._stays = stays
-        self._prompt = prompt
+        self._wanted = wanted
         self._strips: list[_Strip] = []
         self._narrow: list[_Strip] = []
         """Smaller strips of the same chunks, for the first groups."""
@@ -118,7 +116,7 @@ class RangeReader:
         )
 
     def add(self, tier: Tier, blocks: Mapping[int, BlockLease]) -> None:
-        """Add chunks to read from *tier*, by their numbers in the prompt; before any read."""
+        """Add chunks to read from *tier*, by their numbers in the hold; before any read."""
         numbers = list(blocks)
         for number in numbers:
             self._parts_of(number)
@@ -200,7 +198,7 @@ class RangeReader:
             for number, block in strip.blocks.items():
                 head = self._heads.get(number)
                 if head is not None and self._kept(head):
-                    block.spec = self._prompt.spec(number)._replace(serde=head.name)
+                    block.spec = self._wanted[number]._replace(serde=head.name)
 
     def drop(self) -> None:
         """Cancel all reads. Reads that have begun keep their blocks until they end."""
@@ -218,16 +216,16 @@ class RangeReader:
         return head.serde is not None and head.name in self._stays
 
     def _head_bytes(self, tier: Tier) -> int | None:
-        return head_bytes(self._runtime, tier, self._prompt.layout)
+        return head_bytes(self._runtime, tier, self._wanted[0].layout)
 
     def _parts_of(self, number: int) -> tuple[int, ...]:
         head = self._heads.get(number)
-        return self._raw_parts(self._prompt.tokens(number)) if head is None else head.parts
+        return self._raw_parts(self._wanted[number].tokens) if head is None else head.parts
 
     def _raw_parts(self, tokens: int) -> tuple[int, ...]:
         parts = self._parts.get(tokens)
         if parts is None:
-            parts = self._parts[tokens] = layer_parts(self._prompt.layout, tokens)
+            parts = self._parts[tokens] = layer_parts(self._wanted[0].layout, tokens)
         return parts
 
     def _begin(self, strip: _Strip, group: int, deadline: Deadline) -> _Flight:
@@ -261,7 +259,7 @@ class RangeReader:
         head = self._heads.get(number)
         if head is not None:
             return _span_of(head.parts, parts)
-        place = self._prompt.tokens(number), parts.start
+        place = self._wanted[number].tokens, parts.start
         span = self._spans.get(place)
         if span is None:
             span = self._spans[place] = _span_of(self._raw_parts(place[0]), parts)
@@ -283,14 +281,14 @@ class RangeReader:
             if number not in strip.blocks:
                 continue
             outcome = self._bring(strip, number, parts, block, deadline)
-            outcomes[self._prompt.keys[number]] = outcome
+            outcomes[self._wanted[number].key] = outcome
             if isinstance(outcome, Hit):
                 arrived.append(number)
         telemetry, tier = self._runtime.telemetry, strip.tier.name
         size = self._length(arrived, parts)
         telemetry.observe(HistogramName.READ, self._runtime.clock.now() - began, tier=tier)
         telemetry.count(CounterName.READ_BYTES, size, tier=tier)
-        announce_returned(self._runtime, strip.tier, (self._prompt.keys[n] for n in arrived))
+        announce_returned(self._runtime, strip.tier, (self._wanted[n].key for n in arrived))
         well = strip.tier.calls.faults.reads_well([*outcomes], [*outcomes.values()])
         return frozenset(arrived), well
 
@@ -311,13 +309,13 @@ class RangeReader:
         ends = self._ends(strip, number, hit)
         if hit.size and not (ends and self._open(number, parts, block, data)):
             outcome = Miss()
-        tokens = self._prompt.tokens(number) * len(parts) / len(self._parts_of(number))
+        tokens = self._wanted[number].tokens * len(parts) / len(self._parts_of(number))
         link.ended(clock.now(), tokens if isinstance(outcome, Hit) else 0)
         return outcome
 
     def _meet(self, strip: _Strip, number: int, deadline: Deadline) -> ReadOutcome:
         """Read the places of a frame's parts from its beginning."""
-        key, spec = self._prompt.keys[number], self._prompt.spec(number)
+        key, spec = self._wanted[number].key, self._wanted[number]
         data = scratch(strip.head)
         outcome = strip.tier.calls.read_range(key, 0, data, deadline)
         if not isinstance(outcome, Hit):
@@ -344,7 +342,7 @@ class RangeReader:
         if head is not None and not parts[0]:  # its beginning is here already
             known = min(len(head.data), end)
             data[:known] = head.data[:known]
-        key = self._prompt.keys[number]
+        key = self._wanted[number].key
         outcome: ReadOutcome = Hit(0)
         if end - start > known:
             outcome = strip.tier.calls.read_range(key, start + known, data[known:], deadline)
@@ -357,7 +355,7 @@ class RangeReader:
             return self._is_whole(number, parts, block)
         begin, _ = self._span(number, parts)
         try:
-            spec = self._prompt.spec(number)
+            spec = self._wanted[number]
             for part in parts:
                 start, end = part_span(head.parts, part)
                 own = data[start - begin : end - begin]
@@ -374,7 +372,7 @@ class RangeReader:
 
     def _ends(self, strip: _Strip, number: int, hit: Hit) -> bool:
         """True unless the tier knows that the frame's length differs from that in its header."""
-        size = strip.tier.index.size(self._prompt.keys[number])
+        size = strip.tier.index.size(self._wanted[number].key)
         return {size, hit.whole} <= {None, frame_bytes(self._parts_of(number)[-1])}
 
     def _is_whole(self, number: int, parts: range, block: BlockLease) -> bool:
@@ -382,9 +380,9 @@ class RangeReader:
         try:
             if not parts[0]:
                 header = codec.peek(frame)
-                if (header.key, header.serde) != (self._prompt.keys[number], RAW):
+                if (header.key, header.serde) != (self._wanted[number].key, RAW):
                     return False
-                if (header.tokens, header.raw_bytes) != (self._prompt.tokens(number), ends[-1]):
+                if (header.tokens, header.raw_bytes) != (self._wanted[number].tokens, ends[-1]):
                     return False
                 if header.parts != ends:
                     return False

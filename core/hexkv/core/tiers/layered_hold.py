@@ -1,0 +1,241 @@
+"""Holds whose chunks come a few layers at a time, from tiers that can read parts of frames."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from hexkv.core.frames.codec import layers_per_part
+from hexkv.core.memory.pipelining import Pipelining
+from hexkv.core.memory.pool import BlockLease
+from hexkv.core.tiers.batches import Batch
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.hold import LocalHold
+from hexkv.core.tiers.matching import Found, runs
+from hexkv.core.tiers.ranges import RangeReader
+from hexkv.core.tiers.runtime import RAW, TierRuntime
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import (
+    PAGE,
+    ChunkSpec,
+    CorruptFrame,
+    Deadline,
+    HoldTerms,
+    Lease,
+    PoolExhausted,
+    Reason,
+    frame_bytes,
+    release_all,
+)
+
+log = logging.getLogger("hexkv")
+
+
+class LayeredHold(LocalHold):
+    """The first of some chunks, as far as there is memory for all their layers. For one thread.
+
+    A chunk of which a part does not arrive is read whole, which finds out why.
+    """
+
+    def __init__(
+        self,
+        stack: TierStack,
+        wanted: Sequence[ChunkSpec],
+        owner: str,
+        deadline: Deadline,
+        terms: HoldTerms,
+    ) -> None:
+        self._reader = RangeReader(stack.runtime, wanted, terms.encoded)
+        self._parted = False
+        self._hit = 0
+        super().__init__(stack, wanted, owner, deadline, terms)
+
+    def divide(self, groups: Sequence[range]) -> None:
+        if self._parted:
+            step = layers_per_part(self._wanted[0].layout)
+            parts = [range(group.start // step, -(-group.stop // step)) for group in groups]
+            self._reader.divide(parts)
+            self._reader.read_ahead(0, self._deadline)
+
+    def bring(self, group: int, deadline: Deadline) -> int:
+        self._settle(deadline)
+        if self._parted:
+            for run in runs(sorted(self._reader.take(group, deadline))):
+                if run[0] < self._hit:
+                    self._read_again(run[0], min(run[-1] + 1, self._hit), deadline)
+            self._settle(deadline)
+            if not group:
+                self._reader.read_ahead(1, deadline)  # while the first is copied
+                if self._encoded:
+                    self._reader.name_encoded()
+        return self._hit
+
+    def once(self, group: int, then: Callable[[], None]) -> None:
+        if self._parted:
+            self._reader.once_whole(group, then)
+        else:
+            then()
+
+    def go_on(self, group: int, deadline: Deadline) -> None:
+        if self._parted:
+            self._reader.read_ahead(group, deadline)
+
+    def used(self, deadline: Deadline) -> None:
+        leases = [lease for lease in self._leases[: self._hit] if lease is not None]
+        origins = self._origins[: len(leases)]
+        with self._fitted(leases, origins) as kept:
+            keys = [spec.key for spec in self._wanted[: len(kept)]]
+            batch = Batch(keys, kept, self._terms.after)
+            self._stack.promote(batch, origins[: len(kept)], deadline)
+
+    def release(self) -> None:
+        self._reader.drop()
+        super().release()
+
+    def _begin(self, found: Found) -> None:
+        """Begin with the chunks, in order, as far as there are blocks."""
+        pool = self._stack.pool
+        free = max(1, Pipelining.of(pool).keepable(pool) // pool.slot_bytes)
+        wait: Deadline | None = self._terms.wait or self._deadline
+        number = 0
+        while number < len(found):
+            tier, end = found[number], number + 1
+            if tier is None:
+                break
+            while end < len(found) and found[end] is tier:
+                end += 1
+            most = end if tier.lends else min(end, number + free)
+            if tier.lends:
+                self._lend(range(number, most), tier, self._wanted[number:most])
+                begun = most - number
+            elif self._reader.serves(tier):
+                begun = self._begin_parts(tier, number, most, wait)
+            else:
+                begun = self._begin_whole(tier, number, most, wait)
+            wait = None
+            free -= 0 if tier.lends else begun
+            number += begun
+            if number < end:
+                break
+        self._reasons[number:] = [Reason.REFUSED] * (len(found) - number)
+        self._hit = number
+
+    def _begin_parts(self, tier: Tier, start: int, end: int, wait: Deadline | None) -> int:
+        """Begin to read chunks part by part, as many as there are blocks for."""
+        now = Deadline(self._deadline.clock, 0.0)
+        blocks: dict[int, BlockLease] = {}
+        for number in range(start, end):
+            spec = self._wanted[number]
+            try:
+                until = now if blocks or wait is None else wait
+                block = self._stack.pool.lease(spec.raw_bytes, self._owner, until)
+            except PoolExhausted:
+                break
+            block.spec = spec
+            blocks[number] = self._leases[number] = block
+            self._origins[number] = tier.name
+            self._tried[number] = {tier.name}
+        if blocks:
+            self._parted = True
+            self._reader.add(tier, blocks)
+        return len(blocks)
+
+    def _begin_whole(self, tier: Tier, start: int, end: int, wait: Deadline | None = None) -> int:
+        """Begin to read whole chunks, as many as there is room for."""
+        tiers = [tier] * (end - start)
+        claims = self._stack.begin(
+            self._wanted[start:end],
+            tiers,
+            self._owner,
+            self._deadline,
+            wait=wait,
+            keeps=True,
+            encoded=self._encoded,
+        )
+        for number, claim in enumerate(claims, start):
+            self._claim(number, claim)
+        return len(claims)
+
+    def _read_again(self, start: int, end: int, deadline: Deadline) -> None:
+        """Read the whole chunks of which a part did not arrive, which finds out why.
+
+        All together, so that damaged chunks are set aside once the first of them is settled:
+        the host may store the prompt anew right after that.
+        """
+        self._reader.leave(start, end)
+        self.replaced += end - start
+        names, self._deadline = self._origins[start:end], deadline
+        release_all([lease for lease in self._leases[start:end] if lease is not None])
+        self._leases[start:end] = [None] * (end - start)
+        self._origins[start:end] = [""] * (end - start)
+        tiers = {tier.name: tier for tier in self._stack.tiers}
+        for run in runs([i for i in range(start, end) if names[i - start] in tiers]):
+            at = run[0]
+            while at <= run[-1]:
+                stop = at + 1
+                while stop <= run[-1] and names[stop - start] == names[at - start]:
+                    stop += 1
+                begun = self._begin_whole(tiers[names[at - start]], at, stop)
+                if at + begun < stop:
+                    self._shorten(at + begun, Reason.REFUSED)
+                    return
+                at = stop
+
+    def _settle(self, deadline: Deadline) -> None:
+        """Wait for the chunks that are read whole; end before the first that is missing."""
+        if not self.wait(deadline):
+            for number in list(self._claims):
+                self._reasons[number] = Reason.TIMED_OUT
+        leases = self._leases[: self._hit]
+        if None in leases:
+            self._shorten(leases.index(None))
+
+    def _shorten(self, hit: int, why: Reason | None = None) -> None:
+        """Go on with only the first *hit* chunks."""
+        for number in [number for number in self._claims if number >= hit]:
+            self._claims.pop(number).drop()
+        self._reader.leave(hit, self._hit)
+        behind = [lease for lease in self._leases[hit:] if lease is not None]
+        self._leases[hit:] = [None] * (len(self._leases) - hit)
+        if behind:
+            release_all(behind)
+        if hit < self._hit and why is not None:
+            self._reasons[hit] = why
+        self._hit = min(hit, self._hit)
+
+    def _fitted(
+        self, leases: Sequence[Lease], tiers: Sequence[str]
+    ) -> AbstractContextManager[Sequence[Lease]]:
+        """Return the blocks to offer to faster tiers, each as long as the frame in it."""
+        fastest = self._stack.tiers[0].name
+        raw = [lease.spec is None or lease.spec.serde == RAW for lease in leases]
+        if tiers.count(fastest) == len(tiers) or all(raw):
+            return nullcontext(leases)
+        return _fitted(self._stack.runtime, leases, self._owner)
+
+
+@contextmanager
+def _fitted(runtime: TierRuntime, leases: Sequence[Lease], owner: str) -> Iterator[Sequence[Lease]]:
+    """Yield the first of *leases*, each in a block as long as its frame, as far as blocks are free.
+
+    A chunk that was read layer by layer is in a block as long as the raw chunk, also if its frame
+    is shorter.
+    """
+    now, mine = Deadline(runtime.clock, 0.0), list[BlockLease]()
+    kept: list[Lease] = []
+    try:
+        for lease in leases:
+            if lease.spec is not None and lease.spec.serde != RAW:
+                size = PAGE + runtime.codec.page(lease.frame).header.payload_bytes
+                if frame_bytes(size - PAGE) != len(lease.frame):
+                    mine.append(runtime.pool.lease(size - PAGE, owner, now))
+                    mine[-1].frame[:size] = lease.frame[:size]
+                    mine[-1].spec, lease = lease.spec, mine[-1]
+            kept.append(lease)
+    except (PoolExhausted, CorruptFrame) as error:
+        log.debug("what was read encoded is not promoted: %s", error)
+    try:
+        yield kept
+    finally:
+        release_all(mine)

@@ -1,0 +1,383 @@
+"""The chunks of tiers in this process; see :class:`hexkv.ports.ChunkService`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from itertools import compress
+from math import inf
+from typing import TYPE_CHECKING
+
+from hexkv.core.io.rules import Priority, Refused
+from hexkv.core.tiers.batches import Batch, Pending
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.direct import read_to_room
+from hexkv.core.tiers.evicting import background_deadline
+from hexkv.core.tiers.health import health_of
+from hexkv.core.tiers.hold import Ended, LocalHold
+from hexkv.core.tiers.layered_hold import LayeredHold
+from hexkv.core.tiers.lent_hold import LentHold
+from hexkv.core.tiers.matching import run_of, runs, why_absent
+from hexkv.core.tiers.read.reading import raw_sizes
+from hexkv.core.tiers.recording import count_held, held
+from hexkv.core.tiers.rules import Writes
+from hexkv.core.tiers.stores.encoding_choice import rate_to_pay
+from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.write.clearing import settle_writes
+from hexkv.ports import (
+    KEY_BYTES,
+    ChunkKey,
+    ChunkService,
+    ChunkSpec,
+    Cleared,
+    CounterName,
+    Deadline,
+    DeviceRoom,
+    Health,
+    HoldTerms,
+    InvalidRequest,
+    Lease,
+    PoolExhausted,
+    Reason,
+    Serde,
+    ServiceHold,
+    ServicePublishing,
+)
+
+_OF_HOSTS = HoldTerms()
+
+
+class Published:
+    """Chunks being written to the tiers; see :class:`hexkv.ports.ServicePublishing`."""
+
+    def __init__(
+        self,
+        tiers: Sequence[Tier] = (),
+        keys: Sequence[ChunkKey] = (),
+        written: Mapping[str, Pending] | None = None,
+    ) -> None:
+        """Report *keys*, *written* to *tiers*; by default nothing is."""
+        self._tiers = tiers
+        self._keys = keys
+        self._written = written or {}
+
+    @property
+    def targets(self) -> Collection[str]:
+        return self._written
+
+    @property
+    def done(self) -> bool:
+        return all(pending.done for pending in self._written.values())
+
+    def wait(self, deadline: Deadline, tier: str | None = None) -> bool:
+        if tier is not None:
+            return self._written[tier].wait(deadline)
+        waits = [pending.wait(deadline) for pending in self._written.values()]
+        return all(waits)
+
+    @property
+    def tiers(self) -> Mapping[str, Sequence[bool]]:
+        on: dict[str, Sequence[bool]] = {n: it.result for n, it in self._written.items()}
+        for tier in self._tiers:
+            row = on.get(tier.name, ())
+            if tier.index.decides and True in row:
+                # A concurrent clear may have deleted it.
+                here = tier.index.contains(self._keys)
+                on[tier.name] = [a and b for a, b in zip(row, here, strict=True)]
+        return on
+
+
+class LocalChunks:
+    """Chunks on the tiers of a stack, in blocks of its pool."""
+
+    near = True
+
+    def __init__(self, stack: TierStack, *, patience: float = 1.0) -> None:
+        """Take ownership of *stack* and its pool.
+
+        Args:
+            stack: closed by :meth:`close`.
+            patience: seconds that a store may take to answer which chunks it holds.
+        """
+        self.stack = stack
+        stack.patience = patience
+        self._runtime = stack.runtime
+        self._pool = stack.pool
+        self.pool_bytes = stack.pool.capacity
+        self.serdes: Mapping[str, Serde] = stack.runtime.serdes
+        # Delegated without a wrapper.
+        self.fits = stack.pool.fits
+        self.ledger = stack.pool.ledger
+        self.assign = stack.assign
+        self.flush = stack.flush
+        self.unpin = stack.pins.unpin
+        self.expiring = stack.pins.until
+        self.expire = stack.pins.expire
+        self._reap: Callable[[], bool] = lambda: False
+        stack.pool.reclaim = self._make_room
+
+    def match(
+        self, keys: Sequence[ChunkKey], deadline: Deadline, *, served: bool = True, below: int = 0
+    ) -> Sequence[str | None]:
+        tiers = self.stack.serving if served else self.stack.tiers
+        if below:
+            tiers = keeping(tiers, below)
+        found = self.stack.find_tiers(keys, deadline, tiers)
+        first = found[0] if found else None
+        if first is not None and found.count(first) == len(found):  # the usual case
+            return [first.name] * len(found)
+        return [None if tier is None else tier.name for tier in found]
+
+    def use(self, owner: str, keys: Sequence[ChunkKey], *, keep: bool) -> None:
+        self.stack.touch(keys)
+        if keep:
+            self.stack.pins.pin(owner, keys)
+
+    def why_absent(self, key: ChunkKey) -> Reason | None:
+        return why_absent(self.stack.tiers, self._runtime, key)
+
+    @property
+    def in_place(self) -> Collection[str]:
+        return self.stack.lending
+
+    def worth_loading(self, tier: str, saved: float) -> bool:
+        if (rate := self._runtime.compute_rate) is None or not saved:
+            return saved > 0
+        least = rate_to_pay(rate, saved)
+        return all(there.link.serves(least) for there in self.stack.tiers if there.name == tier)
+
+    def spare(self, tier: str, tokens: int) -> float:
+        computes = self._runtime.compute_rate
+        if computes is None:
+            return inf
+        for there in self.stack.tiers:
+            if there.name == tier and (brings := there.link.tokens_rate) is not None:
+                return max(0.0, tokens / computes - tokens / brings)
+        return inf
+
+    def hold(
+        self,
+        wanted: Sequence[ChunkSpec],
+        owner: str,
+        deadline: Deadline,
+        terms: HoldTerms = _OF_HOSTS,
+    ) -> ServiceHold:
+        stack, found = self.stack, terms.found
+        if terms.passing and found:
+            tier = stack.tiers[0]
+            if tier.lends and found.count(tier.name) == len(found):  # the usual case
+                lent, why = stack.fetcher.lend(tier, wanted, owner, terms.encoded)
+                if not why:
+                    return LentHold(lent, tier.name)
+                for lease in lent:
+                    if lease is not None:
+                        lease.release()
+        if terms.layered and wanted:
+            return LayeredHold(stack, wanted, owner, deadline, terms)
+        ended = self._counting(wanted) if terms is _OF_HOSTS else None
+        return LocalHold(stack, wanted, owner, deadline, terms, ended)
+
+    def allocate(
+        self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
+    ) -> Sequence[Lease]:
+        try:
+            leases = self._pool.lease_run(raw_sizes(wanted), owner, deadline)
+        except PoolExhausted:
+            return []
+        for lease, spec in zip(leases, wanted, strict=False):
+            lease.spec = spec
+        return leases
+
+    def reads_to_devices(self, tier: str) -> bool:
+        return any(there.calls.reads_to_devices for there in self.stack.tiers if there.name == tier)
+
+    def read_to_room(
+        self, tier: str, wanted: Sequence[ChunkSpec], room: DeviceRoom, deadline: Deadline
+    ) -> int:
+        for there in self.stack.tiers:
+            if there.name == tier:
+                return read_to_room(self._runtime, there, wanted, room, deadline)
+        return 0
+
+    def reserve(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> ServiceHold:
+        return LentHold(self.allocate(wanted, owner, Deadline(deadline.clock, 0.0)), "")
+
+    @property
+    def write_step(self) -> int | None:
+        return min([tier.step for tier in self.stack.tiers if tier.step], default=None)
+
+    def publish(
+        self,
+        leases: Sequence[Lease],
+        after: ChunkKey | None,
+        deadline: Deadline,
+        *,
+        transfer: bool = False,
+        keep: str | None = None,
+        wait: bool = True,
+    ) -> ServicePublishing:
+        specs = [lease.spec for lease in leases]
+        for lease, spec in zip(leases, specs, strict=True) if not transfer else ():
+            if spec is None or len(lease.payload) != spec.raw_bytes:
+                raise InvalidRequest("a lease does not say what it holds")
+        keys = [spec.key for spec in specs if spec is not None]
+        stack, give = self.stack, self._pool.hand_over if transfer else None
+        batch = Batch(keys, leases, after, give)
+        for tier in stack.tiers if wait else ():  # chunks that full queues refuse are dropped
+            if tier.lends or tier.rules.writes is not Writes.ALL or tier.refuses:
+                continue
+            if not tier.takes(batch.size):
+                with suppress(Refused), tier.admit(Priority.PUT, [batch.size], deadline):
+                    pass
+        on_stored = None
+        if keep is not None:
+            stack.pins.begin(keep)
+            on_stored = partial(stack.pins.land, keep)
+        last = len(keys) - 1
+        if last > 0 and specs[last].tokens < specs[0].tokens:  # type: ignore[union-attr] # checked
+            # Not every tier keeps a tail: it is written by itself.
+            first = stack.put(batch.part(0, last), deadline, on_stored)
+            second = stack.put(batch.part(last, last + 1), deadline, on_stored)
+            written = {n: Pending([*it.parts, *second[n].parts]) for n, it in first.items()}
+        else:
+            written = dict(stack.put(batch, deadline, on_stored))
+        return Published(stack.tiers, keys, written)
+
+    def stored(
+        self,
+        keys: Sequence[ChunkKey],
+        after: ChunkKey | None,
+        owner: str,
+        deadline: Deadline,
+        *,
+        below: int = 0,
+        asks: bool = True,
+    ) -> Sequence[bool]:
+        # Read-only tiers, which others fill, are not queried: their chunks may disappear, so this
+        # cache keeps its own.
+        own = [tier for tier in self.stack.tiers if not tier.calls.read_only]
+        if below:
+            own = keeping(own, below)
+        found = self.stack.find_tiers(keys, deadline, own, asks=asks)
+        self._retry_backlogs(keys, after, owner)
+        if None not in found:
+            self.stack.touch(keys)
+            return [True] * len(keys)
+        if not any(found):
+            return [False] * len(keys)
+        here = [tier is not None for tier in found]
+        # New chunks must not look younger than the beginning of their prompt.
+        self.stack.touch(list(compress(keys, here)))
+        return here
+
+    def drop(self, wanted: Sequence[ChunkSpec], reason: Reason) -> bool:
+        self.stack.drop(wanted, reason)
+        return True
+
+    def payload_bytes(self, lease: Lease) -> int:
+        return self._runtime.codec.page(lease.frame).header.payload_bytes
+
+    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
+        return self.stack.forget(keys, self.stack.tiers, deadline).chunks
+
+    def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
+        until = None if seconds is None else Deadline.after(self._runtime.clock, seconds)
+        return self.stack.pins.pin(owner, keys, until)
+
+    def clear(
+        self,
+        prefixes: Collection[bytes] | None,
+        tiers: Sequence[str] | None,
+        deadline: Deadline,
+        tails: Sequence[tuple[ChunkKey, int]] = (),
+    ) -> Cleared:
+        chosen = self.stack.named(tiers)
+        writing = settle_writes(self._runtime, chosen, deadline)
+        if prefixes is not None and all(len(prefix) == KEY_BYTES for prefix in prefixes):
+            keys = list(map(ChunkKey, prefixes))
+            done = self.stack.forget(keys, chosen, deadline, tails=tails)
+        else:
+            done = self.stack.clear(prefixes, chosen, deadline)
+        return replace(done, left={**writing, **done.left})
+
+    def health(self, deadline: Deadline) -> Health | None:
+        del deadline  # all of it is known here
+        return health_of(self.stack)
+
+    def on_shortage(self, reap: Callable[[], bool], first_end: Callable[[], float]) -> None:
+        self._reap = reap
+        self._pool.first_end = first_end
+
+    def sweep(self, owner: str) -> int:
+        left = self._pool.sweep(owner)
+        self.stack.end(owner)
+        return left
+
+    def close(self, deadline: Deadline | None = None) -> None:
+        until = deadline or background_deadline(self._runtime)
+        self.stack.flush(until)
+        self.stack.close(until)
+        self._pool.close()
+
+    def _make_room(self, size: int) -> bool:
+        """Make room in the pool: end what is past its time, or else evict from memory."""
+        made = self._reap() or self.stack.make_room(size)
+        if made:
+            self._runtime.telemetry.count(CounterName.POOL_RECLAIMS, 1)
+        return made
+
+    def _retry_backlogs(self, keys: Sequence[ChunkKey], after: ChunkKey | None, owner: str) -> None:
+        """Queue writes of tiers' backlogs, of those of *keys* that memory still holds.
+
+        Does not wait for them; chunks that a tier refuses again are offered the next time.
+        """
+        for tier in self.stack.tiers:
+            if tier.lends or tier.refuses:
+                continue
+            due = set(tier.backlog.take(keys))
+            if not due:
+                continue
+            with ExitStack() as held:
+                leases = {
+                    i: held.enter_context(lease)
+                    for i, key in enumerate(keys)
+                    if key in due and (lease := self._lent(key, owner)) is not None
+                }
+                for run in runs(list(leases)):
+                    before = keys[run[0] - 1] if run[0] else after
+                    part = keys[run[0] : run[-1] + 1]
+                    batch = Batch(part, [leases[i] for i in run], before)
+                    self.stack.writer.put(tier, batch, background_deadline(self._runtime))
+
+    def _lent(self, key: ChunkKey, owner: str) -> Lease | None:
+        """Return a share of the block in which memory keeps a chunk, or ``None``."""
+        for tier in self.stack.tiers:
+            for lease in run_of(tier.calls.get_lease([key], owner)):
+                return lease
+        return None
+
+    def _counting(self, wanted: Sequence[ChunkSpec]) -> Ended:
+        """Return a function that counts and records a hold of *wanted* for a host."""
+        clock, telemetry, calls = self._runtime.clock, self._runtime.telemetry, self._runtime.calls
+        start = clock.now()
+
+        def count(tiers: Sequence[str], reasons: Sequence[Reason | None]) -> None:
+            seconds = clock.now() - start
+            count_held(telemetry, wanted, tiers, reasons, seconds)
+            if calls is not None and wanted:
+                calls.record(held(wanted, tiers, reasons, start, seconds))
+
+        return count
+
+
+def keeping(tiers: Sequence[Tier], below: int) -> list[Tier]:
+    """Return those of *tiers* that keep chunks of fewer than *below* tokens."""
+    return [tier for tier in tiers if tier.rules.shortest < below]
+
+
+if TYPE_CHECKING:
+
+    def _is_a_service(chunks: LocalChunks) -> ChunkService:
+        return chunks

@@ -1,0 +1,92 @@
+"""The reading side of a service: where chunks are, whether loading pays, and holds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from hexkv.ports.abilities.on_device import DeviceRoom
+from hexkv.ports.chunk import ChunkSpec
+from hexkv.ports.keys import ChunkKey
+from hexkv.ports.lease import Lease
+from hexkv.ports.outcomes import Reason
+from hexkv.ports.runtime.clock import Deadline
+from hexkv.ports.serde import Serde
+from hexkv.ports.service.holding import HoldTerms, ServiceHold
+
+
+class ServiceReads(Protocol):
+    """The calls of a :class:`~hexkv.ports.ChunkService` that find and read chunks."""
+
+    def match(
+        self, keys: Sequence[ChunkKey], deadline: Deadline, *, served: bool = True, below: int = 0
+    ) -> Sequence[str | None]:
+        """Return the first tier of each chunk; see :meth:`ChunkLeases.match`.
+
+        Args:
+            keys: the chunks.
+            deadline: of the answer.
+            served: False includes tiers that deliver a chunk later than it is computed.
+            below: all chunks have fewer tokens than this; tiers that keep none are not queried.
+        """
+        ...
+
+    def hold(
+        self,
+        wanted: Sequence[ChunkSpec],
+        owner: str,
+        deadline: Deadline,
+        terms: HoldTerms = HoldTerms(),  # noqa: B008 - a tuple
+    ) -> ServiceHold:
+        """Hold chunks as every keyed cache does; does not wait for another process."""
+        ...
+
+    @property
+    def in_place(self) -> Collection[str]:
+        """The tiers whose chunks are leased where they lie, without a read."""
+        ...
+
+    def worth_loading(self, tier: str, saved: float) -> bool:
+        """True if loading KV from *tier* is faster than computing the share *saved* of it.
+
+        Also True if that is unknown.
+        """
+        ...
+
+    def spare(self, tier: str, tokens: int) -> float:
+        """Return the seconds that loading *tokens* saves over computing; infinity if unknown."""
+        ...
+
+    def why_absent(self, key: ChunkKey) -> Reason | None:
+        """Return why no tier serves a chunk; ``None`` if that is unknown. Queries no store."""
+        ...
+
+    def use(self, owner: str, keys: Sequence[ChunkKey], *, keep: bool) -> None:
+        """Note that one request uses these chunks; *keep* pins them until :meth:`sweep`."""
+        ...
+
+    @property
+    def serdes(self) -> Mapping[str, Serde]:
+        """The serdes, by name, whose payloads leases may have; empty: leases are plain."""
+        ...
+
+    def payload_bytes(self, lease: Lease) -> int:
+        """Return the bytes of the encoded payload in a lease.
+
+        Raises:
+            CorruptFrame: the header is damaged.
+        """
+        ...
+
+    def reads_to_devices(self, tier: str) -> bool:
+        """True if the store of *tier* can read into a device's memory."""
+        ...
+
+    def read_to_room(
+        self, tier: str, wanted: Sequence[ChunkSpec], room: DeviceRoom, deadline: Deadline
+    ) -> int:
+        """Read chunks of such a tier into *room*, one frame's payload behind the other.
+
+        Return how many of the first arrived there and were verified by the device.
+        """
+        ...
