@@ -60,7 +60,7 @@ class Pipeline:
         The prefetch that *request* names is consumed, used or not.
         """
         name = request.lookup_id
-        take = _nothing if name is None else partial(self._prefetched, name, deadline)
+        take = None if name is None else partial(self._prefetched, name, deadline)
         return Loading(self.chunks, self._pace, self.copier, request, deadline, take).run()
 
     def save(self, request: PromptRequest, deadline: Deadline, *, wait: bool) -> Kept:
@@ -76,6 +76,7 @@ class Pipeline:
         skip: int,
     ) -> LayeredRetrieve:
         """Load layer by layer, behind the first *skip* tokens; *report* makes the result."""
+        name = request.lookup_id
         return LayeredRetrieve(
             self.chunks,
             self.copier,
@@ -83,7 +84,7 @@ class Pipeline:
             budget,
             skip=skip,
             hosts=self._hosts,
-            take=self._take(request.lookup_id, budget.end()),
+            take=None if name is None else partial(self._prefetched, name, budget.end()),
             report=report,
         )
 
@@ -146,13 +147,6 @@ class Pipeline:
         self.chunks.close(deadline)
         return self.chunks.ledger()
 
-    def _take(
-        self, lookup_id: str | None, deadline: Deadline
-    ) -> Callable[[Prompt, Collection[str]], Sequence[Held]]:
-        if lookup_id is None:
-            return _nothing
-        return partial(self._prefetched, lookup_id, deadline)
-
     def _prefetched(
         self, lookup_id: str, deadline: Deadline, prompt: Prompt, decoded: Collection[str]
     ) -> Sequence[Held]:
@@ -168,8 +162,3 @@ class Pipeline:
             deadline=deadline,
             wait=wait,
         )
-
-
-def _nothing(prompt: Prompt, decoded: Collection[str]) -> Sequence[Held]:
-    del prompt, decoded
-    return ()

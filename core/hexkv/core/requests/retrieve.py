@@ -15,7 +15,17 @@ from hexkv.core.requests.pace import Pace
 from hexkv.core.requests.past_host import PastHost
 from hexkv.core.requests.prefix import Prefix, find_prefix, find_tail
 from hexkv.core.requests.request import PromptRequest
-from hexkv.ports import ChunkService, Deadline, HoldTerms, InvalidRequest, Reason, ServiceHold
+from hexkv.ports import (
+    Bounds,
+    ChunkService,
+    Deadline,
+    HoldTerms,
+    InvalidRequest,
+    Lease,
+    Reason,
+    ServiceHold,
+    release_all,
+)
 
 Take = Callable[[Prompt, Collection[str]], Sequence[Held]]
 """Returns the parts of a prompt that were prefetched, decoded unless by one of these serdes."""
@@ -34,7 +44,7 @@ class Loading:
         copier: Copier,
         request: PromptRequest,
         deadline: Deadline,
-        take: Take,
+        take: Take | None,
     ) -> None:
         """Load the prompt of *request*; *take* returns the parts of it that were prefetched."""
         self._chunks = chunks
@@ -70,9 +80,10 @@ class Loading:
         try:
             prefix, why = (self._near if self._chunks.near else self._far)(arrived)
         finally:
-            for window in (*self._windows, *self._ready):
-                window.hold.release()
-        arrived.end(self._asked.bounds, why, short=prefix.short)
+            if self._windows or self._ready:
+                self._start_again(0)
+        asked = self._asked
+        arrived.end(Bounds(asked.starts, asked.ends), why, short=prefix.short)
         return arrived
 
     def _near(self, arrived: Arrived) -> tuple[Prefix, Reason | None]:
@@ -86,27 +97,30 @@ class Loading:
         # room, chunks promoted on the way would evict them nevertheless, unless they are pinned.
         chunks.use(request.owner, keys, keep=bool(found) and found.count(found[0]) < len(found))
         request.laps.mark(("match", "", request.laps.now()))
-        self._ready.extend(self._take(self._prompt, self._encoded))
+        if self._take is not None:
+            self._ready.extend(self._take(self._prompt, self._encoded))
         if hasattr(request.device, "device_room"):
             past = PastHost(chunks, self._copier, request, self._prompt, found, self._deadline)
             for part in self._ready:
                 past.numbers.difference_update(range(part.start, part.end))
             self._past = past if past.numbers else None
         why = self._load(arrived)
-        if why is None and (missing := prefix.missing) is not None:
-            why = chunks.why_absent(missing)
+        if why is None and len(found) - prefix.short < len(self._asked.keys):
+            why = chunks.why_absent(self._asked.keys[len(found) - prefix.short])
         return prefix, why
 
     def _far(self, arrived: Arrived) -> tuple[Prefix, Reason | None]:
         """Load without a question before, which would cost a round trip."""
         asked = self._asked
         prefix = Prefix(asked, asked, ())
-        self._ready.extend(self._take(asked, self._encoded))
+        if self._take is not None:
+            self._ready.extend(self._take(asked, self._encoded))
         # If it is not held, query the tail behind the chunks: there may be a shorter one.
         whole = bool(self._ready) and self._ready[-1].end == len(asked)
         self._prompt = asked if whole else asked.part(0, asked.full)
         why = self._load(arrived)
         if asked.tails is not None and (why is None or why.gone):
+            self._start_again(arrived.chunks)
             prefix = find_tail(self._chunks, asked, [""] * arrived.chunks, self._deadline)
             self._prompt = prefix.found
             why = self._load(arrived)
@@ -130,11 +144,12 @@ class Loading:
             if not self._windows:
                 return self._why(Reason.REFUSED)
             window = self._windows.popleft()
-            leases, tiers, why = window.arrived(deadline)
-            laps.mark(("read", tiers[0] if tiers else self._name(number), laps.now()))
-            part = prompt.part(number, number + len(leases))
+            leases: Sequence[Lease] = ()
             try:
+                leases, tiers, why = window.arrived(deadline)
+                laps.mark(("read", tiers[0] if tiers else self._name(number), laps.now()))
                 if leases:
+                    part = prompt.part(number, number + len(leases))
                     if why is None and self._next < end:
                         self._hold_ahead(waits=False)
                     if not load(
@@ -147,7 +162,10 @@ class Loading:
                     laps.mark(("promote", "", laps.now()))
                     arrived.add(part, tiers)
             finally:
-                window.release(leases)
+                if window.last:
+                    window.hold.release()
+                elif leases:
+                    release_all(leases)
             if why is None:
                 continue
             late = why is Reason.TIMED_OUT and window.early
@@ -212,7 +230,7 @@ class Loading:
         terms = HoldTerms(
             prompt.keys[start - 1] if start else prompt.after,
             found[start:stop] if found is not None and self._sure else None,
-            self._patience() if alone else Deadline(self._deadline.clock, 0.0),
+            self._patience(start) if alone else Deadline(self._deadline.clock, 0.0),
             self._encoded,
             passing=True,
         )
@@ -254,13 +272,13 @@ class Loading:
         self._ready.clear()
         self._next, self._sure = chunk, False
 
-    def _patience(self) -> Deadline | None:
-        """Return until when to wait for memory for the next chunk; ``None``: as long as allowed."""
+    def _patience(self, number: int) -> Deadline | None:
+        """Return until when to wait for memory for chunk *number*; ``None``: as long as allowed."""
         self._sooner = None
-        if self._found is None or self._found[self._next] in self._in_place:
+        if self._found is None or self._found[number] in self._in_place:
             return None
-        tokens = self._prompt.ends[-1] - self._prompt.starts[self._next]
-        wait = worth_waiting(self._chunks, self._found[self._next], tokens, self._deadline)
+        tokens = self._prompt.ends[-1] - self._prompt.starts[number]
+        wait = worth_waiting(self._chunks, self._found[number], tokens, self._deadline)
         self._sooner = None if wait is self._deadline else wait
         return self._sooner
 

@@ -92,7 +92,8 @@ class Storing:
             try:
                 if not leases:
                     break
-                part = part.part(0, len(leases))
+                if len(leases) < count:
+                    part = part.part(0, len(leases))
                 rest = missing[len(leases) :]
                 if rest and not near:
                     # Answered while this part is copied.
@@ -128,7 +129,7 @@ class Storing:
             kept.present, kept.present_chunks = sum(map(prompt.tokens, present)), len(present)
         return [i for i, there in enumerate(here) if not there]
 
-    def lease(self, part: Prompt, *, wait: bool = True) -> list[Lease]:
+    def lease(self, part: Prompt, *, wait: bool = True) -> Sequence[Lease]:
         """Return empty leases for the first chunks of *part*; with *wait*, wait for the first."""
         while True:
             until = self.deadline
@@ -136,7 +137,7 @@ class Storing:
                 # The end of an own write frees memory sooner than other holders would.
                 until = Deadline(until.clock, 0.0)
             try:
-                leases = list(self._chunks.allocate(part.specs(), self._owner, until))
+                leases = self._chunks.allocate(part.specs(), self._owner, until)
             except InvalidRequest:  # a service was restarted with less memory than a chunk takes
                 return []
             if leases or not self._writing:
@@ -205,7 +206,7 @@ class Storing:
         if self._wait and not self._chunks.near:
             publishing.wait(self.deadline)
         on = publishing.tiers
-        if not (whole and self._wait and self._chunks.near):
+        if not whole or not self._chunks.near:
             whole = publishing.done
         tokens = list(map(sub, part.ends, part.starts))
         for name, row in on.items():

@@ -19,7 +19,6 @@ from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.matching import (
     Found,
-    contains_by_deadline,
     find_tiers,
     run_of,
     runs,
@@ -41,7 +40,6 @@ from hexkv.ports import (
     ConfigError,
     Deadline,
     InvalidRequest,
-    Lease,
     Reason,
 )
 
@@ -62,6 +60,9 @@ class TierStack:
         self.tiers: tuple[Tier, ...] = ()
         self.lending: frozenset[str] = frozenset()
         """The names of the tiers in memory."""
+
+        self.step: int | None = None
+        """The least number of chunks that one worker of a tier writes at a time."""
 
         self.fetcher = Fetcher(runtime)
         self.writer = Writer(runtime)
@@ -229,39 +230,6 @@ class TierStack:
                 break
         return claims
 
-    def stand_in(
-        self,
-        claim: PendingRead,
-        owner: str,
-        deadline: Deadline,
-        wait: Deadline | None = None,
-    ) -> Lease | None:
-        """Return the block of a chunk that a read did not bring, from another tier that holds it.
-
-        Return ``None`` if no tier holds it, or if one has no room for a read now. In the latter
-        case ``claim.crowded`` is set: a caller that holds no block may try again, waiting until
-        *wait*.
-        """
-        key = claim.spec.key
-        claim.crowded = False
-        if claim.why in (Reason.TIMED_OUT, Reason.QUEUE_FULL):  # not recorded elsewhere
-            self.runtime.note([key], claim.tier, Reason.READ_FAILED, claim.why or "")
-        for tier in self.tiers:
-            slow = tier.link.slower_than(self.runtime.compute_rate)
-            if tier.name == claim.tier or not tier.rules.reads or slow:
-                continue
-            if not contains_by_deadline(tier, [key], deadline)[0]:
-                continue
-            again = self.fetcher.begin(tier, [claim.spec], owner, deadline, Priority.GET, wait=wait)
-            claim.crowded = claim.crowded or not again
-            for other in again:
-                lease = other.settle(owner, deadline)
-                if lease is not None:
-                    claim.tier = tier.name
-                    return lease
-                claim.why = other.why
-        return None
-
     def promote(self, batch: Batch, origin: Sequence[str], deadline: Deadline) -> None:
         """Copy chunks to the tiers that are faster than the one each came from (*origin*).
 
@@ -276,14 +244,6 @@ class TierStack:
                 until = deadline if tier.lends else background_deadline(self.runtime)
                 for run in runs([i for i, place in enumerate(places) if place > ordinal]):
                     self.writer.put(tier, batch.part(run[0], run[-1] + 1), until)
-
-    def takes(self, size: int) -> bool:
-        """True if every tier that new chunks are written to has room in its queue."""
-        return all(
-            tier.refuses or tier.takes(size)
-            for tier in self.tiers
-            if tier.rules.writes is Writes.ALL
-        )
 
     def put(
         self, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
@@ -372,6 +332,7 @@ class TierStack:
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = self.pins.tiers = tuple(tiers)
+        self.step = min([tier.step for tier in tiers if tier.step], default=None)
         self.lending = frozenset(tier.name for tier in tiers if tier.lends)
         # In a pool of one slot, a slot for each queue would be all of it.
         least = self.pool.slot_bytes if self.pool.slots > 1 else 0

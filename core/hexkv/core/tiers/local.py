@@ -206,7 +206,7 @@ class LocalChunks:
 
     @property
     def write_step(self) -> int | None:
-        return min([tier.step for tier in self.stack.tiers if tier.step], default=None)
+        return self.stack.step
 
     def publish(
         self,
@@ -218,11 +218,9 @@ class LocalChunks:
         keep: str | None = None,
         wait: bool = True,
     ) -> ServicePublishing:
-        specs = [lease.spec for lease in leases]
-        for lease, spec in zip(leases, specs, strict=True) if not transfer else ():
-            if spec is None or len(lease.payload) != spec.raw_bytes:
-                raise InvalidRequest("a lease does not say what it holds")
-        keys = [spec.key for spec in specs if spec is not None]
+        if not transfer:
+            _check(leases)
+        keys = [lease.spec.key for lease in leases]  # type: ignore[union-attr] # checked
         stack, give = self.stack, self._pool.hand_over if transfer else None
         batch = Batch(keys, leases, after, give)
         for tier in stack.tiers if wait else ():  # chunks that full queues refuse are dropped
@@ -236,13 +234,17 @@ class LocalChunks:
             stack.pins.begin(keep)
             on_stored = partial(stack.pins.land, keep)
         last = len(keys) - 1
-        if last > 0 and specs[last].tokens < specs[0].tokens:  # type: ignore[union-attr] # checked
+        if last > 0 and leases[last].spec.tokens < leases[0].spec.tokens:  # type: ignore[union-attr]
             # Not every tier keeps a tail: it is written by itself.
             first = stack.put(batch.part(0, last), deadline, on_stored)
-            second = stack.put(batch.part(last, last + 1), deadline, on_stored)
-            written = {n: Pending([*it.parts, *second[n].parts]) for n, it in first.items()}
+            tail = stack.put(batch.part(last, last + 1), deadline, on_stored)
+            none = Pending([(1, None)])
+            written: Mapping[str, Pending] = {
+                name: Pending([*pending.parts, *tail.get(name, none).parts])
+                for name, pending in first.items()
+            }
         else:
-            written = dict(stack.put(batch, deadline, on_stored))
+            written = stack.put(batch, deadline, on_stored)
         return Published(stack.tiers, keys, written)
 
     def stored(
@@ -370,6 +372,17 @@ class LocalChunks:
                 calls.record(held(wanted, tiers, reasons, start, seconds))
 
         return count
+
+
+def _check(leases: Sequence[Lease]) -> None:
+    """Check that each of *leases* has the spec of its payload.
+
+    Raises:
+        InvalidRequest: one has not.
+    """
+    for lease in leases:
+        if lease.spec is None or len(lease.payload) != lease.spec.raw_bytes:
+            raise InvalidRequest("a lease does not say what it holds")
 
 
 def keeping(tiers: Sequence[Tier], below: int) -> list[Tier]:

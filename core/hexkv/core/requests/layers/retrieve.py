@@ -51,7 +51,7 @@ class LayeredRetrieve:
         *,
         skip: int,
         hosts: Hosts,
-        take: Take,
+        take: Take | None,
         report: Callable[[Arrived], Retrieved],
     ) -> None:
         """Load the prompt of *request*, behind the first *skip* tokens; *report* its result."""
@@ -169,9 +169,9 @@ class LayeredRetrieve:
             self._prompt = self._prefix.found
             # Making room for one chunk must not evict another one of the same prompt.
             chunks.use(self._owner, self._prompt.keys, keep=True)
-            self._parts = list(self._take(self._prompt, self._encoded))
+            self._parts = self._prefetched()
         else:
-            self._parts = list(self._take(asked, self._encoded))
+            self._parts = self._prefetched()
             if asked.tails is not None:
                 sure = 0
                 for part in self._parts:
@@ -181,6 +181,10 @@ class LayeredRetrieve:
                 self._prompt = self._prefix.found
         if (missing := self._prefix.missing) is not None:
             self._why = chunks.why_absent(missing)
+
+    def _prefetched(self) -> list[Held]:
+        """Return the parts of the prompt that a prefetch holds."""
+        return [] if self._take is None else list(self._take(self._prompt, self._encoded))
 
     def _hold(self, deadline: Deadline) -> None:
         """Hold the chunks between those that were prefetched, and behind them, in order."""

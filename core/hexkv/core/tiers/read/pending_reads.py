@@ -115,7 +115,7 @@ class Fetch:
 class PendingRead:
     """One chunk that a caller waits for: a block, and the read that fills it, if any does."""
 
-    __slots__ = ("_fetch", "_index", "_lease", "crowded", "spec", "tier", "why")
+    __slots__ = ("_fetch", "_index", "_lease", "spec", "tier", "why")
 
     def __init__(
         self,
@@ -129,9 +129,6 @@ class PendingRead:
         self.spec = spec
         self.tier = tier
         self.why = why
-        self.crowded = False
-        """True if a tier that may hold the chunk had no room for a read."""
-
         self._lease = lease
         self._fetch = fetch
         self._index = index

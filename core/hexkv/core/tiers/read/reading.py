@@ -13,8 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from itertools import groupby, islice
-from operator import attrgetter
+from itertools import islice
 from threading import RLock
 
 from hexkv.core.io.room import Room
@@ -375,11 +374,13 @@ class Fetcher:
 
 
 def raw_sizes(specs: Sequence[ChunkSpec]) -> list[int]:
-    """The raw bytes of each chunk, computed once for neighbours of the same layout and tokens."""
+    """Return the bytes of KV of each chunk, computed once for neighbours of one shape."""
     sizes: list[int] = []
-    for _, run in groupby(specs, key=attrgetter("layout", "tokens")):
-        alike = list(run)
-        sizes += [alike[0].raw_bytes] * len(alike)
+    layout, tokens, size = None, 0, 0
+    for spec in specs:
+        if spec[3] != tokens or spec[2] is not layout:  # by place: it is read for each chunk
+            layout, tokens, size = spec.layout, spec.tokens, spec.raw_bytes
+        sizes.append(size)
     return sizes
 
 
