@@ -5,12 +5,21 @@ import pytest
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, now, soon, spec
+from hexkv.contracts.chunk_cache.double import HeapService
+from hexkv.contracts.chunk_cache.service import ChunkServiceContract
+from hexkv.contracts.doubles import RecordingTelemetry
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.doubles.own_memory import OWNER, OwnMemoryStore
+from hexkv.core.engine.engine import CacheEngine
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.requests.pipeline import Pipeline
+from hexkv.core.runtime import Runtime
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.served import ServedChunks
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.memory.store import MemoryStore
+from hexkv.plugins.threads import Threads
 from hexkv.ports import Namespace, frame_bytes
 from prompts import disk, tier
 from rigging import MEMORY
@@ -141,3 +150,57 @@ class TestServedChunks(TestKeyedCache):
     def closed(self, made, cache):
         made.close()
         return cache
+
+
+class TestNearService(ChunkServiceContract):
+    """The tiers of this process, as requests see them: memory with little room, and a disk."""
+
+    @pytest.fixture
+    def service(self, rig, tmp_path):
+        memory = tier("memory", MemoryStore(SystemClock()), 3 * FRAME)
+        made = rig(
+            [memory, disk(tmp_path)],
+            slots=32,
+            frame=FRAME,
+            clock=SystemClock(),
+            namespace=Namespace("contract", LAYOUT),
+        )
+        return made.engine._chunks
+
+
+class TestHeapService(ChunkServiceContract):
+    """The double of the contract kit."""
+
+    @pytest.fixture
+    def service(self):
+        return HeapService(16)
+
+
+def test_an_engine_over_the_double_stores_and_loads_prompts_as_over_tiers():
+    service, clock = HeapService(64), SystemClock()
+    runtime = Runtime(clock=clock, executor=Threads(), telemetry=RecordingTelemetry())
+    requests = Pipeline(service, runtime)
+    prompt = list(range(5 * TOKENS + 3))
+    full = 5 * TOKENS
+    with CacheEngine(Namespace("contract", LAYOUT), requests, PrefixChunker(TOKENS)) as engine:
+        computed = HeapKV(LAYOUT, len(prompt)).compute(prompt)
+        assert engine.store(prompt, computed).stored_tokens == full
+        assert engine.store(prompt, computed).present_tokens == full
+        assert engine.lookup(prompt).hit_tokens == full
+        engine.prefetch("a", prompt)
+        for lookup_id in ("a", None):
+            loaded = HeapKV(LAYOUT, len(prompt))
+            assert engine.retrieve(prompt, loaded, lookup_id=lookup_id).hit_tokens == full
+            assert loaded.agrees(computed, full)
+        other = [7, *prompt]
+        with engine.store_layers(other, HeapKV(LAYOUT, len(other)).compute(other)) as write:
+            for layer in range(LAYOUT.layers):
+                write.layer_done(layer)
+            assert write.result().stored_tokens == full
+        loaded = HeapKV(LAYOUT, len(other))
+        with engine.retrieve_layers(other, loaded) as read:
+            assert list(read) == list(range(LAYOUT.layers))
+            assert read.result().hit_tokens == full
+        assert loaded.agrees(HeapKV(LAYOUT, len(other)).compute(other), full)
+        assert engine.clear(prompt).chunks == 5
+        assert engine.health().leases == {}

@@ -4,6 +4,7 @@ import pytest
 
 from hexkv.adapters.node.memory import SharedMemory
 from hexkv.contracts.chunk_cache._base import TOKENS, soon
+from hexkv.contracts.chunk_cache.service import ChunkServiceContract
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.prefix_cache import Damaged, PrefixCacheContract, Stuck
 from hexkv.contracts.segments import MINIMUM, SEPARATOR, SegmentCacheContract
@@ -37,6 +38,15 @@ class TestNodeProcess(TestNode):
         with NodeProcess(tmp_path) as node:
             yield node
             node.at_rest()
+
+
+class TestService(ChunkServiceContract):
+    """A node's client, as requests see it."""
+
+    @pytest.fixture
+    def service(self, tmp_path):
+        with Node(tmp_path) as node, node.engine() as engine:
+            yield engine._chunks
 
 
 @pytest.mark.thorough

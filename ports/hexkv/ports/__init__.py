@@ -26,53 +26,73 @@ operator's side) and ``blending``. Import names from here: the list below is by 
 # ruff: noqa: I001 -- the imports are a table of contents, by theme
 
 # Names: the layout of KV, the namespace, the key of a chunk.
-from hexkv.ports.layout import (DType, KVLayout, LayerGroup, Plane,)
-from hexkv.ports.keys import (DIGEST_BYTES, KEY_BYTES, NAMESPACE_BYTES, ChunkKey, Namespace, ParallelSlice, Tokens, namespace_of,)
+from hexkv.ports.layout import DType, KVLayout, LayerGroup, Plane
+from hexkv.ports.keys import (
+    DIGEST_BYTES, KEY_BYTES, NAMESPACE_BYTES, ChunkKey, Namespace, ParallelSlice, Tokens,
+    namespace_of,
+)
 
 # A chunk and its frame; outcomes of an operation for one; errors.
-from hexkv.ports.chunk import (FRAME_VERSION, IDENTITY_BYTES, KEY_AT, MAGIC, PAGE, RAW, ChunkSpec, FrameHeader, frame_bytes, names_key,)
-from hexkv.ports.outcomes import (STORE_REASONS, Corrupt, Failed, Hit, Miss, Outcome, ReadOutcome, Reason, Stored, TimedOut, WriteOutcome,)
-from hexkv.ports.errors import (AdapterUnavailable, CollectiveBroken, ConfigError, CorruptFrame, EngineBusy, EngineClosed, HexKVError, InvalidRequest, InvalidTokens, LayoutMismatch, PoolExhausted, StoreBusy, StoreError, StoreFull, StoreUnreachable,)
+from hexkv.ports.chunk import (
+    FRAME_VERSION, IDENTITY_BYTES, KEY_AT, MAGIC, PAGE, RAW, ChunkSpec, FrameHeader,
+    frame_bytes, names_key,
+)
+from hexkv.ports.outcomes import (
+    STORE_REASONS, Corrupt, Failed, Hit, Miss, Outcome, ReadOutcome, Reason, Stored, TimedOut,
+    WriteOutcome,
+)
+from hexkv.ports.errors import (
+    AdapterUnavailable, CollectiveBroken, ConfigError, CorruptFrame, EngineBusy, EngineClosed,
+    HexKVError, InvalidRequest, InvalidTokens, LayoutMismatch, PoolExhausted, StoreBusy,
+    StoreError, StoreFull, StoreUnreachable,
+)
 
 # Adapters of storage: a store of frames, leases on memory, encodings, order of eviction.
-from hexkv.ports.store import (PIECE, ChunkStore, Item, Sink,)
-from hexkv.ports.lease import (Lease, MeteredLease, SupportsOwnMemory, SupportsZeroCopy,)
+from hexkv.ports.store import PIECE, ChunkStore, Item, Sink
+from hexkv.ports.lease import Lease, MeteredLease, SupportsOwnMemory, SupportsZeroCopy
 from hexkv.ports.serde import Serde
 from hexkv.ports.policy import Policy
 
 # A serving engine's memory.
-from hexkv.ports.device import (DeviceKV, Finished, Span, Transfer,)
+from hexkv.ports.device import DeviceKV, Finished, Span, Transfer
 
 # The caches: by key, by tokens; their results.
 from hexkv.ports.hold import Hold, Publishing
 from hexkv.ports.chunk_cache import SHARED_OWNER, ChunkCache, ChunkLeases
 from hexkv.ports.prefix_cache import PrefixCache
-from hexkv.ports.results import (Cleared, Lookup, Retrieved, StoreReport,)
+from hexkv.ports.results import Cleared, Lookup, Retrieved, StoreReport
 
 # ... layer by layer, for hosts that name chunks, in another process.
 from hexkv.ports.caches.layerwise import LayeredRead, LayeredWrite, LayerwiseCache
 from hexkv.ports.caches.keyed import KeySpace, KeyedAccess
-from hexkv.ports.service import ChunkService, SupportsListing
-from hexkv.ports.service.defaults import FarTiers, WholeChunks
-from hexkv.ports.service.holding import HoldTerms, ServiceHold, ServicePublishing
+from hexkv.ports.service import (
+    ChunkService, FarTiers, HoldTerms, ServiceHold, ServicePublishing, SupportsListing, WholeChunks,
+)
 
 # Abilities of stores: checked once, when a tier is opened.
-from hexkv.ports.abilities.stores import (Entry, ReadOnlyStore, SharedMedium, SupportsClear, SupportsQuarantine, SupportsRangeRead, SupportsScan,)
+from hexkv.ports.abilities.stores import (
+    Entry, ReadOnlyStore, SharedMedium, SupportsClear, SupportsQuarantine, SupportsRangeRead,
+    SupportsScan,
+)
 from hexkv.ports.abilities.files import SupportsFiles
 
 # ... of serdes, and of leases.
-from hexkv.ports.abilities.serdes import (ErrorBound, LayerSerde, LossySerde, ScaleGroup,)
+from hexkv.ports.abilities.serdes import ErrorBound, LayerSerde, LossySerde, ScaleGroup
 from hexkv.ports.abilities.runs import SupportsRuns, release_all, share_all
 
 # ... of devices' windows.
 from hexkv.ports.abilities.background import SupportsBackground
 from hexkv.ports.abilities.encoded import EncodedSpan, SupportsEncoded, SupportsEncodedLayers
-from hexkv.ports.abilities.on_device import (DeviceRange, DeviceRoom, RoomSpan, SupportsDeviceRead, SupportsDeviceRoom,)
+from hexkv.ports.abilities.on_device import (
+    DeviceRange, DeviceRoom, RoomSpan, SupportsDeviceRead, SupportsDeviceRoom,
+)
 
 # What a process gives its cache: time, threads, memory, hashes, cuts of prompts.
 from hexkv.ports.runtime.clock import Clock, Deadline
 from hexkv.ports.runtime.executor import Completion, Executor, Step
-from hexkv.ports.runtime.region import (MemoryProvider, MemoryRegion, SupportsMapping, SupportsPrefault, SupportsRegistration,)
+from hexkv.ports.runtime.region import (
+    MemoryProvider, MemoryRegion, SupportsMapping, SupportsPrefault, SupportsRegistration,
+)
 from hexkv.ports.runtime.hashes import HashFunction
 from hexkv.ports.runtime.chunker import Bounds, Chunker
 from hexkv.ports.runtime.steps import TraceStep
@@ -81,10 +101,12 @@ from hexkv.ports.runtime.steps import TraceStep
 from hexkv.ports.runtime.contract import CONTRACT
 
 # Peers: the directory of chunks, channels, queries.
-from hexkv.ports.peers.directory import (REPORT_KEYS, SILENT_HEARTBEATS, Directory, Member, Report, SupportsReplicas,)
-from hexkv.ports.peers.transfer import (MAX_QUESTION, Offer, Part, Peer, PeerSource, TransferChannel,)
+from hexkv.ports.peers.directory import (
+    REPORT_KEYS, SILENT_HEARTBEATS, Directory, Member, Report, SupportsReplicas,
+)
+from hexkv.ports.peers.transfer import MAX_QUESTION, Offer, Part, Peer, PeerSource, TransferChannel
 from hexkv.ports.peers.lease_sink import Destination, LeaseSink
-from hexkv.ports.peers.peers import (KIND_BYTES, Answer, PeerAccess, Peers, TransferOutcome,)
+from hexkv.ports.peers.peers import KIND_BYTES, Answer, PeerAccess, Peers, TransferOutcome
 
 # ... announcements of chunks under computation, and ranks in lockstep.
 from hexkv.ports.peers.announcing import MAX_ANNOUNCED, Announcing, SupportsPushing
@@ -100,14 +122,20 @@ from hexkv.ports.operate.health import Health, TierHealth
 from hexkv.ports.operate.lifecycle import CacheLifecycle
 from hexkv.ports.operate.administration import Administration
 from hexkv.ports.operate.admin_access import AdminAccess, ServedAdministration
-from hexkv.ports.operate.maintenance import (NamespaceState, Progress, Selection, TierState, Watch, Why, WorkReport,)
-from hexkv.ports.operate.relocation import (CLAIM_SECONDS, LISTED_KEYS, ClaimState, Relocation,)
+from hexkv.ports.operate.maintenance import (
+    NamespaceState, Progress, Selection, TierState, Watch, Why, WorkReport,
+)
+from hexkv.ports.operate.relocation import CLAIM_SECONDS, LISTED_KEYS, ClaimState, Relocation
 
 # ... metrics, events, traces, records.
-from hexkv.ports.operate.telemetry import (CacheEvent, Change, CounterName, EventSink, HistogramName, Telemetry,)
-from hexkv.ports.operate.observing import (ContentFeed, NamedPrompt, Observed, Observer, PromptSink,)
-from hexkv.ports.operate.spans import (EndedCall, SpanSink, traced, traceparent,)
-from hexkv.ports.operate.recording import (CallSink, RecordedCache, RecordedCall, RecordedKind, RecordedStep, SupportsRecording,)
+from hexkv.ports.operate.telemetry import (
+    CacheEvent, Change, CounterName, EventSink, HistogramName, Telemetry,
+)
+from hexkv.ports.operate.observing import ContentFeed, NamedPrompt, Observed, Observer, PromptSink
+from hexkv.ports.operate.spans import EndedCall, SpanSink, traced, traceparent
+from hexkv.ports.operate.recording import (
+    CallSink, RecordedCache, RecordedCall, RecordedKind, RecordedStep, SupportsRecording,
+)
 
 # Blending: segments at any place in a prompt.
 from hexkv.ports.blending.parts import PromptParts, RetrievedParts, SegmentRun
@@ -118,8 +146,8 @@ from hexkv.ports.blending.report import BLEND_KINDS, BlendOutcome, BlendReport
 __all__ = [
     "BLEND_KINDS", "CLAIM_SECONDS", "CONTRACT", "DIGEST_BYTES", "FRAME_VERSION",
     "IDENTITY_BYTES", "KEY_AT", "KEY_BYTES", "KIND_BYTES", "LISTED_KEYS", "MAGIC",
-    "MAX_ANNOUNCED", "MAX_HEAD", "MAX_MESSAGE", "MAX_QUESTION", "NAMESPACE_BYTES",
-    "PAGE", "PIECE", "RAW", "REPORT_KEYS", "SHARED_OWNER", "SILENT_HEARTBEATS", "STORE_REASONS",
+    "MAX_ANNOUNCED", "MAX_HEAD", "MAX_MESSAGE", "MAX_QUESTION", "NAMESPACE_BYTES", "PAGE",
+    "PIECE", "RAW", "REPORT_KEYS", "SHARED_OWNER", "SILENT_HEARTBEATS", "STORE_REASONS",
     "AdapterUnavailable", "AdminAccess", "Administration", "Announcing", "Answer",
     "BlendOutcome", "BlendReport", "Bounds", "CacheEvent", "CacheLifecycle", "CallSink",
     "Change", "ChunkCache", "ChunkKey", "ChunkLeases", "ChunkService", "ChunkSpec",
@@ -127,27 +155,28 @@ __all__ = [
     "Completion", "ConfigError", "ContentFeed", "Corrupt", "CorruptFrame", "CounterName",
     "DType", "Deadline", "Destination", "DeviceKV", "DeviceRange", "DeviceRoom", "Directory",
     "EncodedSpan", "EndedCall", "EngineBusy", "EngineClosed", "Entry", "ErrorBound",
-    "EventSink", "Executor", "Failed", "FarTiers", "Finished", "FrameFile", "FrameHeader", "HashFunction",
-    "Health", "HexKVError", "HistogramName", "Hit", "Hold", "HoldTerms", "InvalidRequest",
-    "InvalidTokens", "Item", "KVLayout", "KeySpace", "KeyedAccess", "LayerGroup", "LayerSerde", "LayeredRead",
-    "LayeredSegments", "LayeredWrite", "LayerwiseCache", "LayoutMismatch", "Lease", "LeaseSink",
-    "Lookup", "LossySerde", "Member", "MemoryProvider", "MemoryRegion", "MeteredLease", "Miss",
-    "NamedPrompt", "Namespace", "NamespaceState", "Observed", "Observer", "Offer", "Outcome",
-    "ParallelSlice", "Part", "Peer", "PeerAccess", "PeerSource", "Peers", "Piece",
-    "PlacedFrame", "Plane", "Policy", "PoolExhausted", "PrefixCache", "Progress", "PromptParts",
-    "PromptSink", "Publishing", "ReadOnlyStore", "ReadOutcome", "Reason", "RecordedCache",
-    "RecordedCall", "RecordedKind", "RecordedStep", "Relocation", "Report", "Retrieved",
-    "RetrievedParts", "RoomSpan", "ScaleGroup", "SegmentCache",
-    "SegmentFinder", "SegmentRun", "Selection", "Serde", "ServedAdministration", "ServiceHold",
-    "ServicePublishing", "SharedMedium", "Sink", "Span", "SpanSink", "Step", "StoreBusy", "StoreError", "StoreFull",
-    "StoreReport", "StoreUnreachable", "Stored", "SupportsBackground", "SupportsClear",
-    "SupportsDeviceRead", "SupportsDeviceRoom", "SupportsEncoded", "SupportsEncodedLayers",
-    "SupportsFiles", "SupportsHandOver", "SupportsListing", "SupportsLives", "SupportsMapping",
+    "EventSink", "Executor", "Failed", "FarTiers", "Finished", "FrameFile", "FrameHeader",
+    "HashFunction", "Health", "HexKVError", "HistogramName", "Hit", "Hold", "HoldTerms",
+    "InvalidRequest", "InvalidTokens", "Item", "KVLayout", "KeySpace", "KeyedAccess",
+    "LayerGroup", "LayerSerde", "LayeredRead", "LayeredSegments", "LayeredWrite",
+    "LayerwiseCache", "LayoutMismatch", "Lease", "LeaseSink", "Lookup", "LossySerde", "Member",
+    "MemoryProvider", "MemoryRegion", "MeteredLease", "Miss", "NamedPrompt", "Namespace",
+    "NamespaceState", "Observed", "Observer", "Offer", "Outcome", "ParallelSlice", "Part",
+    "Peer", "PeerAccess", "PeerSource", "Peers", "Piece", "PlacedFrame", "Plane", "Policy",
+    "PoolExhausted", "PrefixCache", "Progress", "PromptParts", "PromptSink", "Publishing",
+    "ReadOnlyStore", "ReadOutcome", "Reason", "RecordedCache", "RecordedCall", "RecordedKind",
+    "RecordedStep", "Relocation", "Report", "Retrieved", "RetrievedParts", "RoomSpan",
+    "ScaleGroup", "SegmentCache", "SegmentFinder", "SegmentRun", "Selection", "Serde",
+    "ServedAdministration", "ServiceHold", "ServicePublishing", "SharedMedium", "Sink", "Span",
+    "SpanSink", "Step", "StoreBusy", "StoreError", "StoreFull", "StoreReport",
+    "StoreUnreachable", "Stored", "SupportsBackground", "SupportsClear", "SupportsDeviceRead",
+    "SupportsDeviceRoom", "SupportsEncoded", "SupportsEncodedLayers", "SupportsFiles",
+    "SupportsHandOver", "SupportsListing", "SupportsLives", "SupportsMapping",
     "SupportsOwnMemory", "SupportsPrefault", "SupportsPushing", "SupportsQuarantine",
     "SupportsRangeRead", "SupportsRecording", "SupportsRegistration", "SupportsRenewal",
     "SupportsReplicas", "SupportsRuns", "SupportsScan", "SupportsSuspension",
     "SupportsZeroCopy", "Telemetry", "TierHealth", "TierState", "TimedOut", "Tokens",
-    "TraceStep", "Transfer", "TransferChannel", "TransferOutcome", "Watch", "WholeChunks", "Why",
-    "WorkReport", "WriteOutcome", "frame_bytes", "names_key", "namespace_of", "release_all", "share_all",
-    "traced", "traceparent",
+    "TraceStep", "Transfer", "TransferChannel", "TransferOutcome", "Watch", "WholeChunks",
+    "Why", "WorkReport", "WriteOutcome", "frame_bytes", "names_key", "namespace_of",
+    "release_all", "share_all", "traced", "traceparent",
 ]

@@ -11,6 +11,7 @@ from hexkv.contracts.announcing import AnnouncingContract
 from hexkv.contracts.channel import ChannelContract
 from hexkv.contracts.checksum import ChecksumContract
 from hexkv.contracts.chunk_cache import ChunkCacheContract
+from hexkv.contracts.chunk_cache.service import ChunkServiceContract
 from hexkv.contracts.chunker import ChunkerContract
 from hexkv.contracts.collective import CollectiveContract
 from hexkv.contracts.device import DeviceContract
@@ -83,6 +84,7 @@ PORTS = (
     Port("checksum", ChecksumContract, ("checksums",)),
     Port("plugin", PluginContract, ("plugins",)),
     Port("chunk cache", ChunkCacheContract, ("chunk_caches", "chunk_nodes")),
+    Port("chunk service", ChunkServiceContract, ("chunk_services",)),
     Port("directory", DirectoryContract, ("directories",)),
     Port("channel", ChannelContract, ("channels", "channels_direct", "channels_suspended")),
     Port("announcing", AnnouncingContract, ("announcings",)),

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from hexkv.contracts.doubles import HeapBlock, HeapLease
 from hexkv.ports import (
     PAGE,
     ChunkKey,
+    ChunkService,
     ChunkSpec,
+    Cleared,
     Deadline,
     DeviceKV,
     EngineClosed,
+    FarTiers,
+    Health,
+    HoldTerms,
     InvalidRequest,
     Lease,
     Reason,
     Retrieved,
     Span,
     StoreReport,
+    WholeChunks,
 )
 
 TIER = "heap"
 
 
-class HeapHold:
+class HeapHold(WholeChunks):
     """A hold whose reads are over when it is made."""
 
     def __init__(self, leases: list[HeapLease | None], reasons: list[Reason | None]) -> None:
@@ -33,12 +39,34 @@ class HeapHold:
         self.reasons: Sequence[Reason | None] = reasons
         self.origins: Sequence[str] = ["" if lease is None else TIER for lease in leases]
 
+        self.begun = next((i for i, why in enumerate(reasons) if why is not None), len(reasons))
+        self.bytes = sum(lease.size for lease in leases if lease is not None)
+
     done = True
 
-    def wait(self, deadline: Deadline) -> bool:
+    def wait(self, deadline: Deadline, first: int | None = None) -> bool:
         """Return True: it was done at once."""
+        del deadline, first
+        return True
+
+    def known(self, deadline: Deadline) -> bool:
+        """Return True: all is known at once."""
         del deadline
         return True
+
+    def keep(self, deadline: Deadline, encoded: Collection[str] = ()) -> bool:
+        """Return True: it has no limit."""
+        del deadline, encoded
+        return True
+
+    def bring(self, group: int, deadline: Deadline) -> int:
+        """Return how many of the first chunks are here, and release the others."""
+        del group, deadline
+        behind, self._leases[self.begun :] = self._leases[self.begun :], []
+        for lease in behind:
+            if lease is not None:
+                lease.release()
+        return self.begun
 
     @property
     def leases(self) -> Sequence[Lease | None]:
@@ -68,13 +96,14 @@ class HeapPublishing:
     """Writes that are over when they are made."""
 
     done = True
+    targets: Collection[str] = ()
 
     def __init__(self, count: int) -> None:
         self.tiers: Mapping[str, Sequence[bool]] = {TIER: [True] * count}
 
-    def wait(self, deadline: Deadline) -> bool:
+    def wait(self, deadline: Deadline, tier: str | None = None) -> bool:
         """Return True: it was done at once."""
-        del deadline
+        del deadline, tier
         return True
 
 
@@ -235,3 +264,97 @@ class HeapChunkCache:
         if device.tokens != total:
             raise InvalidRequest(f"a window on {device.tokens} positions for {total} tokens")
         return total
+
+
+class HeapService(FarTiers, HeapChunkCache):
+    """The same as a :class:`~hexkv.ports.ChunkService`: requests may be written over it."""
+
+    @property
+    def pool_bytes(self) -> int:
+        return self._most * self._largest
+
+    def fits(self, payload_bytes: int) -> bool:
+        return payload_bytes <= self._largest
+
+    def match(
+        self, keys: Sequence[ChunkKey], deadline: Deadline, *, served: bool = True, below: int = 0
+    ) -> Sequence[str | None]:
+        del served, below
+        return super().match(keys, deadline)
+
+    def stored(
+        self,
+        keys: Sequence[ChunkKey],
+        after: ChunkKey | None,
+        owner: str,
+        deadline: Deadline,
+        *,
+        below: int = 0,
+        asks: bool = True,
+    ) -> Sequence[bool]:
+        del after, owner, below, asks
+        return [tier is not None for tier in self.match(keys, deadline)]
+
+    def hold(
+        self,
+        wanted: Sequence[ChunkSpec],
+        owner: str,
+        deadline: Deadline,
+        terms: HoldTerms = HoldTerms(),  # noqa: B008 - a tuple
+    ) -> HeapHold:
+        del terms
+        return super().hold(wanted, owner, deadline)
+
+    def reserve(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> HeapHold:
+        leases = self.allocate(wanted, owner, deadline)
+        return HeapHold([*leases], [None] * len(leases))
+
+    def publish(
+        self,
+        leases: Sequence[Lease],
+        after: ChunkKey | None,
+        deadline: Deadline,
+        *,
+        transfer: bool = False,
+        keep: str | None = None,
+        wait: bool = True,
+    ) -> HeapPublishing:
+        del keep, wait
+        publishing = super().publish(leases, after, deadline)
+        for lease in leases if transfer else ():
+            lease.release()
+        return publishing
+
+    def sweep(self, owner: str) -> int:
+        left = self.ledger().get(owner, 0)
+        for block in self._blocks:
+            block.sweep(owner)
+        return left
+
+    def clear(
+        self,
+        prefixes: Collection[bytes] | None,
+        tiers: Sequence[str] | None,
+        deadline: Deadline,
+        tails: Sequence[tuple[ChunkKey, int]] = (),
+    ) -> Cleared:
+        del tiers, deadline
+        starts = None if prefixes is None else (*prefixes, *[key for key, _ in tails])
+        gone = [key for key in self._chunks if starts is None or key.startswith(starts)]
+        for key in gone:
+            del self._chunks[key]
+        return Cleared(len(gone), {TIER: len(gone)})
+
+    def health(self, deadline: Deadline) -> Health | None:
+        del deadline
+        return Health("open", False, (), self.pool_bytes, 0, self.ledger(), {}, {}, 0)
+
+    def close(self, deadline: Deadline | None = None) -> None:
+        del deadline
+        super().close()
+
+
+if TYPE_CHECKING:
+
+    def _is_a_service(service: HeapService) -> ChunkService:
+        return service

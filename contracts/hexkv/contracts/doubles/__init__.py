@@ -170,6 +170,11 @@ class HeapBlock:
         """A new lease on the block, as the pool gives it; others are shared from it."""
         return HeapLease(self, owner)
 
+    def sweep(self, owner: str) -> None:
+        """Drop all leases of *owner*, which is gone."""
+        for _ in range(self.owners.get(owner, 0)):
+            self._drop(owner)
+
     def _take(self, owner: str, *, first: bool) -> None:
         with self._lock:
             if not first and not self.held:
