@@ -19,12 +19,7 @@ from hexkv.ports.caches.layerwise import LayerwiseCache
 from hexkv.ports.device import DeviceKV
 from hexkv.ports.keys import ChunkKey, Namespace, Tokens
 from hexkv.ports.operate.lifecycle import CacheLifecycle
-from hexkv.ports.results import (
-    Cleared,
-    Lookup,
-    Retrieved,
-    StoreReport,
-)
+from hexkv.ports.results import Cleared, Lookup, Retrieved, StoreReport
 
 
 @runtime_checkable

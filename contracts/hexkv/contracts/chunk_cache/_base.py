@@ -10,7 +10,7 @@ import pytest
 from hexkv.contracts.doubles import chunk_key
 from hexkv.contracts.kit.promise import not_offered
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import ChunkCache, ChunkSpec, Deadline, DType, KVLayout
+from hexkv.ports import ChunkCache, ChunkLeases, ChunkSpec, Deadline, DType, KVLayout
 
 TOKENS = 16
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=8)
@@ -48,7 +48,7 @@ def now() -> Deadline:
     return Deadline(SystemClock(), 0.0)
 
 
-def put(cache: ChunkCache, wanted: Sequence[ChunkSpec]) -> None:
+def put(cache: ChunkLeases, wanted: Sequence[ChunkSpec]) -> None:
     """Store chunks with their content, and wait until they are written."""
     done = 0
     while done < len(wanted):
