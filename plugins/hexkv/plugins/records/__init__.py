@@ -8,22 +8,20 @@ joined with each other, or with keys anywhere else. Tokens are in no record.
 """
 
 from hexkv.plugins.records.format import (
+    NAME_BYTES,
     PATTERN,
     VERSION,
-    Head,
     Names,
-    State,
     encode_call,
     encode_state,
     seal,
 )
 
 __all__ = [
+    "NAME_BYTES",
     "PATTERN",
     "VERSION",
-    "Head",
     "Names",
-    "State",
     "encode_call",
     "encode_state",
     "seal",

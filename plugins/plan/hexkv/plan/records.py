@@ -9,10 +9,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from hexkv.plan.trace import BadTrace
-from hexkv.plugins.records.format import (
+from hexkv.plan.lines import (
     LONGEST_LINE,
-    PATTERN,
     Head,
     State,
     count,
@@ -21,6 +19,8 @@ from hexkv.plugins.records.format import (
     decode_state,
     unseal,
 )
+from hexkv.plan.trace import BadTrace
+from hexkv.plugins.records import PATTERN
 from hexkv.ports import ChunkKey, RecordedCall, RecordedKind
 
 

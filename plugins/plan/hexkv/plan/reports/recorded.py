@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hexkv.plan.lines import State
 from hexkv.plan.recorded import COMPUTED, Served, over_time, served, spending, totals
 from hexkv.plan.records import Record
 from hexkv.plan.replay import Replay
 from hexkv.plan.trace import Request
-from hexkv.plugins.records import State
 from hexkv.ports import RecordedKind
 
 SPANS = 30
