@@ -8,6 +8,7 @@ wait left out, which is to be seen: what no schedule shows, nobody would miss.
 
 import random
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,8 +22,9 @@ from hexkv.adapters.vllm.worker import streams as beside_the_model
 from hexkv.contracts.doubles import ManualClock
 from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pool import BlockPool
-from hexkv.kernels import transfer
+from hexkv.kernels import staging, transfer
 from hexkv.kernels.paged import PagedMemory
+from hexkv.kernels.staging import DeviceStaging, Sent
 from hexkv.kernels.transfer import transfer_on
 from hexkv.plugins.threads import Threads
 from hexkv.ports import (
@@ -34,35 +36,13 @@ from hexkv.ports import (
     Span,
     frame_bytes,
 )
-from recorded_streams import Captured, OnDevice, Race, recorded
+from recorded_streams import Captured, OnDevice, Queue, Race, recorded
 from rigging import Heap
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8)
 SIZE = LAYOUT.chunk_bytes(1)
 PAGES, SLOTS, STEPS = 4, 3, 60
 SEEDS = range(40)
-
-
-class Window:
-    """Copies are recorded on the current stream; a position is a page, a span's memory a block."""
-
-    layout, tokens, background = LAYOUT, PAGES, False
-
-    def __init__(self, recorder, blocks):
-        self.recorder, self.blocks = recorder, blocks
-
-    def gather(self, spans, layers=None):
-        return self.move("gather", spans, reads="page", writes="block")
-
-    def scatter(self, spans, layers=None):
-        return self.move("scatter", spans, reads="block", writes="page")
-
-    def move(self, name, spans, reads, writes):
-        for start, _, data in spans:
-            at = {"page": ("page", start), "block": ("block", self.blocks[address(data)])}
-            stream = torch.cuda.current_stream()
-            self.recorder.use(stream, name, [at[reads]], [at[writes]])
-        return transfer_on({torch.device("cuda", 0)})
 
 
 def address(data):
@@ -80,8 +60,9 @@ class Engine:
         self.copier = Copier(None)
         self.blocks = {}
         self.cuda = CudaKV("cuda:0")
-        self.window = self.cuda._streamed(Window(recorder, self.blocks))
-        self.beside = Window(recorder, self.blocks)
+        planes = [[torch.zeros(PAGES, 1, 1, 8, dtype=torch.float16) for _ in "kv"]]
+        self.memory = PagedMemory(LAYOUT, planes, fused=True)
+        self.memory.fused.staging = DeviceStaging(Queue(recorder, self.blocks))
         self.computing = recorder.default
         self.graph = torch.cuda.CUDAGraph()
         pages = [("page", page) for page in range(PAGES)]
@@ -89,9 +70,12 @@ class Engine:
             name = "the model's graph"
             recorder.use(torch.cuda.current_stream(), name, reads=pages, writes=pages)
             span = [Span(0, 1, memoryview(bytearray(SIZE)))]
-            for refused in (self.cuda.fence, lambda: self.window.gather(span)):
+            for refused in (self.cuda.fence, lambda: self.window().gather(span)):
                 with pytest.raises(InvalidRequest, match="captured"):
                     refused()
+
+    def window(self):
+        return self.cuda._streamed(self.memory.window(range(PAGES)))
 
     def block(self):
         """A block of the pool, which the host writes: a read from a disk, or a new header."""
@@ -106,7 +90,8 @@ class Engine:
 
     def step(self):
         page = self.draw.randrange(PAGES)
-        kind = self.draw.choice(["compute", "replay", "store", "load", "load beside", "reap"])
+        kinds = ["compute", "replay", "store", "load", "load beside", "both", "reap"]
+        kind = self.draw.choice(kinds)
         if kind == "compute":
             self.recorder.use(self.computing, "the model", writes=[("page", page)])
         elif kind == "replay":
@@ -115,16 +100,20 @@ class Engine:
             self.copier.reap(self.later() if self.draw.random() < 0.3 else self.now())
         elif (lease := self.block()) is not None:
             with lease:
-                self.copy(kind, page, lease)
+                if kind == "both":
+                    self.both(page, lease)
+                else:
+                    self.copy(kind, page, lease)
 
     def copy(self, kind, page, lease):
-        gather, window = kind == "store", self.window
+        gather, window = kind == "store", self.window()
         until = self.later() if self.draw.random() < 0.5 else self.now()
         self.recorder.use(self.computing, "the model", writes=[("page", page)])
         around = nullcontext()
         if kind == "load beside":
             # As vLLM's worker: behind what the model had queued when it was asked.
-            window, around = self.beside, beside_the_model._Stream(torch.device("cuda", 0))
+            window = self.memory.window(range(PAGES))
+            around = beside_the_model._Stream(torch.device("cuda", 0))
         with around:
             span = [Span(page, page + 1, lease.payload)]
             done = self.copier.copy(window, span, [lease], until, gather=gather)
@@ -137,6 +126,18 @@ class Engine:
             self.cuda.fence()
         self.recorder.use(self.computing, "attention", reads=[("page", page)])
         self.recorder.use(self.computing, "the model", writes=[("page", page)])
+
+    def both(self, page, lease):
+        """One window, both ways at once, of pages that nothing else waits for."""
+        other = self.block()
+        if other is None:
+            return
+        window, next_ = self.window(), (page + 1) % PAGES
+        with other:
+            for gather, at, of in ((True, page, lease), (False, next_, other)):
+                span = [Span(at, at + 1, of.payload)]
+                self.copier.copy(window, span, [of], self.now(), gather=gather)
+        self.cuda.fence()
 
     def now(self):
         return Deadline(self.clock, 0.0)
@@ -218,6 +219,8 @@ def schedules(monkeypatch):
 
 @pytest.fixture
 def no_sleep(monkeypatch):
+    monkeypatch.setattr(staging, "_SEGMENT", 64)  # two tables, and the next turn begins
+    monkeypatch.setattr(staging, "_BUFFERS", 1)
     monkeypatch.setattr(transfer.time, "sleep", lambda seconds: None)
 
 
@@ -283,6 +286,63 @@ def loads_beside_the_model_at_once(patch):
     patch.setattr(beside_the_model._Stream, "__enter__", enter)
 
 
+def uses_a_buffer_before_its_last_copy_is_done(patch):
+    real = DeviceStaging._taken
+    free = SimpleNamespace(clock={}, query=lambda: True)
+    patch.setattr(DeviceStaging, "_taken", lambda *given: real(*given)._replace(free=free))
+
+
+def writes_tables_over_those_on_their_way(patch):
+    patch.setattr(DeviceStaging, "used", lambda self, event: None)
+
+
+def notes_tables_of_one_way_alone(patch):
+    """A copy of the other way ends later than its launch, which reads the table."""
+    real = DeviceStaging.pass_through
+
+    def noted(self, *given, into):
+        if into:
+            vars(self)["used"] = lambda event: None
+        try:
+            return real(self, *given, into=into)
+        finally:
+            vars(self).pop("used", None)
+
+    patch.setattr(DeviceStaging, "pass_through", noted)
+
+
+def sends_a_table_once_and_waits_for_it_on_one_stream(patch):
+    real = Sent.on
+
+    def on(self, staging, stream):
+        found = real(self, staging, stream)
+        self._event = None
+        return found
+
+    patch.setattr(Sent, "on", on)
+
+
+class Hasty:
+    """A stream whose work waits for no other one's."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def wait_event(self, event):
+        pass
+
+
+def launches_before_the_copy_is_there(patch):
+    patch.setattr(Queue, "current", lambda self: Hasty(torch.cuda.current_stream()))
+
+
+def copies_before_the_launch_is_done(patch):
+    patch.setattr(Queue, "stream", lambda self: Hasty(torch.cuda.Stream()))
+
+
 def captures_what_is_copied(patch):
     patch.setattr(streams, "_refuse_capture", lambda: None)
 
@@ -296,6 +356,12 @@ def says_that_layers_are_there_too_early(patch):
 
 
 MUTANTS = [
+    uses_a_buffer_before_its_last_copy_is_done,
+    writes_tables_over_those_on_their_way,
+    notes_tables_of_one_way_alone,
+    sends_a_table_once_and_waits_for_it_on_one_stream,
+    launches_before_the_copy_is_there,
+    copies_before_the_launch_is_done,
     captures_what_is_copied,
     copies_into_pages_that_are_in_use,
     says_that_layers_are_there_too_early,

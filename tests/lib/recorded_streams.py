@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import torch
 from torch.overrides import TorchFunctionMode
 
+from hexkv.kernels.transfer import Driver, _Queued
+
 
 class Race(AssertionError):
     """Two uses of one memory in no order."""
@@ -30,6 +32,7 @@ class Recorder:
         self.streams = 0
         self.capturing = None
         self.kept = []
+        self.races = []
         self.default = Stream(self)
         self.current = [self.default]
 
@@ -48,7 +51,9 @@ class Recorder:
             before = self.uses.setdefault(memory, [])
             for other, at, wrote, what in before:
                 if (write or wrote) and other is not None and clock.get(other, 0) < at:
-                    raise Race(f"{name} uses {memory} while {what} may still be under way")
+                    race = Race(f"{name} uses {memory} while {what} may still be under way")
+                    self.races.append(race)
+                    raise race
             mine = (None, 0) if stream is None else (stream.number, stream.length)
             before.append((*mine, write, name))
 
@@ -97,6 +102,73 @@ class Graph:
     def replay(self):
         for name, reads, writes in self.nodes:
             self.recorder.use(self.recorder.current[-1], name, reads, writes)
+
+
+class Queue(Driver):
+    """What windows queue through buffers and tables, on the recorder's streams.
+
+    Copies are made at once, so that a launch finds the tables that it would find; what they touch
+    is recorded. A slot is a page; *blocks* names the memory of chunks by their addresses.
+    """
+
+    def __init__(self, recorder, blocks):
+        super().__init__(torch.device("cpu"))
+        self.recorder, self.blocks = recorder, blocks
+
+    def memory(self, size, stream):
+        return self.kept(super().memory(size, stream))
+
+    def pinned(self, size):
+        return self.kept(super().pinned(size))
+
+    def kept(self, memory):
+        self.recorder.kept.append(memory)  # so that no other gets its address
+        return memory
+
+    def stream(self):
+        return torch.cuda.Stream()
+
+    def current(self):
+        return torch.cuda.current_stream()
+
+    def send(self, rows, host, there, stream):
+        whence, to = parts(host), parts(there)
+        self.recorder.use(None, "the host, which writes a table,", writes=whence)
+        super().send(rows, host, there, None)
+        self.recorder.use(stream_of(stream), "a table on its way", reads=whence, writes=to)
+
+    def copy(self, pieces, there, stream, *, into):
+        if stream is None:
+            super().copy(pieces, there, stream, into=into)
+            return
+        for host, at, size in pieces:
+            pair = [("block", self.blocks[host])], parts(there[at : at + size])
+            reads, writes = pair if into else pair[::-1]
+            self.recorder.use(stream_of(stream), "a copy across the bus", reads, writes)
+
+    def launch(self, kernel, grid, planes, chunks, slots, *given, SCATTER, **constants):  # noqa: N803
+        pages, buffers = [], []
+        for address, place, tokens in chunks.view(-1, 3).tolist():
+            row = given[1] * constants["ROW"] * constants["WORD"].primitive_bitwidth // 8
+            buffers += [("part", address // 16 + i) for i in range(-(-tokens * row // 16))]
+            pages += [("page", slot) for slot in slots[place : place + tokens].tolist()]
+        reads, writes = (buffers, pages) if SCATTER else (pages, buffers)
+        tables = [part for table in (planes, chunks, slots) for part in parts(table)]
+        self.recorder.use(torch.cuda.current_stream(), "a launch", [*reads, *tables], writes)
+
+    def transfer(self, event):
+        return _Queued([event])
+
+
+def stream_of(stream):
+    """The recorder's own, which a mutant may have wrapped."""
+    return getattr(stream, "stream", stream)
+
+
+def parts(memory):
+    """Names of the parts of 16 bytes that *memory* has."""
+    first, size = memory.data_ptr(), memory.numel() * memory.element_size()
+    return [("part", at) for at in range(first // 16, -(-(first + size) // 16))]
 
 
 class OnDevice(TorchFunctionMode):
@@ -194,3 +266,5 @@ def recorded(random, monkeypatch):
         patch.setattr(torch.cuda, "current_stream", lambda device=None: recorder.current[-1])
         patch.setattr(torch.cuda, "stream", entered)
         yield recorder
+    if recorder.races:
+        raise recorder.races[0]  # whoever made the use may have caught it

@@ -114,8 +114,8 @@ def _together(spans: Sequence[Span]) -> Batch | None:
     except (TypeError, ValueError, BufferError):
         return None  # it does not export its memory a second time, or not as one run of bytes
     # Python integers: for a few hundred, NumPy takes longer.
-    home = _address(whole)
-    places = [_address(span.data) - home for span in spans]
+    home = address_of(whole)
+    places = [address_of(span.data) - home for span in spans]
     low, high = min(places), max(places)
     if not 0 <= low <= high <= whole.nbytes - first.data.nbytes:
         return None  # it exports other memory than the first time
@@ -130,7 +130,7 @@ def _together(spans: Sequence[Span]) -> Batch | None:
     return Batch(tokens, starts, whole, low, step, np.array(distances) // step)
 
 
-def _address(data: memoryview) -> int:
+def address_of(data: memoryview) -> int:
     if data.readonly:
         return int(np.frombuffer(data, np.uint8).ctypes.data)
     # This takes an eighth of the time of NumPy and torch.

@@ -17,9 +17,10 @@ import torch
 from hexkv.kernels.batches import batches
 from hexkv.kernels.chunks import check_memory, check_spans
 from hexkv.kernels.dtypes import INTEGERS
-from hexkv.kernels.fused import Fused
+from hexkv.kernels.fused import Cut, Fused
 from hexkv.kernels.moves import Places, Scattered
 from hexkv.kernels.stacks import stacked
+from hexkv.kernels.staging import Sent
 from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import (
     DType,
@@ -179,6 +180,9 @@ class BlockKV:
             raise InvalidRequest(f"a block is not in [{NOWHERE}, {pages.count})")
         self._pages = pages
         self._blocks = np.array(numbers, np.int64)
+        # Parts of a block by number; those of a NOWHERE block are below zero.
+        parts = np.arange(pages.parts)
+        self._sent = Sent((self._blocks[:, None] * pages.parts + parts).reshape(-1))
 
     @property
     def layout(self) -> KVLayout:
@@ -200,28 +204,29 @@ class BlockKV:
                 raise InvalidRequest(f"a block in [{start}, {end}) has no place to gather from")
         fused = self._pages.fused
         if fused is not None:
-            for (start, end, data), blocks in zip(spans, self._between(spans), strict=True):
-                fused.gather(self._slots(blocks), data, end - start, chosen)
-        else:
-            moves = self._moves(spans)
-            for stacks in self._pages.stacks:
-                stacks.gather(moves, chosen)
+            return self._launched(fused, spans, chosen, scatter=False)
+        moves = self._moves(spans)
+        for stacks in self._pages.stacks:
+            stacks.gather(moves, chosen)
         return transfer_on(self._pages.gpus)
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self.layout, self.tokens, spans, layers)
-        found = self._between(spans)
+        self._between(spans)
         fused = self._pages.fused
         if fused is not None:
-            # Serving engines make their pages in inference mode, and may be written only there.
-            with torch.inference_mode():
-                for (start, end, data), blocks in zip(spans, found, strict=True):
-                    fused.scatter(self._slots(blocks), data, end - start, chosen)
-        else:
-            moves = self._moves(spans)
-            for stacks in self._pages.stacks:
-                stacks.scatter(moves, chosen)
+            return self._launched(fused, spans, chosen, scatter=True)
+        moves = self._moves(spans)
+        for stacks in self._pages.stacks:
+            stacks.scatter(moves, chosen)
         return transfer_on(self._pages.gpus)
+
+    def _launched(
+        self, fused: Fused, spans: Sequence[Span], layers: range, *, scatter: bool
+    ) -> Transfer:
+        size, parts = self._pages.tokens, self._pages.parts
+        cuts = [Cut(s.start // size * parts, (s.end - s.start) // size * parts) for s in spans]
+        return fused.move(self._sent, cuts, [span.data for span in spans], layers, scatter=scatter)
 
     def _between(self, spans: Sequence[Span]) -> list[Places]:
         """Return the blocks of each span.
@@ -240,11 +245,6 @@ class BlockKV:
     def _moves(self, spans: Sequence[Span]) -> list[Scattered]:
         size = self._pages.tokens
         return [Scattered(batch, self._blocks[batch.units(size)]) for batch in batches(spans)]
-
-    def _slots(self, blocks: Places) -> torch.Tensor:
-        """Return the parts of *blocks* by number; those of a ``NOWHERE`` block are below zero."""
-        parts = self._pages.parts
-        return torch.from_numpy((blocks[:, None] * parts + np.arange(parts)).reshape(-1))
 
 
 def _plain(page: torch.Tensor) -> torch.Tensor:

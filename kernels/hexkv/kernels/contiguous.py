@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from hexkv.kernels.apart import SeparateLayers
 from hexkv.kernels.batches import batches
 from hexkv.kernels.chunks import check_planes, check_spans
 from hexkv.kernels.encoded import Checked, Decoding, decodes
-from hexkv.kernels.fused import Fused
+from hexkv.kernels.fused import Cut, Fused
 from hexkv.kernels.moves import Run
 from hexkv.kernels.stacks import Stacks, stacked
+from hexkv.kernels.staging import Sent
 from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import EncodedSpan, KVLayout, LayoutMismatch, Serde, Span, Transfer
 
@@ -64,6 +66,7 @@ class ContiguousKV:
         if Fused.wanted(tensors[0][0].device, fused):
             pages = [[tensor.transpose(1, 2) for tensor in given] for given in tensors]
             self._fused = Fused.over(layout, pages, fused, direct=direct)
+        self._sent = Sent(np.arange(self._tokens if self._fused else 0, dtype=np.int64))
         self._looked: Sequence[SeparateLayers | Stacks] = ()
 
     @property
@@ -82,24 +85,26 @@ class ContiguousKV:
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self._layout, self._tokens, spans, layers, write=True)
         if self._fused is not None:
-            for start, end, data in spans:
-                self._fused.gather(torch.arange(start, end), data, end - start, chosen)
-        else:
-            runs = [Run(batch) for batch in batches(spans)]
-            for stacks in self._stacks():
-                stacks.gather(runs, chosen)
+            return self._launched(self._fused, spans, chosen, scatter=False)
+        runs = [Run(batch) for batch in batches(spans)]
+        for stacks in self._stacks():
+            stacks.gather(runs, chosen)
         return transfer_on(self._gpus)
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self._layout, self._tokens, spans, layers)
         if self._fused is not None:
-            for start, end, data in spans:
-                self._fused.scatter(torch.arange(start, end), data, end - start, chosen)
-        else:
-            runs = [Run(batch) for batch in batches(spans)]
-            for stacks in self._stacks():
-                stacks.scatter(runs, chosen)
+            return self._launched(self._fused, spans, chosen, scatter=True)
+        runs = [Run(batch) for batch in batches(spans)]
+        for stacks in self._stacks():
+            stacks.scatter(runs, chosen)
         return transfer_on(self._gpus)
+
+    def _launched(
+        self, fused: Fused, spans: Sequence[Span], layers: range, *, scatter: bool
+    ) -> Transfer:
+        cuts = [Cut(start, end - start) for start, end, _ in spans]
+        return fused.move(self._sent, cuts, [span.data for span in spans], layers, scatter=scatter)
 
     def _stacks(self) -> Sequence[SeparateLayers | Stacks]:
         """Return the tensors as ``[tokens, heads, width]``, made at the first copy."""
@@ -121,5 +126,5 @@ class ContiguousKV:
         self, serde: Serde, spans: Sequence[EncodedSpan], layers: range
     ) -> Transfer:
         decoding = Decoding(self._fused, self._layout, serde, spans, self._tokens, layers)
-        flags = decoding.scatter([torch.arange(span.start, span.end) for span in spans])
+        flags = decoding.scatter(self._sent)
         return Checked(transfer_on(self._gpus), flags)

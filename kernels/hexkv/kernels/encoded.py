@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hexkv.kernels.bit_planes import FORMS, Bits, joined, lines
 from hexkv.kernels.coding.floats import FLOATS
 from hexkv.kernels.coding.plain import GROUP
 from hexkv.kernels.coding.tables import HALVES, tables
 from hexkv.kernels.dtypes import bits, torch_dtype
 from hexkv.kernels.payloads import (
+    FORMS,
+    Bits,
     BitsPlane,
     CodedPlane,
     Float8Plane,
@@ -30,6 +31,8 @@ from hexkv.kernels.payloads import (
     RawPlane,
     ScaledPlane,
     SupportsDevicePlanes,
+    joined,
+    lines,
 )
 from hexkv.ports import (
     CorruptFrame,
@@ -44,6 +47,7 @@ from hexkv.ports import (
 
 if TYPE_CHECKING:
     from hexkv.kernels.fused import Fused
+    from hexkv.kernels.staging import Sent
 
 Lines = list[npt.NDArray[np.int64]]
 
@@ -105,17 +109,12 @@ class Decoding:
             planes = _placed(found, layout, self._layers, tokens, end - start)
             self._planes.append((span._replace(payload=span.payload[start:end]), planes))
 
-    def scatter(self, slots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Queue everything; *slots* are of each span. Return each stream's flag, on the host."""
-        ended = [
-            self._chunk(span, planes, at)
-            for (span, planes), at in zip(self._planes, slots, strict=True)
-        ]
+    def scatter(self, slots: Sent) -> list[torch.Tensor]:
+        """Queue everything; *slots* are the window's. Return each stream's flag, on the host."""
+        ended = [self._chunk(span, planes, slots) for span, planes in self._planes]
         return [_to_host(flags) for each in ended for flags in each]
 
-    def _chunk(
-        self, span: EncodedSpan, planes: list[_Placed], slots: torch.Tensor
-    ) -> list[torch.Tensor]:
+    def _chunk(self, span: EncodedSpan, planes: list[_Placed], slots: Sent) -> list[torch.Tensor]:
         from hexkv.kernels.in_triton import bits as bits_of
         from hexkv.kernels.in_triton import payloads
 
@@ -125,7 +124,7 @@ class Decoding:
         if payload.readonly:
             # torch has no read-only tensors, and warns about making a writable one of these.
             payload = memoryview(bytearray(payload))
-        with self._fused.current():
+        with self._fused.driver.here():
             coded = torch.frombuffer(payload, dtype=torch.uint8).to(device, non_blocking=True)
             last = layout.layer_span(self._layers.stop - 1, tokens)[1]
             size = last - layout.layer_span(self._layers.start, tokens)[0]
@@ -160,7 +159,8 @@ class Decoding:
                     size = placed.plane.heads * placed.plane.width * tokens * into.element_size()
                     at = placed.first * into.element_size()
                     chunk[at : at + size] = coded[placed.raw : placed.raw + size]
-            self._fused.scatter_layers(slots, chunk, self._layers)
+            rows = np.array([(chunk.data_ptr(), span.start, tokens)])
+            self._fused.in_place(slots, rows, self._layers, scatter=True)
         return ended
 
 

@@ -54,7 +54,7 @@ def looked_at(
 ) -> tuple[list[list[StridedView]], list[list[Form]]]:
     """Return how each of ``planes[layer][plane]`` lies, its dimensions in the order of *axes*.
 
-    A place has *lead* dimensions. Consecutive tensors that lie alike share one object.
+    A place has *lead* dimensions. Consecutive tensors that view alike share one object.
     """
     views: list[list[StridedView]] = []
     forms: list[list[Form]] = []
@@ -167,6 +167,12 @@ def on_host(
     if 0 in shape:
         return np.empty(shape, dtype)  # it may begin anywhere, also outside its storage
     return np.ndarray(shape, dtype, _seen(home, length, _WRITABLE), offset, strides)
+
+
+def bytes_at(address: int, size: int) -> memoryview:
+    """Return *size* bytes of host memory at *address*, which the caller keeps."""
+    found: memoryview = _seen(address, size, _WRITABLE)
+    return found
 
 
 def on_device(tensor: torch.Tensor, view: StridedView, layers: int, step: int) -> torch.Tensor:

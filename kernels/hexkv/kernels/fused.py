@@ -1,39 +1,74 @@
-"""All layers of a span by one launch on a GPU, instead of one for each plane."""
+"""Chunks between pages of a GPU and the host's memory: one launch for all of a call's chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
+from hexkv.kernels.batches import address_of
 from hexkv.kernels.dtypes import INTEGERS
-from hexkv.ports import KVLayout
+from hexkv.kernels.staging import ALIGNED, BUFFER, Sent, Table, staging_on
+from hexkv.kernels.transfer import Driver, Event, Piece
+from hexkv.ports import KVLayout, Transfer
 
-if TYPE_CHECKING:
-    from hexkv.kernels.in_triton.rows import Rows
+_GROUPS = 8
+"""Launches of a call, as far as buffers have room for so few."""
+
+_LEAST = 8 << 20
+"""Bytes from which a launch of its own, beside the next copy, is worth its cost."""
+
+
+class Cut(NamedTuple):
+    """The tokens of a chunk among those of a window; a window of blocks counts rows instead."""
+
+    first: int
+    tokens: int
+
+
+class _RowShape(NamedTuple):
+    """The planes whose rows have one shape: these are moved by one launch."""
+
+    row: int
+    width: int
+    """Words of a token, and of a head."""
+
+    firsts: Sequence[int]
+    """By layer, the number of the first one among all planes of the table; the end is last."""
 
 
 class Fused:
     """Planes of ``[blocks, block, heads, width]``, between which and host memory chunks are moved.
 
-    A chunk passes through memory of the device: scattering from there is one launch, and crossing
-    the bus is one copy, at the bus's speed if the host's memory is pinned. Or the launch itself
+    Chunks pass through memory of the device: scattering from there is one launch for all of them,
+    and crossing the bus is at the bus's speed if the host's memory is pinned. Or the launch itself
     reads or writes the host's memory, which it can if that is pinned.
     """
 
     def __init__(
-        self, layout: KVLayout, rows: Rows, device: torch.device, *, direct: bool = False
+        self,
+        layout: KVLayout,
+        planes: Sequence[Sequence[torch.Tensor]],
+        word: tuple[int, int],
+        *,
+        direct: bool = False,
     ) -> None:
-        """Use *rows*, which has all planes of *layout* in order."""
-        self._layout = layout
-        self._rows = rows
-        self._device = device
+        """Use *planes*, ``[layer][plane]``, integers of words of this size and alignment."""
+        self.layout = layout
+        self.device = planes[0][0].device
+        self.staging = staging_on(self.device)
         self._direct = direct
-        self._firsts = [0, *accumulate(len(planes) for planes in layout.planes)]
+        self._word, self._align = word
+        self._planes = planes  # the table has their addresses, which keep nothing alive
+        self.block = planes[0][0].shape[1]
+        rows = [sum(p.shape[2] * p.shape[3] * p.element_size() for p in some) for some in planes]
+        self._before = [*accumulate(rows, initial=0)]
+        self._kinds, table = _tabled(planes, self._word)
+        self.table = Sent(table)
 
     @classmethod
     def over(
@@ -57,74 +92,181 @@ class Fused:
         device = planes[0][0].device
         if not cls.wanted(device, wanted):
             return None
-        flat = [plane.detach() for given in planes for plane in given]
+        flat = [plane for given in planes for plane in given]
         if any(plane.device != device for plane in flat) or find_spec("triton") is None:
             return None
-        from hexkv.kernels.in_triton.rows import Rows, word_of
+        from hexkv.kernels.in_triton.rows import word_of
 
-        flat = [plane.view(INTEGERS[plane.element_size()]) for plane in flat]
-        return cls(layout, Rows(flat), device, direct=direct) if word_of(flat) else None
+        whole = [[p.detach().view(INTEGERS[p.element_size()]) for p in some] for some in planes]
+        word = word_of([plane for given in whole for plane in given])
+        return cls(layout, whole, word, direct=direct) if word[0] else None
+
+    @property
+    def driver(self) -> Driver:
+        """That of the planes' device."""
+        return self.staging.driver
 
     @staticmethod
     def wanted(device: torch.device, wanted: bool | None) -> bool:
         """Return True if launches are requested, or are the default on this device."""
         return device.type == "cuda" if wanted is None else wanted
 
-    def gather(self, slots: torch.Tensor, data: memoryview, tokens: int, layers: range) -> None:
-        """Queue the copy of *layers* at *slots* to their place in a chunk of *tokens* tokens."""
-        if not tokens or not layers:
-            return
-        host = self._part(data, tokens, layers)
-        with self.current():
-            if self._reaches(host):
-                self._rows.gather(slots, host, self._planes(layers))
-                return
-            staged = torch.empty(len(host), dtype=torch.uint8, device=self._device)
-            self._rows.gather(slots, staged, self._planes(layers))
-            host.copy_(staged, non_blocking=True)
+    def move(
+        self,
+        slots: Sent,
+        cuts: Sequence[Cut],
+        data: Sequence[memoryview],
+        layers: range,
+        *,
+        scatter: bool,
+    ) -> Transfer:
+        """Queue the copy of *layers* of chunks to pages, or the other way.
 
-    def scatter(self, slots: torch.Tensor, data: memoryview, tokens: int, layers: range) -> None:
-        """Queue the copy the other way; slots less than zero are skipped."""
-        if not tokens or not layers:
-            return
-        if data.readonly:
-            # torch has no read-only tensors, and warns about making a writable one of these.
-            data = memoryview(bytearray(data))
-        host = self._part(data, tokens, layers)
-        with self.current():
-            if self._reaches(host):
-                self._rows.scatter(slots, host, self._planes(layers))
-                return
-            staged = torch.empty(len(host), dtype=torch.uint8, device=self._device)
-            staged.copy_(host, non_blocking=True)
-            self._rows.scatter(slots, staged, self._planes(layers))
+        Args:
+            slots: of the window; those below zero are skipped.
+            cuts: of the chunks.
+            data: all layers of each.
+            layers: a run of those to move.
+            scatter: to the pages.
+        """
+        event = None
+        before = self._before[layers.start]
+        share = self._before[layers.stop] - before
+        cuts, hosts = _in_order(cuts, data, before) if share else ([], [])
+        if cuts and self._direct and self._reaches(cuts, hosts, share):
+            rows = np.array(list(zip(hosts, *zip(*cuts, strict=True), strict=True)), np.int64)
+            event = self.in_place(slots, rows, layers, scatter=scatter)
+        else:
+            for group, pieces in _grouped(cuts, hosts, share):
+                event = self._passed(slots, group, pieces, layers, scatter=scatter)
+        return self.driver.transfer(event)
 
-    def scatter_layers(self, slots: torch.Tensor, part: torch.Tensor, layers: range) -> None:
-        """Queue the copy of *part*, *layers* of a chunk, which is in the device's memory."""
-        self._rows.scatter(slots, part, self._planes(layers))
+    def in_place(self, slots: Sent, rows: Table, layers: range, *, scatter: bool) -> Event:
+        """Queue the move of chunks, ``[chunks, CHUNK_FIELDS]``, in memory of the device's reach."""
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the planes."""
-        return self._device
+        def launch(*tables: torch.Tensor) -> None:
+            self._launch(*tables, rows=rows, layers=layers, scatter=scatter)
 
-    def current(self) -> AbstractContextManager[object]:
-        """Return a context in which the planes' GPU is current, for its streams and launches."""
-        if self._device.type != "cuda":
-            return nullcontext()
-        here: AbstractContextManager[object] = torch.cuda.device(self._device)
-        return here
+        return self.staging.in_place(rows, (self.table, slots), launch)
 
-    def _reaches(self, host: torch.Tensor) -> bool:
-        """Return True if a launch may access *host* itself."""
-        if not self._direct or host.data_ptr() % self._rows.word:
-            return False
-        return self._device.type == "cpu" or host.is_pinned()
+    def _passed(
+        self,
+        slots: Sent,
+        cuts: Sequence[Cut],
+        pieces: Sequence[Piece],
+        layers: range,
+        *,
+        scatter: bool,
+    ) -> Event:
+        """Queue a group of chunks that fits into one buffer."""
+        rows = np.array([(p.at, *cut) for p, cut in zip(pieces, cuts, strict=True)], np.int64)
 
-    def _part(self, data: memoryview, tokens: int, layers: range) -> torch.Tensor:
-        start = self._layout.layer_span(layers.start, tokens)[0]
-        end = self._layout.layer_span(layers.stop - 1, tokens)[1]
-        return torch.frombuffer(data[start:end], dtype=torch.uint8)
+        def at(base: int) -> Table:
+            rows[:, 0] += base
+            return rows
 
-    def _planes(self, layers: range) -> range:
-        return range(self._firsts[layers.start], self._firsts[layers.stop])
+        def launch(*tables: torch.Tensor) -> None:
+            self._launch(*tables, rows=rows, layers=layers, scatter=scatter)
+
+        kept = self.table, slots
+        return self.staging.pass_through(pieces, at, kept, launch, into=scatter)
+
+    def _launch(
+        self,
+        table: torch.Tensor,
+        planes: torch.Tensor,
+        slots: torch.Tensor,
+        *,
+        rows: Table,
+        layers: range,
+        scatter: bool,
+    ) -> None:
+        from hexkv.kernels.in_triton import rows as kernel
+
+        whole = not (rows[:, 0] % (self._word * self._align)).any()
+        for kind in self._kinds:
+            first, end = kind.firsts[layers.start], kind.firsts[layers.stop]
+            if first == end:
+                continue
+            kernel.move(
+                self.driver,
+                planes,
+                table,
+                slots,
+                first=first,
+                some=end - first,
+                most=int(rows[:, 2].max()),
+                block=self.block,
+                skipped=self._before[layers.start] // self._word,
+                row=kind.row,
+                width=kind.width,
+                word=self._word,
+                align=self._align if whole else 1,
+                scatter=scatter,
+            )
+
+    def _reaches(self, cuts: Sequence[Cut], hosts: Sequence[int], share: int) -> bool:
+        """Return True if a launch may access the host's memory itself."""
+        return all(
+            host % self._word == 0 and self.driver.reaches(host, cut.tokens * share)
+            for cut, host in zip(cuts, hosts, strict=True)
+        )
+
+
+def _tabled(planes: Sequence[Sequence[torch.Tensor]], word: int) -> tuple[list[_RowShape], Table]:
+    """Return the kinds of rows, and the lines of all planes, those of one kind together."""
+    lines: dict[tuple[int, int], list[list[tuple[int, ...]]]] = {}
+    before = 0
+    for layer, given in enumerate(planes):
+        for plane in given:
+            share = word // plane.element_size()
+            heads, width = plane.shape[2], plane.shape[3] // share
+            kind = lines.setdefault((heads * width, width), [[] for _ in planes])
+            strides = [stride // share for stride in plane.stride()[:3]]
+            kind[layer].append((plane.data_ptr(), before, *strides))
+            before += heads * width
+    kinds: list[_RowShape] = []
+    table: list[tuple[int, ...]] = []
+    for (row, width), layers in lines.items():
+        counts = (len(some) for some in layers)
+        kinds.append(_RowShape(row, width, [*accumulate(counts, initial=len(table))]))
+        table += [line for some in layers for line in some]
+    return kinds, np.array(table, np.int64)
+
+
+def _in_order(
+    cuts: Sequence[Cut], data: Sequence[memoryview], before: int
+) -> tuple[list[Cut], list[int]]:
+    """Return chunks that are not empty, in the order of their memory, and the parts' addresses.
+
+    Args:
+        cuts: of the chunks.
+        data: their memory.
+        before: bytes of each token that are before the part.
+    """
+    found = [
+        (address_of(each) + before * cut.tokens, cut)
+        for cut, each in zip(cuts, data, strict=True)
+        if cut.tokens
+    ]
+    found.sort()
+    return [cut for _, cut in found], [host for host, _ in found]
+
+
+def _grouped(
+    cuts: Sequence[Cut], hosts: Sequence[int], share: int
+) -> Iterator[tuple[Sequence[Cut], Sequence[Piece]]]:
+    """Yield the chunks that one launch moves, and their pieces: few groups, none above a buffer."""
+    total = share * sum(cut.tokens for cut in cuts)
+    enough = max(_LEAST, -(-total // _GROUPS))
+    start, at = 0, 0
+    pieces: list[Piece] = []
+    for number, (cut, host) in enumerate(zip(cuts, hosts, strict=True)):
+        size = share * cut.tokens
+        if pieces and (at >= enough or at + size > BUFFER):
+            yield cuts[start:number], pieces
+            start, at, pieces = number, 0, []
+        pieces.append(Piece(host, at, size))
+        at += size + -size % ALIGNED
+    if pieces:
+        yield cuts[start:], pieces

@@ -12,10 +12,11 @@ import torch
 from hexkv.kernels.batches import Batch, batches
 from hexkv.kernels.chunks import check_planes, check_spans
 from hexkv.kernels.encoded import Checked, Decoding, decodes
-from hexkv.kernels.fused import Fused
+from hexkv.kernels.fused import Cut, Fused
 from hexkv.kernels.moves import Places, Scattered
 from hexkv.kernels.rooms import DeviceBuffer, DeviceBuffers
 from hexkv.kernels.stacks import Stacks, stacked
+from hexkv.kernels.staging import Sent
 from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import (
     DeviceRoom,
@@ -152,6 +153,7 @@ class PagedKV:
     def _look(self, pages: PagedMemory, slots: torch.Tensor | Sequence[int]) -> None:
         self._pages = pages
         self._slots = _checked(slots, pages.blocks * pages.block)
+        self._sent = Sent(self._slots)
         self._holes = _counts(self._slots < 0)
         self._blocks = _whole_blocks(self._slots, pages.block)
         self._broken = _counts(self._blocks < 0)
@@ -177,25 +179,27 @@ class PagedKV:
                 if self._holes[start] != self._holes[end]:
                     raise InvalidRequest(f"a token in [{start}, {end}) has no slot to gather from")
         if pages.fused is not None:
-            for start, end, data in spans:
-                pages.fused.gather(self._at(start, end), data, end - start, chosen)
-        else:
-            for rows, moves in self._moves(spans):
-                for stacks in rows:
-                    stacks.gather(moves, chosen)
+            return self._launched(pages.fused, spans, chosen, scatter=False)
+        for rows, moves in self._moves(spans):
+            for stacks in rows:
+                stacks.gather(moves, chosen)
         return transfer_on(pages.gpus)
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         pages = self._pages
         chosen = check_spans(pages.layout, self.tokens, spans, layers)
         if pages.fused is not None:
-            for start, end, data in spans:
-                pages.fused.scatter(self._at(start, end), data, end - start, chosen)
-        else:
-            for rows, moves in self._moves(spans):
-                for stacks in rows:
-                    stacks.scatter(moves, chosen)
+            return self._launched(pages.fused, spans, chosen, scatter=True)
+        for rows, moves in self._moves(spans):
+            for stacks in rows:
+                stacks.scatter(moves, chosen)
         return transfer_on(pages.gpus)
+
+    def _launched(
+        self, fused: Fused, spans: Sequence[Span], layers: range, *, scatter: bool
+    ) -> Transfer:
+        cuts = [Cut(start, end - start) for start, end, _ in spans]
+        return fused.move(self._sent, cuts, [span.data for span in spans], layers, scatter=scatter)
 
     def decodes(self, serde: Serde) -> bool:
         """True on CUDA with Triton, for serdes that a device can decode."""
@@ -209,18 +213,13 @@ class PagedKV:
     ) -> Transfer:
         pages = self._pages
         decoding = Decoding(pages.fused, pages.layout, serde, spans, self.tokens, layers)
-        flags = decoding.scatter([self._at(span.start, span.end) for span in spans])
+        flags = decoding.scatter(self._sent)
         return Checked(transfer_on(pages.gpus), flags)
 
     def device_room(self, size: int, owner: str) -> DeviceRoom | None:
         """Return a buffer on a CUDA device with Triton; ``None`` elsewhere."""
         buffers = self._pages.buffers
-        if buffers is None:
-            return None
-        return DeviceBuffer.of(buffers, size, owner, self._at, self.tokens)
-
-    def _at(self, start: int, end: int) -> torch.Tensor:
-        return torch.from_numpy(self._slots[start:end])
+        return None if buffers is None else DeviceBuffer.of(buffers, size, owner, self._sent)
 
     def _moves(self, spans: Sequence[Span]) -> Iterator[tuple[list[Stacks], list[Scattered]]]:
         """Yield spans that fill blocks from end to end, and the others, with the rows to move."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Lock
 from typing import Self
 
+import numpy as np
 import torch
 
 from hexkv.kernels.fused import Fused
-from hexkv.kernels.transfer import gpus, transfer_on
+from hexkv.kernels.staging import Sent
 from hexkv.ports import (
     PAGE,
     Deadline,
@@ -88,14 +89,12 @@ class DeviceBuffer:
         buffers: DeviceBuffers,
         held: _Held,
         owner: str,
-        slots: Callable[[int, int], torch.Tensor],
-        tokens: int,
+        slots: Sent,
     ) -> None:
         self._buffers = buffers
         self._held = held
         self.owner = owner
         self._slots = slots
-        self._tokens = tokens
         self._released = False
         held.change(1)
 
@@ -105,15 +104,14 @@ class DeviceBuffer:
         buffers: DeviceBuffers,
         size: int,
         owner: str,
-        slots: Callable[[int, int], torch.Tensor],
-        tokens: int,
+        slots: Sent,
     ) -> Self | None:
-        """Return a buffer for *tokens* tokens at *slots*; ``None`` if memory is short."""
+        """Return a buffer for a window at *slots*; ``None`` if memory is short."""
         try:
             held = _Held(buffers, size)
         except RuntimeError:
             return None
-        return cls(buffers, held, owner, slots, tokens)
+        return cls(buffers, held, owner, slots)
 
     @property
     def base(self) -> int:
@@ -135,7 +133,7 @@ class DeviceBuffer:
             return None
         from hexkv.kernels.in_triton import xxh3
 
-        with self._buffers.fused.current():
+        with self._buffers.fused.driver.here():
             sums = xxh3.digests(self._held.memory, parts)
             if sums is None:
                 return None
@@ -144,23 +142,25 @@ class DeviceBuffer:
 
     def scatter(self, spans: Sequence[RoomSpan]) -> Transfer:
         layout, memory, fused = self._buffers.layout, self._held.memory, self._buffers.fused
-        chunks: list[tuple[torch.Tensor, torch.Tensor]] = []
+        chunks: list[tuple[int, int, int]] = []
+        tokens = len(self._slots.rows)
         for start, end, at in spans:
-            if not 0 <= start < end <= self._tokens:
-                raise InvalidRequest(f"span [{start}, {end}) leaves {self._tokens} tokens")
+            if not 0 <= start < end <= tokens:
+                raise InvalidRequest(f"span [{start}, {end}) leaves {tokens} tokens")
             size = layout.chunk_bytes(end - start)
             if at % PAGE or not 0 <= at <= len(memory) - size:
                 raise InvalidRequest(f"{size} bytes at {at} leave a room of {len(memory)}")
-            chunks.append((self._slots(start, end), memory[at : at + size]))
-        with fused.current():
-            for slots, chunk in chunks:
-                fused.scatter_layers(slots, chunk, range(layout.layers))
-            return transfer_on(gpus([fused.device]))
+            chunks.append((memory.data_ptr() + at, start, end - start))
+        event = None
+        if chunks:
+            layers = range(layout.layers)
+            event = fused.in_place(self._slots, np.array(chunks), layers, scatter=True)
+        return fused.driver.transfer(event)
 
     def share(self, owner: str) -> DeviceBuffer:
         if self._released:
             raise ValueError("a room that was released")
-        return type(self)(self._buffers, self._held, owner, self._slots, self._tokens)
+        return type(self)(self._buffers, self._held, owner, self._slots)
 
     def release(self) -> None:
         if not self._released:

@@ -1,23 +1,55 @@
-"""Waiting for asynchronous copies of a GPU."""
+"""The work of a device: its streams, copies across the bus, launches, and waiting for them."""
 
 from __future__ import annotations
 
+import ctypes
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from hexkv.kernels.forms import bytes_at
 from hexkv.ports import Deadline, Finished, Transfer
 
 _POLL = 50e-6
 """Seconds between two checks of an event: well under the time one chunk takes."""
 
+_PROGRAMS = 16
+"""Programs of a launch for each multiprocessor."""
+
+_MOST_PITCH = (1 << 31) - 1
+"""Bytes from one row to the next that a copy of rows allows."""
+
+_BATCHES = 13_000
+"""The first version of the CUDA runtime whose batch of copies has this module's arguments."""
+
+
+class Event(Protocol):
+    """A point in the work of a stream."""
+
+    def query(self) -> bool:
+        """True if the work before it is done."""
+        ...
+
+
+class Stream(Protocol):
+    """Work in order."""
+
+    def record_event(self) -> Event: ...
+    def wait_event(self, event: Any) -> None: ...
+
 
 class _Queued:
     """Done once every event recorded behind the copies has passed."""
 
-    def __init__(self, devices: set[torch.device]) -> None:
-        self._events = [torch.cuda.current_stream(device).record_event() for device in devices]
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = events
 
     def wait(self, deadline: Deadline) -> bool:
         # An event can only be waited for without a limit; so check, and sleep in between.
@@ -35,4 +67,263 @@ def gpus(devices: Iterable[torch.device]) -> set[torch.device]:
 
 def transfer_on(devices: set[torch.device]) -> Transfer:
     """Return the transfer of the copies just queued on *devices*; a finished one if none."""
-    return _Queued(devices) if devices else Finished()
+    if not devices:
+        return Finished()
+    return _Queued([torch.cuda.current_stream(device).record_event() for device in devices])
+
+
+class Piece(NamedTuple):
+    """A run of bytes that crosses the bus."""
+
+    host: int
+    """Its address in the host's memory."""
+
+    at: int
+    """Its first byte in the device's buffer."""
+
+    size: int
+
+
+class Driver:
+    """The work of one device in order; this one is the CPU's, which does it at once."""
+
+    programs = 2
+    """The most programs of a launch whose programs take their parts in turns."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def memory(self, size: int, stream: Stream) -> torch.Tensor:
+        """Return *size* bytes of the device for work on *stream*."""
+        del stream
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
+
+    def pinned(self, size: int) -> torch.Tensor:
+        """Return *size* bytes of the host that copies reach without a wait."""
+        return torch.empty(size, dtype=torch.uint8)
+
+    def stream(self) -> Stream:
+        """Return a stream of its own."""
+        return _Now()
+
+    def current(self) -> Stream:
+        """Return the stream on which launches of the calling thread are queued."""
+        return _Now()
+
+    def keep(self, memory: torch.Tensor, stream: Stream) -> None:
+        """Keep *memory*, once it is given back, until the work queued on *stream* is done."""
+
+    def reaches(self, address: int, size: int) -> bool:
+        """True if launches read and write this memory of the host."""
+        del address, size
+        return True
+
+    def send(
+        self,
+        rows: npt.NDArray[np.int64],
+        host: torch.Tensor,
+        there: torch.Tensor,
+        stream: Stream,
+    ) -> None:
+        """Write *rows* to *host*, pinned memory, and queue their copy to *there*."""
+        host.numpy()[:] = rows.reshape(-1).view(np.uint8)
+        self.copy([Piece(host.data_ptr(), 0, len(host))], there, stream, into=True)
+
+    def copy(
+        self, pieces: Sequence[Piece], there: torch.Tensor, stream: Stream, *, into: bool
+    ) -> None:
+        """Queue the copy of *pieces* into *there*, the device's, or out of it."""
+        del stream
+        home = there.data_ptr()
+        for host, at, size in pieces:
+            pair = (home + at, host) if into else (host, home + at)
+            ctypes.memmove(*pair, size)
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], *given: Any, **constants: Any) -> None:
+        """Queue a kernel of Triton's on the current stream."""
+        with self.here():
+            kernel[grid](*given, **constants, enable_fp_fusion=False)
+
+    def here(self) -> AbstractContextManager[object]:
+        """Return a context in which the device is the current one."""
+        return nullcontext()
+
+    def transfer(self, event: Event | None) -> Transfer:
+        """Return the transfer that ends with *event*; a finished one if there is none."""
+        del event
+        return Finished()
+
+
+class CudaDriver(Driver):
+    """The work of a GPU, on streams of torch's."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        found = torch.cuda.get_device_properties(device)
+        self.programs = _PROGRAMS * int(found.multi_processor_count)
+        self._runtime = runtime()
+
+    def memory(self, size: int, stream: Stream) -> torch.Tensor:
+        with torch.cuda.stream(stream):  # type: ignore[arg-type]  # one of torch's
+            return super().memory(size, stream)
+
+    def pinned(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def stream(self) -> Stream:
+        made: Stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        return made
+
+    def current(self) -> Stream:
+        return torch.cuda.current_stream(self.device)
+
+    def keep(self, memory: torch.Tensor, stream: Stream) -> None:
+        memory.record_stream(stream)  # type: ignore[arg-type]  # one of torch's
+
+    def reaches(self, address: int, size: int) -> bool:
+        return torch.frombuffer(bytes_at(address, size), dtype=torch.uint8).is_pinned()
+
+    def copy(
+        self, pieces: Sequence[Piece], there: torch.Tensor, stream: Stream, *, into: bool
+    ) -> None:
+        if self._runtime is not None:
+            pinned = len(pieces) < 3 or self.reaches(pieces[0].host, pieces[0].size)
+            handle = stream.cuda_stream  # type: ignore[attr-defined]  # one of torch's
+            self._runtime.copy(pieces, there.data_ptr(), handle, into=into, pinned=pinned)
+            return
+        # Memory that was made in inference mode may be written only there.
+        with torch.cuda.stream(stream), torch.inference_mode():  # type: ignore[arg-type]
+            for host, at, size in pieces:
+                here = torch.frombuffer(bytes_at(host, size), dtype=torch.uint8)
+                part = there[at : at + size]
+                one, other = (part, here) if into else (here, part)
+                one.copy_(other, non_blocking=True)
+
+    def here(self) -> AbstractContextManager[object]:
+        made: AbstractContextManager[object] = torch.cuda.device(self.device)
+        return made
+
+    def transfer(self, event: Event | None) -> Transfer:
+        return Finished() if event is None else _Queued([event])
+
+
+class Runtime:
+    """Copies of the CUDA runtime for which torch has no name: many runs of bytes by one call."""
+
+    def __init__(self, library: Any, version: int) -> None:
+        """Use the functions of *library*; *version* as cudaRuntimeGetVersion tells it."""
+        self._library = library
+        self._batches = version >= _BATCHES
+
+    def copy(
+        self, pieces: Sequence[Piece], base: int, stream: int, *, into: bool, pinned: bool = True
+    ) -> None:
+        """Queue the copy of *pieces* into the device's memory at *base*, or out of it.
+
+        One call for each run at equal distances, if these are one or two; else one call for all, if
+        the host's memory is pinned.
+
+        Raises:
+            RuntimeError: the runtime refuses.
+        """
+        found = list(_runs(pieces))
+        if len(found) > 2 and self._batches and pinned:
+            self._batch(pieces, base, stream, into=into)
+            return
+        for first, count, pitch, step in found:
+            here, there = base + first.at, first.host
+            kind = 1 if into else 2  # cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost
+            if count == 1:
+                ends, sizes = [here, there] if into else [there, here], [first.size]
+                call = self._library.cudaMemcpyAsync
+            else:
+                ends = [here, step, there, pitch] if into else [there, pitch, here, step]
+                sizes = [first.size, count]
+                call = self._library.cudaMemcpy2DAsync
+            _accepted(call(*map(_word, [*ends, *sizes]), kind, _word(stream)))
+
+    def _batch(self, pieces: Sequence[Piece], base: int, stream: int, *, into: bool) -> None:
+        host, at, sizes = np.array(pieces, np.uint64).T.copy()
+        at += np.uint64(base)
+        ends = (at, host) if into else (host, at)
+        attributes, first = _Attributes(1), ctypes.c_size_t(0)
+        call = self._library.cudaMemcpyBatchAsync
+        _accepted(
+            call(
+                *(_word(array.ctypes.data) for array in (*ends, sizes)),
+                _word(len(pieces)),
+                ctypes.byref(attributes),
+                ctypes.byref(first),
+                _word(1),
+                _word(stream),
+            )
+        )
+
+
+class _Attributes(ctypes.Structure):
+    """``cudaMemcpyAttributes``: sources are read in the order of the stream; no places are named.
+
+    After the order two places of two ints each, and flags.
+    """
+
+    _fields_ = (("order", ctypes.c_int), ("places", ctypes.c_int * 4), ("flags", ctypes.c_uint))
+
+
+_word = ctypes.c_size_t
+
+
+def _accepted(code: int) -> None:
+    if code:
+        raise RuntimeError(f"the CUDA runtime refuses a copy: error {code}")
+
+
+def _runs(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, int, int, int]]:
+    """Yield the first piece of each run at equal distances, their number, and both distances."""
+    at = 0
+    while at < len(pieces):
+        first, end = pieces[at], at + 1
+        pitch = step = first.size
+        while end < len(pieces) and pieces[end].size == first.size:
+            apart = pieces[end].host - pieces[end - 1].host, pieces[end].at - pieces[end - 1].at
+            if end == at + 1:
+                pitch, step = apart
+            allowed = first.size <= min(apart) and max(apart) <= _MOST_PITCH
+            if apart != (pitch, step) or not allowed:
+                break
+            end += 1
+        if end == at + 1:
+            pitch = step = first.size
+        yield first, end - at, pitch, step
+        at = end
+
+
+@cache
+def runtime() -> Runtime | None:
+    """Return the CUDA runtime that torch has loaded; ``None`` if it is not found."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    names = [line.split()[-1] for line in lines if "libcudart" in line]
+    if not names:
+        return None
+    library, version = ctypes.CDLL(names[0]), ctypes.c_int()
+    if library.cudaRuntimeGetVersion(ctypes.byref(version)):
+        return None
+    return Runtime(library, version.value)
+
+
+class _Now:
+    """A stream whose work is done as soon as it is queued, and its events."""
+
+    def record_event(self) -> _Now:
+        return self
+
+    def wait_event(self, event: object) -> None:
+        del event
+
+    def query(self) -> bool:
+        return True
+
+
+def driver_of(device: torch.device) -> Driver:
+    """Return the driver of *device*."""
+    return CudaDriver(device) if device.type == "cuda" else Driver(device)

@@ -13,13 +13,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.compiler import make_backend
 
-from hexkv.kernels.bit_planes import FORMS
 from hexkv.kernels.coding.plain import GROUP, LEAST
 from hexkv.kernels.coding.tables import BITS
 from hexkv.kernels.in_triton import bits, lowbit, payloads, rans, rope, rows, xxh3
+from hexkv.kernels.payloads import FORMS
 
 CODER = {"GROUP": GROUP, "BITS": BITS, "LEAST": LEAST}
-MOVER = {"FIELDS": rows._FIELDS, "TOKENS": rows.TOKENS, "ELEMENTS": rows.ELEMENTS}
+MOVER = {"PLANE": rows.PLANE_FIELDS, "CHUNK": rows.CHUNK_FIELDS}
+MOVER |= {"ROW": 144, "WIDTH": 72, "TOKENS": 16, "ELEMENTS": rows.ELEMENTS}
 ROTOR = {"ROWS": rope.ROWS, "PAIRS": 64}
 SCALE = {"MOST": lowbit.INT8, "ROWS": 8, "PEERS": 128}
 FLOAT8 = SCALE | {"MOST": lowbit.FLOAT8_MOST}
@@ -29,10 +30,16 @@ CASES = [
     *(
         (
             rows._move,
-            ["*i64", "*i64", f"*{name}", "i32", "i32", "i32"],
-            {**MOVER, "WORD": word, "SCATTER": scatter},
+            ["*i64", "*i64", "*i64", *["i32"] * 6],
+            {**MOVER, "ALIGN": align, "WORD": word, "SCATTER": scatter},
         )
-        for name, word in zip(("u8", "i16", "i32", "i64"), rows._WORDS.values(), strict=True)
+        for word, align in (
+            (tl.uint8, 1),
+            (tl.int16, 1),
+            (tl.int32, 1),
+            (tl.int64, 1),
+            (tl.int64, 2),
+        )
         for scatter in (False, True)
     ),
     *(

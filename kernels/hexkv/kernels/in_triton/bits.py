@@ -40,7 +40,7 @@ def decode(
         groups: ``[groups, BIT_FIELDS]`` int64.
         into: the chunk, as integers of the size of its dtype.
         tokens: of the chunk.
-        form: see :data:`hexkv.kernels.bit_planes.FORMS`.
+        form: see :data:`hexkv.kernels.payloads.FORMS`.
 
     Returns:
         ``[groups]`` int32: one where the streams ended as they should, else zero.

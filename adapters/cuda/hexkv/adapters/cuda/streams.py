@@ -8,12 +8,13 @@ to run beside, and the same calls make the copies before they return.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Generic, TypeVar
 
 import torch
 
-from hexkv.kernels import BlockKV, ContiguousKV, PagedKV
+from hexkv.kernels import BlockMemory, ContiguousKV, PagedMemory
 from hexkv.ports import (
     Deadline,
     DeviceKV,
@@ -31,6 +32,8 @@ from hexkv.ports import (
     Transfer,
 )
 
+Memory = TypeVar("Memory", PagedMemory, BlockMemory)
+
 
 class CudaKV:
     """Makes windows on the KV tensors of one device.
@@ -39,6 +42,7 @@ class CudaKV:
     queues afterwards is not held up: wait for the transfer, or call :meth:`fence`, before
     loaded KV is attended to and before stored KV is overwritten, a graph's replay included. Safe
     to call from any thread; the caller's stream is the current one of the calling thread.
+    The pages that windows were made on last are kept, and looked at once.
     """
 
     def __init__(self, device: torch.device | str | int, *, direct: bool = False) -> None:
@@ -60,6 +64,8 @@ class CudaKV:
             found = _there(found)
         self.device = found
         self._direct = direct
+        self._paged: _Last[PagedMemory] = _Last()
+        self._blocks: _Last[BlockMemory] = _Last()
         self._out = _stream(found)
         self._into = _stream(found)
 
@@ -80,8 +86,12 @@ class CudaKV:
             LayoutMismatch: pages are not the layout's, or not on the device.
             InvalidRequest: a slot is not there.
         """
-        self._check(pages)
-        return self._streamed(PagedKV(layout, pages, slots, direct=self._direct))
+
+        def make() -> PagedMemory:
+            self._check(pages)
+            return PagedMemory(layout, pages, direct=self._direct)
+
+        return self._streamed(self._paged.on((layout,), pages, make).window(slots))
 
     def contiguous(self, layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> DeviceKV:
         """A window on ``tensors[layer][plane]`` of ``[1, heads, tokens, width]``.
@@ -105,15 +115,21 @@ class CudaKV:
             LayoutMismatch: pages are not the layout's, or not on the device.
             InvalidRequest: a block is not there.
         """
-        self._check([pages])
-        return self._streamed(BlockKV(layout, pages, blocks, block_tokens, direct=self._direct))
+
+        def make() -> BlockMemory:
+            self._check([pages])
+            return BlockMemory(layout, pages, block_tokens, direct=self._direct)
+
+        memory = self._blocks.on((layout, block_tokens), [pages], make)
+        return self._streamed(memory.window(blocks))
 
     def fence(self) -> None:
-        """Make the caller's stream wait until all copies requested so far are done.
+        """Make the caller's stream wait until all copies requested so far have left the tensors.
 
-        Does not block itself. For engines that queue the next layer before this one's KV is
-        there; callers that wait for transfers do not need it. Call it before the replay of a CUDA
-        graph that uses the pages, and not while the graph is captured.
+        Stored KV may still be on its way to the host then. Does not block itself. For engines
+        that queue the next layer before this one's KV is there; callers that wait for transfers do
+        not need it. Call it before the replay of a CUDA graph that uses the pages, and not while
+        the graph is captured.
 
         Raises:
             InvalidRequest: the stream is being captured.
@@ -133,6 +149,30 @@ class CudaKV:
                 # An object that is no tensor is refused by the window.
                 if getattr(tensor, "device", self.device) != self.device:
                     raise LayoutMismatch(f"a tensor is on {tensor.device}, not on {self.device}")
+
+
+class _Last(Generic[Memory]):
+    """The memory of the last pages that were given: an engine keeps its own for its life."""
+
+    def __init__(self) -> None:
+        self._last: tuple[object, Memory] | None = None
+
+    def on(
+        self,
+        about: tuple[object, ...],
+        pages: Sequence[Sequence[torch.Tensor]],
+        make: Callable[[], Memory],
+    ) -> Memory:
+        """Return the last memory, if *about* and *pages* are the same; else *make* one."""
+        try:
+            places = [(t.data_ptr(), t.shape, t.stride(), t.dtype) for g in pages for t in g]
+        except (AttributeError, TypeError, RuntimeError):
+            return make()  # raises: these are no tensors with memory
+        same = about, places
+        last = self._last
+        if last is None or last[0] != same:
+            last = self._last = same, make()
+        return last[1]
 
 
 class _Streamed:

@@ -1,0 +1,220 @@
+"""Memory that chunks pass through between a device and the host: kept, and used in turns."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from threading import RLock
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hexkv.kernels.transfer import Driver, Event, Piece, Stream, driver_of
+
+BUFFER = 32 << 20
+"""Bytes of a staging buffer, unless a single chunk takes more."""
+
+_BUFFERS = 3
+"""DeviceStaging buffers for each way: one is filled, one is emptied, one is between."""
+
+_SEGMENT = 256 << 10
+"""Bytes of small tables until the next turn."""
+
+ALIGNED = 16
+"""Bytes to a multiple of which chunks begin in a buffer, and tables in the ring."""
+
+Table: TypeAlias = npt.NDArray[np.int64]
+
+
+Launch: TypeAlias = Callable[..., None]
+"""Queues launches; takes the small table, and then those that are kept."""
+
+
+class Sent:
+    """A table that goes to the device with its first use, and stays there."""
+
+    def __init__(self, rows: Table) -> None:
+        self.rows = rows
+        self._there: torch.Tensor | None = None
+        self._event: Event | None = None
+
+    def on(self, staging: DeviceStaging, stream: Stream) -> torch.Tensor:
+        """Return the table for work on *stream*. The caller has *staging* for itself."""
+        driver = staging.driver
+        if self._there is None:
+            self._there = driver.memory(max(self.rows.nbytes, 8), stream).view(torch.int64)
+            host, _ = staging.small(self.rows.size, stream)
+            driver.send(self.rows, host, self._there[: self.rows.size].view(torch.uint8), stream)
+            self._event = stream.record_event()
+            staging.used(self._event)
+        elif self._event is not None:
+            stream.wait_event(self._event)
+            if self._event.query():
+                self._event = None
+        driver.keep(self._there, stream)
+        return self._there
+
+
+class _Buffer(NamedTuple):
+    memory: torch.Tensor
+    free: Event
+    """The end of the last work that uses it."""
+
+
+class _Segment:
+    """A part of the ring of small tables, of the host and of the device."""
+
+    def __init__(self, driver: Driver, size: int, stream: Stream) -> None:
+        self.host = driver.pinned(size)
+        self.there = driver.memory(size, stream)
+        self.made: Event | None = stream.record_event()
+        """Before it, earlier work of that stream may use the memory that torch returned."""
+
+        self.at = 0
+        self.uses: list[Event] = []
+
+    def fits(self, size: int) -> bool:
+        return self.at + size <= len(self.host)
+
+
+class DeviceStaging:
+    """What copies of one device pass through, and is kept: buffers, and a ring of small tables.
+
+    Copies across the bus have a stream of their own for each way, and launches are queued on the
+    caller's: so the next chunk crosses while this one is scattered. Nothing waits on the host: a
+    buffer is used again behind an event of its last use, a part of the ring once all its events
+    have passed, and if they have not, there is another part. Safe from any thread.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.lock = RLock()
+        """Held while a group of copies and its launch are queued."""
+
+        self._copying = {into: driver.stream() for into in (True, False)}
+        self._buffers: dict[bool, deque[_Buffer]] = {True: deque(), False: deque()}
+        self._outgrown: list[_Buffer] = []
+        self._ring: deque[_Segment] = deque()
+
+    def pass_through(
+        self,
+        pieces: Sequence[Piece],
+        rows: Callable[[int], Table],
+        kept: Sequence[Sent],
+        launch: Launch,
+        *,
+        into: bool,
+    ) -> Event:
+        """Queue the copy of *pieces* through a buffer. Return the event behind all of it.
+
+        Args:
+            pieces: their places are those in the buffer.
+            rows: returns the small table for a buffer at this address.
+            kept: other tables that the launches read.
+            launch: queues the launches between the buffer and pages.
+            into: the device, and not out of it.
+        """
+        driver = self.driver
+        size = max(piece.at + piece.size for piece in pieces)
+        launching, copying = driver.current(), self._copying[into]
+        with self.lock, self._noted(launching, copying):
+            buffer = self._taken(size, into)
+            memory = buffer.memory
+            tables = [sent.on(self, launching) for sent in kept]
+            table = rows(memory.data_ptr())
+            first, then = (copying, launching) if into else (launching, copying)
+            first.wait_event(buffer.free)
+            there = self.send(table, first)
+            if into:
+                driver.copy(pieces, memory, copying, into=True)
+            else:
+                launch(there, *tables)
+            then.wait_event(first.record_event())
+            if into:
+                launch(there, *tables)
+            else:
+                driver.copy(pieces, memory, copying, into=False)
+            ended = then.record_event()
+            self.used(ended)
+            self._buffers[into].append(_Buffer(memory, ended))
+        return ended
+
+    def in_place(self, rows: Table, kept: Sequence[Sent], launch: Launch) -> Event:
+        """Queue launches on memory that the device reaches. Return the event behind them."""
+        launching = self.driver.current()
+        with self.lock, self._noted(launching):
+            tables = [sent.on(self, launching) for sent in kept]
+            launch(self.send(rows, launching), *tables)
+            ended = launching.record_event()
+            self.used(ended)
+        return ended
+
+    def send(self, rows: Table, stream: Stream) -> torch.Tensor:
+        """Queue a small table on *stream*; an event behind its last use goes to :meth:`used`."""
+        host, there = self.small(rows.size, stream)
+        self.driver.send(rows, host, there, stream)
+        return there.view(torch.int64)
+
+    def small(self, count: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return room for *count* numbers in the ring, of the host and of the device."""
+        size = 8 * count
+        if not self._ring or not self._ring[0].fits(size):
+            self._turn(size)
+        segment = self._ring[0]
+        if segment.made is not None:
+            stream.wait_event(segment.made)
+            if segment.made.query():
+                segment.made = None
+        start, segment.at = segment.at, segment.at + size + size % ALIGNED
+        return segment.host[start : start + size], segment.there[start : start + size]
+
+    def used(self, event: Event) -> None:
+        """Note the end of work with what :meth:`small` returned since the last call."""
+        self._ring[0].uses.append(event)
+
+    @contextmanager
+    def _noted(self, *streams: Stream) -> Iterator[None]:
+        """Note work that was queued before a failure as a use of the ring."""
+        try:
+            yield
+        except BaseException:
+            for stream in streams:
+                if self._ring:
+                    self.used(stream.record_event())
+            raise
+
+    def _turn(self, size: int) -> None:
+        """Begin the next part of the ring: one that no work uses, or a new one."""
+        for _ in range(len(self._ring)):
+            self._ring.rotate(-1)
+            segment = self._ring[0]
+            if all(event.query() for event in segment.uses):
+                segment.at, segment.uses = 0, []
+                if segment.fits(size):
+                    return
+        made = _Segment(self.driver, max(_SEGMENT, size), self.driver.current())
+        self._ring.appendleft(made)
+
+    def _taken(self, size: int, into: bool) -> _Buffer:
+        """Take the buffer whose turn it is, or a larger one."""
+        found = self._buffers[into]
+        self._outgrown = [old for old in self._outgrown if not old.free.query()]
+        if len(found) == _BUFFERS:
+            buffer = found.popleft()
+            if len(buffer.memory) >= size:
+                return buffer
+            self._outgrown.append(buffer)
+        stream = self._copying[into]
+        memory = self.driver.memory(max(size, min(BUFFER, 4 * size)), stream)
+        # Memory that torch returns may be in use by earlier work of that stream.
+        return _Buffer(memory, stream.record_event())
+
+
+@cache
+def staging_on(device: torch.device) -> DeviceStaging:
+    """Return the staging of *device*, which all windows of the process on it share."""
+    return DeviceStaging(driver_of(device))

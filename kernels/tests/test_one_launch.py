@@ -1,0 +1,183 @@
+"""A call for many chunks is few launches and few copies, and nothing in it waits."""
+
+import random
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from recorded_driver import Beside, Recording
+
+from hexkv.adapters.cuda.streams import CudaKV
+from hexkv.contracts.doubles import deadline
+from hexkv.contracts.kit.cases import each
+from hexkv.kernels import BlockKV, ContiguousKV, PagedKV, PagedMemory, fused, opaque_layout
+from hexkv.kernels.staging import DeviceStaging
+from hexkv.ports import DType, KVLayout, Span
+
+pytest.importorskip("triton", reason="Triton exists for Linux only")
+
+VIEWS = {"view", "slice", "alias", "detach", "select", "unsqueeze", "transpose", "as_strided"}
+"""What torch does without a launch, a copy or a wait."""
+
+
+def recording(monkeypatch):
+    """A driver whose windows begin with nothing that is kept."""
+    made = Recording()
+    staging = DeviceStaging(made)
+    monkeypatch.setattr(fused, "staging_on", lambda device: staging)
+    return made
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    return recording(monkeypatch)
+
+
+def pages_of(layout, blocks, block):
+    return [
+        [torch.zeros(blocks, block, p.heads, p.width, dtype=torch.bfloat16) for p in planes]
+        for planes in layout.planes
+    ]
+
+
+def spans_of(layout, chunk, chunks, *, regular=True, header=4096):
+    """Chunks in frames of a pool, one after the other or in any order, and the pool's memory."""
+    size = layout.chunk_bytes(chunk)
+    pool = memoryview(bytearray(2 * chunks * (size + header)))
+    places = range(chunks) if regular else random.Random(0).sample(range(2 * chunks), chunks)
+    starts = [place * (size + header) + header for place in places]
+    return [Span(i * chunk, (i + 1) * chunk, pool[at : at + size]) for i, at in enumerate(starts)]
+
+
+def counted(driver, run):
+    """What *run* makes the driver do; beside it torch only looks at memory in other ways."""
+    driver.counts.clear()
+    with Beside() as beside:
+        run()
+    assert set(beside.names) <= VIEWS
+    assert not driver.counts["synchronisations"]
+    return Counter(driver.counts)
+
+
+@each("gather", [True, False])
+@each("regular", [True, False])
+def test_a_layer_of_all_chunks_is_one_launch_and_one_copy(monkeypatch, gather, regular):
+    driver = recording(monkeypatch)
+    layout = KVLayout.attention(DType.BFLOAT16, layers=32, heads=2, key_width=16)
+    window = PagedKV(layout, pages_of(layout, 64, 16), range(64 * 16), fused=True)
+    spans = spans_of(layout, 32, 16, regular=regular)
+    move = window.gather if gather else window.scatter
+
+    def by_layers():
+        for transfer in [move(spans, range(layer, layer + 1)) for layer in range(32)]:
+            assert transfer.wait(deadline())
+
+    first = counted(driver, by_layers)
+    assert first["launches"] == first["copies"] == 32
+    assert first["tables"] == 32 + 2, "of chunks; of planes and slots once"
+    assert first["bytes out" if gather else "bytes in"] == layout.chunk_bytes(16 * 32)
+    assert first["allocations"] == 3 + 1 + 2, "buffers, the ring, planes and slots"
+    again = counted(driver, by_layers)
+    assert (again["launches"], again["copies"], again["tables"]) == (32, 32, 32)
+    assert not again["allocations"]
+    assert not again["pinned"]
+    assert again["events"] == 64
+
+
+@each("gather", [True, False])
+def test_whole_chunks_are_no_more_than_eight_launches(monkeypatch, gather):
+    driver = recording(monkeypatch)
+    layout = KVLayout.attention(DType.BFLOAT16, layers=4, heads=8, key_width=128)
+    chunks, chunk = 128, 32
+    window = PagedKV(layout, pages_of(layout, 256, 16), range(chunks * chunk), fused=True)
+    spans = spans_of(layout, chunk, chunks, regular=False)
+    move = window.gather if gather else window.scatter
+    counts = counted(driver, lambda: move(spans).wait(deadline()))
+    assert counts["launches"] <= 8
+    assert counts["copies"] + counts["tables"] <= chunks + 2
+    assert counts["bytes out" if gather else "bytes in"] == layout.chunk_bytes(chunks * chunk)
+    assert counts["allocations"] == 3 + 1 + 2
+
+
+def test_short_chunks_are_no_more_launches_than_long_ones(driver):
+    layout = KVLayout.attention(DType.BFLOAT16, layers=4, heads=2, key_width=16)
+    window = PagedKV(layout, pages_of(layout, 256, 16), range(4096), fused=True)
+    for chunk in (16, 256):
+        spans = spans_of(layout, chunk, 4096 // chunk, regular=False)
+        counts = counted(driver, lambda spans=spans: window.scatter(spans).wait(deadline()))
+        assert (counts["launches"], counts["copies"]) == (1, 1)
+
+
+def test_planes_of_unlike_rows_are_a_launch_for_each_shape(driver):
+    layout = KVLayout.latent(DType.BFLOAT16, layers=6, latent_width=64, rope_width=16)
+    window = PagedKV(layout, pages_of(layout, 8, 16), range(128), fused=True)
+    spans = spans_of(layout, 16, 8)
+    for layers, launches in ((None, 2), (range(3, 4), 2)):
+        counts = counted(driver, lambda at=layers: window.gather(spans, at).wait(deadline()))
+        assert (counts["launches"], counts["copies"]) == (launches, 1)
+
+
+def test_windows_of_every_kind_send_a_table_of_planes_once_and_slots_once_a_window(driver):
+    layout = KVLayout.attention(DType.BFLOAT16, layers=4, heads=2, key_width=16)
+    pages = pages_of(layout, 8, 16)
+    spans = spans_of(layout, 16, 4)
+    memory = PagedMemory(layout, pages, fused=True)
+    for window, first in ((memory.window(range(128)), 3), (memory.window(range(64)), 2)):
+        gather = partial(window.gather, spans)
+        assert [counted(driver, gather)["tables"] for _ in range(2)] == [first, 1]
+    tensors = [[page.view(1, 128, 2, 16).transpose(1, 2) for page in planes] for planes in pages]
+    whole = ContiguousKV(layout, tensors, fused=True)
+    assert [counted(driver, lambda: whole.gather(spans))["tables"] for _ in range(2)] == [3, 1]
+    opaque = opaque_layout(16, [1024] * 4)
+    blocks = BlockKV(opaque, [page[0].view(8, 512) for page in pages], range(8), 16, fused=True)
+    bytes_ = spans_of(opaque, 16, 4)
+    found = [counted(driver, lambda: blocks.gather(bytes_)) for _ in range(2)]
+    assert [counts["tables"] for counts in found] == [3, 1]
+    assert [counts["launches"] for counts in found] == [1, 1]
+
+
+def test_windows_of_an_engine_share_what_its_pages_need():
+    cuda = CudaKV("cpu")
+    layout = KVLayout.attention(DType.BFLOAT16, layers=4, heads=2, key_width=16)
+    pages = pages_of(layout, 8, 16)
+    memory = cuda.paged(layout, pages, range(16))._window._pages
+    assert cuda.paged(layout, [tuple(given) for given in pages], range(9))._window._pages is memory
+    other = cuda.paged(layout, pages_of(layout, 8, 16), range(16))._window._pages
+    assert other is not memory
+
+
+def test_events_that_have_not_passed_give_the_ring_another_part(driver, monkeypatch):
+    layout = KVLayout.attention(DType.BFLOAT16, layers=1, heads=1, key_width=16)
+    monkeypatch.setattr("hexkv.kernels.staging._SEGMENT", 64)
+    window = PagedKV(layout, pages_of(layout, 1, 16), range(16), fused=True)
+    span = spans_of(layout, 4, 1)
+    window.scatter(span)
+    passed = type(driver.current())
+    monkeypatch.setattr(passed, "query", lambda self: False)
+    assert [counted(driver, lambda: window.scatter(span))["pinned"] for _ in range(6)] == [
+        *([0, 1] * 3)
+    ]
+    monkeypatch.setattr(passed, "query", lambda self: True)
+    assert [counted(driver, lambda: window.scatter(span))["pinned"] for _ in range(6)] == [0] * 6
+
+
+@each("version", [12_000, 13_000])
+@each("into", [True, False])
+def test_pieces_cross_by_few_calls_and_each_byte_goes_to_its_place(version, into):
+    driver = Recording(version=version)
+    dice = random.Random(1)
+    for places in ([0, 1, 2, 3], [5, 3, 1], [0, 1, 5, 6], [0, 2, 3, 7, 9], [4]):
+        host = np.random.default_rng(0).integers(0, 256, 1000, np.uint8)
+        there = torch.randint(0, 256, (1000,), dtype=torch.uint8)
+        at = dice.sample(range(10), len(places)) if dice.random() < 0.5 else range(len(places))
+        pairs = [(100 * place, 100 * other) for place, other in zip(places, at, strict=True)]
+        home, wanted = host.ctypes.data, (there.numpy() if into else host).copy()
+        for place, other in pairs:
+            source, to = (host[place:], other) if into else (there.numpy()[other:], place)
+            wanted[to : to + 48] = source[:48]
+        pieces = [fused.Piece(home + place, other, 48) for place, other in pairs]
+        driver.copy(pieces, there, None, into=into)
+        assert ((there.numpy() if into else host) == wanted).all()
+    assert driver.counts["copies"] <= (10 if version == 13_000 else 20)
