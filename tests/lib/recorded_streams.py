@@ -131,16 +131,14 @@ class Queue(Driver):
     def current(self):
         return torch.cuda.current_stream()
 
-    def send(self, rows, host, there, stream):
-        whence, to = parts(host), parts(there)
+    def send(self, table, there, stream):
+        host, at, size = table
+        whence, to = of_bytes(host, size), of_bytes(there.data_ptr() + at, size)
         self.recorder.use(None, "the host, which writes a table,", writes=whence)
-        super().send(rows, host, there, None)
+        super().copy([table], there, None, into=True)
         self.recorder.use(stream_of(stream), "a table on its way", reads=whence, writes=to)
 
     def copy(self, pieces, there, stream, *, into):
-        if stream is None:
-            super().copy(pieces, there, stream, into=into)
-            return
         for host, at, size in pieces:
             pair = [("block", self.blocks[host])], parts(there[at : at + size])
             reads, writes = pair if into else pair[::-1]
@@ -150,7 +148,7 @@ class Queue(Driver):
         pages, buffers = [], []
         for address, place, tokens in chunks.view(-1, 3).tolist():
             row = given[1] * constants["ROW"] * constants["WORD"].primitive_bitwidth // 8
-            buffers += [("part", address // 16 + i) for i in range(-(-tokens * row // 16))]
+            buffers += of_bytes(address, tokens * row)
             pages += [("page", slot) for slot in slots[place : place + tokens].tolist()]
         reads, writes = (buffers, pages) if SCATTER else (pages, buffers)
         tables = [part for table in (planes, chunks, slots) for part in parts(table)]
@@ -166,8 +164,11 @@ def stream_of(stream):
 
 
 def parts(memory):
-    """Names of the parts of 16 bytes that *memory* has."""
-    first, size = memory.data_ptr(), memory.numel() * memory.element_size()
+    return of_bytes(memory.data_ptr(), memory.numel() * memory.element_size())
+
+
+def of_bytes(first, size):
+    """Names of the parts of 16 bytes of memory."""
     return [("part", at) for at in range(first // 16, -(-(first + size) // 16))]
 
 

@@ -159,8 +159,8 @@ class Decoding:
                     size = placed.plane.heads * placed.plane.width * tokens * into.element_size()
                     at = placed.first * into.element_size()
                     chunk[at : at + size] = coded[placed.raw : placed.raw + size]
-            rows = np.array([(chunk.data_ptr(), span.start, tokens)])
-            self._fused.in_place(slots, rows, self._layers, scatter=True)
+            line = chunk.data_ptr(), span.start, tokens
+            self._fused.in_place(slots, [line], self._layers, scatter=True)
         return ended
 
 

@@ -134,20 +134,30 @@ class Fused:
         share = self._before[layers.stop] - before
         cuts, hosts = _in_order(cuts, data, before) if share else ([], [])
         if cuts and self._direct and self._reaches(cuts, hosts, share):
-            rows = np.array(list(zip(hosts, *zip(*cuts, strict=True), strict=True)), np.int64)
-            event = self.in_place(slots, rows, layers, scatter=scatter)
+            lines = [(host, *cut) for host, cut in zip(hosts, cuts, strict=True)]
+            event = self.in_place(slots, lines, layers, scatter=scatter)
         else:
             for group, pieces in _grouped(cuts, hosts, share):
                 event = self._passed(slots, group, pieces, layers, scatter=scatter)
         return self.driver.transfer(event)
 
-    def in_place(self, slots: Sent, rows: Table, layers: range, *, scatter: bool) -> Event:
-        """Queue the move of chunks, ``[chunks, CHUNK_FIELDS]``, in memory of the device's reach."""
+    def in_place(
+        self,
+        slots: Sent,
+        lines: Sequence[tuple[int, int, int]],
+        layers: range,
+        *,
+        scatter: bool,
+    ) -> Event:
+        """Queue the move of chunks in memory of the device's reach: addresses, and their cuts."""
+        whole = self._word * self._align
+        aligned = not any(line[0] % whole for line in lines)
+        most = max(line[2] for line in lines)
 
         def launch(*tables: torch.Tensor) -> None:
-            self._launch(*tables, rows=rows, layers=layers, scatter=scatter)
+            self._launch(*tables, most, layers, aligned=aligned, scatter=scatter)
 
-        return self.staging.in_place(rows, (self.table, slots), launch)
+        return self.staging.in_place(np.array(lines, np.int64), (self.table, slots), launch)
 
     def _passed(
         self,
@@ -159,14 +169,14 @@ class Fused:
         scatter: bool,
     ) -> Event:
         """Queue a group of chunks that fits into one buffer."""
-        rows = np.array([(p.at, *cut) for p, cut in zip(pieces, cuts, strict=True)], np.int64)
+        most = max([cut.tokens for cut in cuts])
 
         def at(base: int) -> Table:
-            rows[:, 0] += base
-            return rows
+            pairs = zip(pieces, cuts, strict=True)
+            return np.array([(base + piece[1], *cut) for piece, cut in pairs], np.int64)
 
         def launch(*tables: torch.Tensor) -> None:
-            self._launch(*tables, rows=rows, layers=layers, scatter=scatter)
+            self._launch(*tables, most, layers, aligned=True, scatter=scatter)
 
         kept = self.table, slots
         return self.staging.pass_through(pieces, at, kept, launch, into=scatter)
@@ -176,14 +186,14 @@ class Fused:
         table: torch.Tensor,
         planes: torch.Tensor,
         slots: torch.Tensor,
-        *,
-        rows: Table,
+        most: int,
         layers: range,
+        *,
+        aligned: bool,
         scatter: bool,
     ) -> None:
         from hexkv.kernels.in_triton import rows as kernel
 
-        whole = not (rows[:, 0] % (self._word * self._align)).any()
         for kind in self._kinds:
             first, end = kind.firsts[layers.start], kind.firsts[layers.stop]
             if first == end:
@@ -195,13 +205,13 @@ class Fused:
                 slots,
                 first=first,
                 some=end - first,
-                most=int(rows[:, 2].max()),
+                most=most,
                 block=self.block,
                 skipped=self._before[layers.start] // self._word,
                 row=kind.row,
                 width=kind.width,
                 word=self._word,
-                align=self._align if whole else 1,
+                align=self._align if aligned else 1,
                 scatter=scatter,
             )
 
@@ -257,12 +267,12 @@ def _grouped(
     cuts: Sequence[Cut], hosts: Sequence[int], share: int
 ) -> Iterator[tuple[Sequence[Cut], Sequence[Piece]]]:
     """Yield the chunks that one launch moves, and their pieces: few groups, none above a buffer."""
-    total = share * sum(cut.tokens for cut in cuts)
+    total = share * sum([cut.tokens for cut in cuts])
     enough = max(_LEAST, -(-total // _GROUPS))
     start, at = 0, 0
     pieces: list[Piece] = []
-    for number, (cut, host) in enumerate(zip(cuts, hosts, strict=True)):
-        size = share * cut.tokens
+    for number, host in enumerate(hosts):
+        size = share * cuts[number].tokens
         if pieces and (at >= enough or at + size > BUFFER):
             yield cuts[start:number], pieces
             start, at, pieces = number, 0, []

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Self
 
-import numpy as np
 import torch
 
 from hexkv.kernels.fused import Fused
@@ -154,7 +153,7 @@ class DeviceBuffer:
         event = None
         if chunks:
             layers = range(layout.layers)
-            event = fused.in_place(self._slots, np.array(chunks), layers, scatter=True)
+            event = fused.in_place(self._slots, chunks, layers, scatter=True)
         return fused.driver.transfer(event)
 
     def share(self, owner: str) -> DeviceBuffer:

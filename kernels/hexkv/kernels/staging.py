@@ -47,8 +47,8 @@ class Sent:
         driver = staging.driver
         if self._there is None:
             self._there = driver.memory(max(self.rows.nbytes, 8), stream).view(torch.int64)
-            host, _ = staging.small(self.rows.size, stream)
-            driver.send(self.rows, host, self._there[: self.rows.size].view(torch.uint8), stream)
+            host = staging.written(self.rows, stream)[0]
+            driver.send(Piece(host, 0, self.rows.nbytes), self._there, stream)
             self._event = stream.record_event()
             staging.used(self._event)
         elif self._event is not None:
@@ -61,6 +61,8 @@ class Sent:
 
 class _Buffer(NamedTuple):
     memory: torch.Tensor
+    base: int
+    size: int
     free: Event
     """The end of the last work that uses it."""
 
@@ -69,8 +71,11 @@ class _Segment:
     """A part of the ring of small tables, of the host and of the device."""
 
     def __init__(self, driver: Driver, size: int, stream: Stream) -> None:
-        self.host = driver.pinned(size)
-        self.there = driver.memory(size, stream)
+        pinned = driver.pinned(size)
+        self.size = size
+        self.home = pinned.data_ptr()
+        self.host: Table = pinned.numpy().view(np.int64)
+        self.there = driver.memory(size, stream).view(torch.int64)
         self.made: Event | None = stream.record_event()
         """Before it, earlier work of that stream may use the memory that torch returned."""
 
@@ -78,7 +83,7 @@ class _Segment:
         self.uses: list[Event] = []
 
     def fits(self, size: int) -> bool:
-        return self.at + size <= len(self.host)
+        return self.at + size <= self.size
 
 
 class DeviceStaging:
@@ -112,35 +117,33 @@ class DeviceStaging:
         """Queue the copy of *pieces* through a buffer. Return the event behind all of it.
 
         Args:
-            pieces: their places are those in the buffer.
+            pieces: their places are those in the buffer, in this order.
             rows: returns the small table for a buffer at this address.
             kept: other tables that the launches read.
             launch: queues the launches between the buffer and pages.
             into: the device, and not out of it.
         """
         driver = self.driver
-        size = max(piece.at + piece.size for piece in pieces)
+        size = pieces[-1].at + pieces[-1].size
         launching, copying = driver.current(), self._copying[into]
         with self.lock, self._noted(launching, copying):
             buffer = self._taken(size, into)
-            memory = buffer.memory
             tables = [sent.on(self, launching) for sent in kept]
-            table = rows(memory.data_ptr())
             first, then = (copying, launching) if into else (launching, copying)
             first.wait_event(buffer.free)
-            there = self.send(table, first)
+            there = self.send(rows(buffer.base), first)
             if into:
-                driver.copy(pieces, memory, copying, into=True)
+                driver.copy(pieces, buffer.memory, copying, into=True)
             else:
                 launch(there, *tables)
             then.wait_event(first.record_event())
             if into:
                 launch(there, *tables)
             else:
-                driver.copy(pieces, memory, copying, into=False)
+                driver.copy(pieces, buffer.memory, copying, into=False)
             ended = then.record_event()
             self.used(ended)
-            self._buffers[into].append(_Buffer(memory, ended))
+            self._buffers[into].append(buffer._replace(free=ended))
         return ended
 
     def in_place(self, rows: Table, kept: Sequence[Sent], launch: Launch) -> Event:
@@ -155,13 +158,18 @@ class DeviceStaging:
 
     def send(self, rows: Table, stream: Stream) -> torch.Tensor:
         """Queue a small table on *stream*; an event behind its last use goes to :meth:`used`."""
-        host, there = self.small(rows.size, stream)
-        self.driver.send(rows, host, there, stream)
-        return there.view(torch.int64)
+        host, start = self.written(rows, stream)
+        there = self._ring[0].there
+        self.driver.send(Piece(host, start, rows.nbytes), there, stream)
+        return there[start // 8 : (start + rows.nbytes) // 8]
 
-    def small(self, count: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return room for *count* numbers in the ring, of the host and of the device."""
-        size = 8 * count
+    def written(self, rows: Table, stream: Stream) -> tuple[int, int]:
+        """Write *rows* to the ring in the host's memory, for work of *stream*.
+
+        Returns:
+            their address, and their first byte in the part of the ring whose turn it is.
+        """
+        size = rows.nbytes
         if not self._ring or not self._ring[0].fits(size):
             self._turn(size)
         segment = self._ring[0]
@@ -170,10 +178,11 @@ class DeviceStaging:
             if segment.made.query():
                 segment.made = None
         start, segment.at = segment.at, segment.at + size + size % ALIGNED
-        return segment.host[start : start + size], segment.there[start : start + size]
+        segment.host[start // 8 : (start + size) // 8] = rows.reshape(-1)
+        return segment.home + start, start
 
     def used(self, event: Event) -> None:
-        """Note the end of work with what :meth:`small` returned since the last call."""
+        """Note the end of work with the tables written since the last call."""
         self._ring[0].uses.append(event)
 
     @contextmanager
@@ -205,13 +214,14 @@ class DeviceStaging:
         self._outgrown = [old for old in self._outgrown if not old.free.query()]
         if len(found) == _BUFFERS:
             buffer = found.popleft()
-            if len(buffer.memory) >= size:
+            if buffer.size >= size:
                 return buffer
             self._outgrown.append(buffer)
         stream = self._copying[into]
-        memory = self.driver.memory(max(size, min(BUFFER, 4 * size)), stream)
+        size = max(size, min(BUFFER, 4 * size))
+        memory = self.driver.memory(size, stream)
         # Memory that torch returns may be in use by earlier work of that stream.
-        return _Buffer(memory, stream.record_event())
+        return _Buffer(memory, memory.data_ptr(), size, stream.record_event())
 
 
 @cache

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from hexkv.kernels.forms import bytes_at
@@ -118,16 +117,9 @@ class Driver:
         del address, size
         return True
 
-    def send(
-        self,
-        rows: npt.NDArray[np.int64],
-        host: torch.Tensor,
-        there: torch.Tensor,
-        stream: Stream,
-    ) -> None:
-        """Write *rows* to *host*, pinned memory, and queue their copy to *there*."""
-        host.numpy()[:] = rows.reshape(-1).view(np.uint8)
-        self.copy([Piece(host.data_ptr(), 0, len(host))], there, stream, into=True)
+    def send(self, table: Piece, there: torch.Tensor, stream: Stream) -> None:
+        """Queue the copy of a small table, which has just been written to pinned memory."""
+        self.copy([table], there, stream, into=True)
 
     def copy(
         self, pieces: Sequence[Piece], there: torch.Tensor, stream: Stream, *, into: bool
@@ -195,7 +187,7 @@ class CudaDriver(Driver):
         with torch.cuda.stream(stream), torch.inference_mode():  # type: ignore[arg-type]
             for host, at, size in pieces:
                 here = torch.frombuffer(bytes_at(host, size), dtype=torch.uint8)
-                part = there[at : at + size]
+                part = there.view(torch.uint8)[at : at + size]
                 one, other = (part, here) if into else (here, part)
                 one.copy_(other, non_blocking=True)
 

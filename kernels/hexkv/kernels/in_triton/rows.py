@@ -61,10 +61,10 @@ def move(
         align: words to a multiple of which all places are aligned, addresses included.
         scatter: from chunks to planes, and not the other way.
     """
-    count = len(chunks) // CHUNK_FIELDS
-    elements = min(ELEMENTS, triton.next_power_of_2(row))
+    count = chunks.numel() // CHUNK_FIELDS
+    elements = min(ELEMENTS, 1 << (row - 1).bit_length())
     tokens = TILE // elements
-    parts = triton.cdiv(most, tokens) * some * count
+    parts = -(-most // tokens) * some * count
     driver.launch(
         _move,
         (min(parts, driver.programs),),
