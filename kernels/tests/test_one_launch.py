@@ -9,12 +9,26 @@ import pytest
 import torch
 from recorded_driver import Beside, Recording
 
+from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
+from hexkv.adapters.cachegen.lowbit import CODECS
+from hexkv.adapters.cachegen.serde import LossySerde
 from hexkv.adapters.cuda.streams import CudaKV
+from hexkv.adapters.lossless.rans import RansSerde
 from hexkv.contracts.doubles import deadline
 from hexkv.contracts.kit.cases import each
-from hexkv.kernels import BlockKV, ContiguousKV, PagedKV, PagedMemory, fused, opaque_layout
+from hexkv.kernels import (
+    BlockKV,
+    ContiguousKV,
+    PagedKV,
+    PagedMemory,
+    encoded,
+    fused,
+    opaque_layout,
+)
+from hexkv.kernels.coding.choosing import Choice, LowBitChoice
+from hexkv.kernels.payloads import columns
 from hexkv.kernels.staging import DeviceStaging
-from hexkv.ports import DType, KVLayout, Span
+from hexkv.ports import DType, EncodedSpan, KVLayout, Span
 
 pytest.importorskip("triton", reason="Triton exists for Linux only")
 
@@ -181,3 +195,53 @@ def test_pieces_cross_by_few_calls_and_each_byte_goes_to_its_place(version, into
         driver.copy(pieces, there, None, into=into)
         assert ((there.numpy() if into else host) == wanted).all()
     assert driver.counts["copies"] <= (10 if version == 13_000 else 20)
+
+
+SERDES = {
+    "cachegen": LossySerde(CacheGen(LEVELS["default"], Choice())),
+    "rans": RansSerde(Choice()),
+    **{name: LossySerde(codec(LowBitChoice())) for name, codec in CODECS.items()},
+}
+
+
+@each("name", [*SERDES])
+@each("layers", [None, range(1, 3)])
+def test_encoded_chunks_are_few_launches_and_one_word_comes_back(monkeypatch, name, layers):
+    driver, serde = recording(monkeypatch), SERDES[name]
+    monkeypatch.setattr("hexkv.kernels.staging._LEAST", 1)  # so that they are several groups
+    layout = KVLayout.attention(DType.BFLOAT16, layers=4, heads=2, key_width=16)
+    window = PagedKV(layout, pages_of(layout, 32, 16), range(512), fused=True)
+    raw = np.random.default_rng(0).normal(size=layout.chunk_bytes(32) // 4).astype(np.float32)
+    raw = np.stack([raw, raw]).T.copy().view(np.uint16).reshape(-1)[1::2]  # as bfloat16
+    chunk = memoryview(bytearray(raw.tobytes()))
+    spans = []
+    for number in range(16):
+        payload = memoryview(bytearray(serde.bound(len(chunk))))
+        used = serde.encode(chunk, layout, 32, payload)
+        spans.append(EncodedSpan(32 * number, 32 * number + 32, payload[:used]))
+    encoded._tables(driver.device)
+    chosen = range(4) if layers is None else layers
+
+    def load():
+        assert window.scatter_encoded_layers(serde, spans, chosen).wait(deadline())
+
+    for allocations in (3 + 1 + 2, 0):
+        counts = counted(driver, load)
+        assert 2 <= counts["launches"] <= 8
+        assert counts["bytes out"] == 16
+        assert counts["copies"] <= 16 + 1, "payloads, and the word"
+        assert counts["pinned"] <= 2
+        assert counts["allocations"] <= allocations + 1, "the word"
+        assert counts["tables"] <= 8 + 3, "planes, slots and the word once"
+        assert counts["bytes in"] <= sum(len(span.payload) for span in spans)
+
+
+def test_what_is_known_of_planes_and_pages_is_worked_out_once(monkeypatch):
+    recording(monkeypatch)
+    layout = KVLayout.attention(DType.BFLOAT16, layers=2, heads=2, key_width=16)
+    window = PagedKV(layout, pages_of(layout, 2, 16), range(32), fused=True)
+    launches = window._pages.fused
+    made = encoded.decoder_of(launches, SERDES["int8"])
+    assert encoded.decoder_of(launches, SERDES["int8"]) is made
+    assert encoded.decoder_of(launches, SERDES["int4"]) is not made
+    assert columns(layout, range(2)) is columns(layout, range(2))

@@ -60,6 +60,8 @@ def test_they_compile_for_gpus_that_are_not_here(tmp_path):
         "_to_int4",
         "_from_int4",
         "_from_scaled",
+        "_from_levels",
+        "_from_bits",
         "_slots",
     }
     assert {name for _, name, _ in compiled} == kernels

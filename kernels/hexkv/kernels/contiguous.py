@@ -10,7 +10,7 @@ import torch
 from hexkv.kernels.apart import SeparateLayers
 from hexkv.kernels.batches import batches
 from hexkv.kernels.chunks import check_planes, check_spans
-from hexkv.kernels.encoded import Checked, Decoding, decodes
+from hexkv.kernels.encoded import Decoding, decodes
 from hexkv.kernels.fused import Cut, Fused
 from hexkv.kernels.moves import Run
 from hexkv.kernels.stacks import Stacks, stacked
@@ -126,5 +126,4 @@ class ContiguousKV:
         self, serde: Serde, spans: Sequence[EncodedSpan], layers: range
     ) -> Transfer:
         decoding = Decoding(self._fused, self._layout, serde, spans, self._tokens, layers)
-        flags = decoding.scatter(self._sent)
-        return Checked(transfer_on(self._gpus), flags)
+        return decoding.scatter(self._sent)

@@ -1,63 +1,181 @@
-"""Coded chunks on their way into pages: decoded on the device, after the bus.
+"""Coded chunks on their way into pages: decoded by the device, after the bus.
 
-A payload crosses the bus encoded, which is a third or less of the chunk. There it is decoded into
-the chunk by one launch for each kind of plane, and scattered by another.
+A payload crosses the bus as it is, which is a third or less of the chunk, and is decoded into
+pages: a launch for each form of planes decodes those of many chunks, while the next chunks cross.
+The host says where blocks begin and end; the device checks the rest in the same pass, and one word
+of it says for a whole call if something was wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from hexkv.kernels.batches import address_of
 from hexkv.kernels.coding.floats import FLOATS
 from hexkv.kernels.coding.plain import GROUP
-from hexkv.kernels.coding.tables import HALVES, tables
-from hexkv.kernels.dtypes import bits, torch_dtype
+from hexkv.kernels.coding.tables import HALVES, TOTAL, tables
+from hexkv.kernels.dtypes import torch_dtype
+from hexkv.kernels.fused import Fused
 from hexkv.kernels.payloads import (
     FORMS,
-    Bits,
-    BitsPlane,
-    CodedPlane,
-    Float8Plane,
-    Int4Plane,
-    Int8Plane,
-    PlaneOfPayload,
-    RawPlane,
-    ScaledPlane,
+    Coding,
+    Numbers,
+    PlaneForm,
     SupportsDevicePlanes,
-    joined,
-    lines,
+    columns,
 )
+from hexkv.kernels.staging import ALIGNED, Sent, Table, grouped
+from hexkv.kernels.transfer import Piece
 from hexkv.ports import (
     CorruptFrame,
     Deadline,
     EncodedSpan,
     InvalidRequest,
     KVLayout,
-    Plane,
     Serde,
     Transfer,
 )
 
-if TYPE_CHECKING:
-    from hexkv.kernels.fused import Fused
-    from hexkv.kernels.staging import Sent
+_TABLES = 8
+"""The most tables that a block of ``BITS`` has."""
 
-Lines = list[npt.NDArray[np.int64]]
+_PACE = 8
+"""Bytes that a program reads at once, where places and tokens are multiples of them."""
 
-Way = tuple[type[ScaledPlane], bool]
-"""The coding of numbers, and whether a group is of a channel: one launch decodes one of these."""
+_LAUNCHES = 8
+"""The most launches of a call, as far as buffers have room for so few groups."""
+
+
+class Alike(NamedTuple):
+    """Planes of one form and shape: these are decoded by one launch, ``BITS`` by two."""
+
+    form: PlaneForm
+    row: int
+    width: int
+    firsts: Sequence[int]
+    """By layer, the line of the first one; the end is last."""
+
+
+class Decoder:
+    """What a serde's payloads and an engine's pages say before any payload is there."""
+
+    def __init__(
+        self, layout: KVLayout, serde: SupportsDevicePlanes, lines: Sequence[tuple[int, ...]]
+    ) -> None:
+        """Look at the planes of *layout*.
+
+        Args:
+            layout: of the chunks.
+            serde: the one that encodes them.
+            lines: of each plane, its address and strides in elements.
+        """
+        self.layout = layout
+        self.forms = list(serde.device_forms(layout))
+        planes = [(layer, plane) for layer, some in enumerate(layout.planes) for plane in some]
+        found: dict[tuple[PlaneForm, int, int], list[list[tuple[int, ...]]]] = {}
+        for number, (layer, plane) in enumerate(planes):
+            shape = self.forms[number], plane.heads * plane.width, plane.width
+            some = found.setdefault(shape, [[] for _ in layout.planes])
+            some[layer].append((*lines[number], number))
+        self.alike: list[Alike] = []
+        table: list[tuple[int, ...]] = []
+        for shape, layers in found.items():
+            counts = (len(some) for some in layers)
+            self.alike.append(Alike(*shape, [*accumulate(counts, initial=len(table))]))
+            table += [line for some in layers for line in some]
+        self.planes = Sent(np.array(table, np.int64))
+        self.firsts = [*accumulate((len(some) for some in layout.planes), initial=0)]
+        self.launches = sum(1 + (one.form.coding == Coding.BITS) for one in self.alike)
+        self._coding = np.array([form.coding for form in self.forms])
+        self._together = np.array([form.together for form in self.forms])
+        self._heads = np.array([plane.heads for _, plane in planes])
+
+    def checked(self, blocks: Numbers, payload: memoryview, tokens: int, layers: range) -> Numbers:
+        """Return *blocks* with the number that the device needs of each, ``[planes, 3]``.
+
+        Raises:
+            CorruptFrame: one leaves the payload, or has no size of its form.
+        """
+        rows = columns(self.layout, layers).rows
+        if blocks.shape != (len(rows), 2):
+            raise CorruptFrame(f"{len(blocks)} blocks of {len(rows)} planes")
+        begin, end = blocks.T
+        if (begin < 0).any() or (end > payload.nbytes).any() or (begin > end).any():
+            raise CorruptFrame("a block leaves its payload")
+        some = slice(self.firsts[layers.start], self.firsts[layers.stop])
+        coding, size, item = self._coding[some], end - begin, self.layout.dtype.itemsize
+        raw = size == rows * (tokens * item)
+        least = self._least(coding, rows, tokens, some)
+        exact = np.isin(coding, _EXACT)
+        if not (raw | np.where(exact, size == least, size >= least)).all():
+            raise CorruptFrame("a block of a size that its form does not have")
+        made = np.zeros((len(rows), 3), np.int64)
+        made[:, :2] = blocks
+        bits = (coding == Coding.BITS) & ~raw
+        if bits.any():
+            data = np.frombuffer(payload, np.uint8)
+            head = begin[bits] + least[bits] - 2
+            many = data[head + 1]
+            if (data[head] == 0).any() or (many == 0).any() or (many > _TABLES).any():
+                raise CorruptFrame("an alphabet or a number of tables that there is not")
+            made[bits, 2] = many
+        return made
+
+    def _least(
+        self, coding: npt.NDArray[np.int64], rows: Numbers, tokens: int, some: slice
+    ) -> Numbers:
+        """Return the size of each block: the only one, or that of the part before any words."""
+        item, numbers = self.layout.dtype.itemsize, rows * tokens
+        heads, together = self._heads[some] * tokens, self._together[some]
+        parts = -(-tokens // np.maximum(together, 1))
+        whole, sevens, _ = FORMS[self.layout.dtype]
+        return np.select(
+            [coding == one for one in Coding],
+            [
+                1 + item * tokens + 6 * rows + 4 * -(-rows // GROUP),
+                item * heads + numbers,
+                item * rows + numbers,
+                2 * item * np.where(together > 0, parts * rows, heads) + (numbers + 1) // 2,
+                numbers * whole + (7 * sevens) * -(-numbers // 8) + 2,
+            ],
+        )
+
+
+_EXACT = (Coding.INT8, Coding.FLOAT8, Coding.INT4)
+
+
+def decoder_of(fused: Fused, serde: SupportsDevicePlanes) -> Decoder:
+    """Return the decoder of *serde*'s payloads for the planes of *fused*, made once."""
+    kind = type(serde), serde.name
+    found = fused.decoders.get(kind)
+    if not isinstance(found, Decoder):
+        found = fused.decoders[kind] = Decoder(fused.layout, serde, fused.lines())
+    return found
 
 
 def decodes(fused: Fused | None, layout: KVLayout, serde: Serde) -> bool:
     """True if a device with launches decodes what *serde* encoded of *layout*."""
     return fused is not None and layout.dtype in FLOATS and isinstance(serde, SupportsDevicePlanes)
+
+
+class _Chunk(NamedTuple):
+    """A payload whose blocks are known."""
+
+    host: int
+    """Address of the first block's first byte."""
+
+    size: int
+    start: int
+    tokens: int
+    blocks: Numbers
+    """``[planes, 3]``, from that byte on."""
 
 
 class Decoding:
@@ -93,265 +211,165 @@ class Decoding:
             or layout.dtype not in FLOATS
         ):
             raise InvalidRequest(f"serde {serde.name} is not decoded on a device")
-        self._fused = fused
-        self._layout = layout
-        self._layers = layers
         if layers.step != 1 or not 0 <= layers.start < layers.stop <= layout.layers:
             raise InvalidRequest(f"there is no {layers} in a layout of {layout.layers} layers")
-        self._planes: list[tuple[EncodedSpan, list[_Placed]]] = []
+        self._fused = fused
+        self._layers = layers
+        self._decoder = decoder = decoder_of(fused, serde)
+        self._chunks: list[_Chunk] = []
         for span in spans:
             if not 0 <= span.start < span.end <= most:
                 raise InvalidRequest(f"span [{span.start}, {span.end}) leaves {most} tokens")
-            tokens = span.end - span.start
-            start, end, found = serde.device_planes(span.payload, layout, tokens, self._layers)
-            if not 0 <= start <= end <= span.payload.nbytes:
-                raise CorruptFrame("layers leave their payload")
-            planes = _placed(found, layout, self._layers, tokens, end - start)
-            self._planes.append((span._replace(payload=span.payload[start:end]), planes))
+        for start, end, payload in spans:
+            blocks = serde.device_blocks(payload, layout, end - start, layers)
+            found = decoder.checked(blocks, payload, end - start, layers)
+            first, last = int(blocks[:, 0].min()), int(blocks[:, 1].max())
+            found[:, :2] -= first
+            host = address_of(payload) + first
+            self._chunks.append(_Chunk(host, last - first, start, end - start, found))
 
-    def scatter(self, slots: Sent) -> list[torch.Tensor]:
-        """Queue everything; *slots* are the window's. Return each stream's flag, on the host."""
-        ended = [self._chunk(span, planes, slots) for span, planes in self._planes]
-        return [_to_host(flags) for each in ended for flags in each]
+    def scatter(self, slots: Sent) -> Transfer:
+        """Queue everything; *slots* are the window's."""
+        staging, wrong = self._fused.staging, Sent(np.zeros(2, np.int64))
+        if not self._chunks:
+            return staging.driver.transfer(None)
+        kept = self._decoder.planes, slots, wrong
+        sizes = [chunk.size for chunk in self._chunks]
+        hosts = [chunk.host for chunk in self._chunks]
+        groups = max(1, _LAUNCHES // self._decoder.launches)
+        for start, pieces in grouped(hosts, sizes, groups):
+            group = _Group.of(pieces, self._chunks[start : start + len(pieces)])
+            launch = partial(self._launch, group)
+            size = group.room + 4 * TOTAL * group.tables
+            staging.pass_through(pieces, group.rows, kept, launch, into=True, size=size)
+        flag, event = staging.fetch(wrong)
+        return Checked(staging.driver.transfer(event), flag)
 
-    def _chunk(self, span: EncodedSpan, planes: list[_Placed], slots: Sent) -> list[torch.Tensor]:
-        from hexkv.kernels.in_triton import bits as bits_of
-        from hexkv.kernels.in_triton import payloads
+    def _launch(
+        self,
+        group: _Group,
+        memory: torch.Tensor,
+        lines: torch.Tensor,
+        planes: torch.Tensor,
+        slots: torch.Tensor,
+        wrong: torch.Tensor,
+    ) -> None:
+        from hexkv.kernels.in_triton import bits, payloads
 
-        layout, device = self._layout, self._fused.device
-        tokens = span.end - span.start
-        payload = span.payload
-        if payload.readonly:
-            # torch has no read-only tensors, and warns about making a writable one of these.
-            payload = memoryview(bytearray(payload))
-        with self._fused.driver.here():
-            coded = torch.frombuffer(payload, dtype=torch.uint8).to(device, non_blocking=True)
-            last = layout.layer_span(self._layers.stop - 1, tokens)[1]
-            size = last - layout.layer_span(self._layers.start, tokens)[0]
-            chunk = torch.empty(size, dtype=torch.uint8, device=device)
-            into, dtype = chunk.view(bits(layout.dtype)), torch_dtype(layout.dtype)
-            ended: list[torch.Tensor] = []
-            if coded_lines := [placed.coded for placed in planes if placed.coded is not None]:
-                slot_table, levels = _tables(device)
-                table = _sent(np.concatenate(coded_lines), device)
-                ended.append(payloads.decode(coded, table, slot_table, levels, into, tokens, dtype))
-            if of_bits := [placed.bits for placed in planes if placed.bits is not None]:
-                tables, groups = (_sent(each, device) for each in joined(of_bits))
-                form = FORMS[layout.dtype]
-                ended.append(bits_of.decode(coded, tables, groups, into, tokens, form))
-            for way in {placed.way: None for placed in planes if placed.way is not None}:
-                wide = np.stack(
-                    [line for placed in planes if placed.way == way for line in placed.scaled]
-                )
-                most, peers = wide[:, 4].max(), wide[:, 5].max()
-                payloads.from_scaled(
-                    coded,
-                    _sent(wide, device),
-                    into,
-                    way[0],
-                    int(most),
-                    int(peers),
-                    dtype,
-                    by_channel=way[1],
-                )
-            for placed in planes:
-                if placed.raw is not None:
-                    size = placed.plane.heads * placed.plane.width * tokens * into.element_size()
-                    at = placed.first * into.element_size()
-                    chunk[at : at + size] = coded[placed.raw : placed.raw + size]
-            line = chunk.data_ptr(), span.start, tokens
-            self._fused.in_place(slots, [line], self._layers, scatter=True)
-        return ended
+        decoder, fused, layers = self._decoder, self._fused, self._layers
+        for one in decoder.alike:
+            first, end = one.firsts[layers.start], one.firsts[layers.stop]
+            if first == end:
+                continue
+            job = payloads.Job(
+                fused.driver,
+                (memory, planes, lines, slots, wrong),
+                first=first,
+                some=end - first,
+                skipped=decoder.firsts[layers.start],
+                stride=group.stride,
+                block=fused.block,
+                most=group.most,
+                row=one.row,
+                width=one.width,
+                dtype=torch_dtype(decoder.layout.dtype),
+            )
+            coding, together = one.form
+            if coding == Coding.LEVELS:
+                bits.from_levels(job, *_tables(fused.device))
+            elif coding == Coding.BITS:
+                scratch = memory[group.room : group.room + 4 * TOTAL * group.tables]
+                form = FORMS[decoder.layout.dtype]
+                bits.from_bits(job, scratch.view(torch.int32), group.most_tables, form)
+            else:
+                payloads.from_scaled(job, int(coding), together, group.pace, fused.aligned)
+
+
+class _Group(NamedTuple):
+    """Chunks that are decoded at once."""
+
+    lines: Table
+    """``[chunks, stride]``: first token, tokens, and blocks in the buffer."""
+
+    most: int
+    """Tokens of the longest one."""
+
+    room: int
+    """Bytes of the payloads, after which tables of ``BITS`` are made."""
+
+    tables: int
+    """The number of these, and the most of a block."""
+
+    most_tables: int
+    pace: int
+    """A number of which all places of blocks and all numbers of tokens are multiples."""
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece], chunks: Sequence[_Chunk]) -> _Group:
+        """Return *chunks* whose payloads are *pieces* of a buffer."""
+        blocks = np.stack([chunk.blocks for chunk in chunks])
+        blocks[:, :, :2] += np.array([piece.at for piece in pieces])[:, None, None]
+        many = blocks[:, :, 2].copy()
+        before = np.cumsum(many).reshape(many.shape) - many
+        blocks[:, :, 2] = before
+        lines = np.empty((len(chunks), 2 + blocks[0].size), np.int64)
+        lines[:, 0] = [chunk.start for chunk in chunks]
+        lines[:, 1] = [chunk.tokens for chunk in chunks]
+        lines[:, 2:] = blocks.reshape(len(chunks), -1)
+        end = pieces[-1].at + pieces[-1].size
+        return cls(
+            lines,
+            int(lines[:, 1].max()),
+            end + -end % ALIGNED,
+            int(many.sum()),
+            max(1, int(many.max())),
+            1 if (blocks[:, :, 0] % _PACE).any() or (lines[:, 1] % _PACE).any() else _PACE,
+        )
+
+    @property
+    def stride(self) -> int:
+        return int(self.lines.shape[1])
+
+    def rows(self, base: int) -> Table:
+        """Return the lines; the places in them count from the buffer's begin."""
+        del base
+        return self.lines
 
 
 class Checked:
-    """A transfer whose streams are checked once it is over."""
+    """A transfer whose blocks are known to be right once it is over."""
 
-    def __init__(self, transfer: Transfer, flags: Sequence[torch.Tensor]) -> None:
+    def __init__(self, transfer: Transfer, flag: torch.Tensor) -> None:
         self._transfer = transfer
-        self._flags = flags
+        self._flag = flag
 
     def wait(self, deadline: Deadline) -> bool:
         """Wait, as a transfer does.
 
         Raises:
-            CorruptFrame: a stream did not end as it should.
+            CorruptFrame: a block is not one of its form, or a stream ends too early or too late.
         """
         if not self._transfer.wait(deadline):
             return False
-        if not all(bool(flags.all()) for flags in self._flags):
-            raise CorruptFrame("a stream that does not end as it should")
+        if self._flag.numpy().any():
+            raise CorruptFrame("a block that is none, or a stream that does not end as it should")
         return True
 
 
-class _Placed:
-    """One plane of one layer: its place in the payload, and its place in the chunk."""
-
-    __slots__ = ("bits", "coded", "first", "plane", "raw", "scaled", "way")
-
-    def __init__(self, plane: Plane, first: int) -> None:
-        self.plane = plane
-        self.first = first
-        """In elements of the chunk."""
-
-        self.coded: npt.NDArray[np.int64] | None = None
-        """Lines of ``in_triton.payloads.decode``."""
-
-        self.bits: Bits | None = None
-
-        self.way: Way | None = None
-        self.scaled: Lines = []
-        """Lines of ``in_triton.payloads.from_scaled``, all of this plane's way."""
-
-        self.raw: int | None = None
-
-
-def _placed(
-    found: Sequence[PlaneOfPayload], layout: KVLayout, layers: range, tokens: int, size: int
-) -> list[_Placed]:
-    """Return lines of the kernels' tables, all of whose places are within *size* bytes.
-
-    Raises:
-        CorruptFrame: one is not.
-    """
-    planes = [plane for layer in layers for plane in layout.planes[layer]]
-    rows = [plane.heads * plane.width for plane in planes]
-    firsts = accumulate((row * tokens for row in rows), initial=0)
-    item = layout.dtype.itemsize
-    made: list[_Placed] = []
-    if len(found) != len(planes):
-        raise CorruptFrame(f"{len(found)} planes, where these layers have {len(planes)}")
-    for plane, row, first, there in zip(planes, rows, firsts, found, strict=False):
-        placed = _Placed(plane, first)
-        begins: tuple[int, ...]
-        ends: tuple[int, ...]
-        if isinstance(there, CodedPlane):
-            placed.coded = _groups(there, row, first)
-            ends = (
-                int(placed.coded[-1, 1]),
-                there.states + 4 * row,
-                there.classes + row,
-                there.turns + row,
-                there.scales + item * tokens,
-            )
-            begins = (there.words, there.states, there.classes, there.turns, there.scales)
-        elif isinstance(there, BitsPlane):
-            placed.bits, begins, ends = lines(there, row, first, tokens, layout.dtype)
-        elif isinstance(there, RawPlane):
-            begins, ends = (there.start,), (there.start + row * tokens * item,)
-            placed.raw = there.start
-        else:
-            placed.way, placed.scaled = _scaled(there, plane, first, tokens, item)
-            groups = sum(int(line[4]) for line in placed.scaled)
-            begins, ends = _extent(there, groups, row * tokens, item)
-        if min(begins) < 0 or max(ends) > size:
-            raise CorruptFrame(f"a plane leaves its payload of {size} bytes")
-        made.append(placed)
-    return made
-
-
-def _scaled(
-    there: ScaledPlane, plane: Plane, first: int, tokens: int, item: int
-) -> tuple[Way, Lines]:
-    """Return how a plane with scales is coded, and its lines for ``in_triton.payloads``."""
-    row = plane.heads * plane.width
-    if isinstance(there, Int8Plane):
-        line = (there.scales, 0, there.levels, first, tokens * plane.heads, plane.width, row)
-        return (Int8Plane, False), [np.array(line)]
-    if isinstance(there, Float8Plane):
-        return (Float8Plane, True), [
-            np.array((there.scales, 0, there.codes, first, row, tokens, row))
-        ]
-    if there.together < 0 or there.together % 2:
-        raise CorruptFrame(f"groups of {there.together} tokens, whose parts are no whole bytes")
-    if not there.together:
-        groups = tokens * plane.heads
-        line = (there.least, there.largest, there.pairs, first, groups, plane.width, row)
-        return (Int4Plane, False), [np.array(line)]
-    lines = []
-    for part, start in enumerate(range(0, tokens, there.together)):
-        scales = item * row * part
-        line = (
-            there.least + scales,
-            there.largest + scales,
-            there.pairs + row * start // 2,
-            first + row * start,
-            row,
-            min(there.together, tokens - start),
-            row,
-        )
-        lines.append(np.array(line))
-    return (Int4Plane, True), lines
-
-
-def _extent(
-    there: ScaledPlane, groups: int, numbers: int, item: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return where the parts of a plane of *groups* and *numbers* begin in the payload, and end."""
-    scales = item * groups
-    if isinstance(there, Int4Plane):
-        return (there.least, there.largest, there.pairs), (
-            there.least + scales,
-            there.largest + scales,
-            there.pairs + (numbers + 1) // 2,
-        )
-    codes = there.levels if isinstance(there, Int8Plane) else there.codes
-    return (there.scales, codes), (there.scales + scales, codes + numbers)
-
-
-def _groups(there: CodedPlane, row: int, first: int) -> npt.NDArray[np.int64]:
-    """Return the lines of a plane's groups of lanes for ``in_triton.payloads``."""
-    count = -(-row // GROUP)
-    if len(there.lengths) != count or there.half not in HALVES:
-        raise CorruptFrame(f"{len(there.lengths)} groups of lanes, where there are {count}")
-    lanes = np.arange(count, dtype=np.int64) * GROUP
-    ends = there.words + 2 * np.cumsum(there.lengths, dtype=np.int64)
-    slots, levels = _starts()[there.half]
-    lines = np.empty((count, 11), np.int64)
-    lines[:, 0], lines[:, 1] = ends - 2 * there.lengths.astype(np.int64), ends
-    lines[:, 2] = there.states + 4 * lanes
-    lines[:, 3], lines[:, 4] = there.classes + lanes, there.turns + lanes
-    lines[:, 5], lines[:, 6], lines[:, 7] = there.scales, slots, levels
-    lines[:, 8], lines[:, 9] = first + lanes, row
-    lines[:, 10] = np.minimum(row - lanes, GROUP)
-    return lines
-
-
 @cache
-def _starts() -> dict[int, tuple[int, int]]:
-    """Return, for each alphabet, where its slots and its levels begin among those of all."""
-    found: dict[int, tuple[int, int]] = {}
+def _tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return alphabets, slots and levels for the device, kept for ever: they never change."""
+    from hexkv.kernels.in_triton.bits import HALF_NUMBERS
+
+    alphabets = np.zeros((HALF_NUMBERS, 3), np.int32)
     slots = levels = 0
     for half in HALVES:
-        found[half] = slots, levels
+        alphabets[half] = slots, levels, tables(half).symbols
         slots += len(tables(half).slots)
-        levels += 2 * (2 * half + 1)
-    return found
-
-
-@cache
-def _tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return slots and levels of all alphabets on the device, kept for ever: they never change."""
-    slots = np.concatenate([tables(half).slots for half in HALVES]).view(np.int32)
+        levels += 2 * tables(half).symbols
+    entries = np.concatenate([tables(half).slots for half in HALVES]).view(np.int32)
     each = [np.arange(-half, half + 1, dtype=np.float32) / np.float32(half) for half in HALVES]
-    levels = np.concatenate([np.tile(some, 2) for some in each])
+    shares = np.concatenate([np.tile(some, 2) for some in each])
     # Not asynchronously: other streams use them, too.
-    return torch.from_numpy(slots).to(device), torch.from_numpy(levels).to(device)
-
-
-def _sent(table: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
-    """Return *table* in the device's memory, while its copy may be under way.
-
-    It may be longer than the 64 KiB that a driver takes from ordinary memory without waiting for
-    the stream; torch keeps the pinned memory until the copy is done.
-    """
-    made = torch.from_numpy(table)
-    return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made
-
-
-def _to_host(flags: torch.Tensor) -> torch.Tensor:
-    """Return *flags* in the host's memory, filled once the stream gets there."""
-    if flags.device.type == "cpu":
-        return flags
-    host = torch.empty(len(flags), dtype=flags.dtype, pin_memory=True)
-    return host.copy_(flags, non_blocking=True)
+    first, second, third = (torch.from_numpy(a).to(device) for a in (alphabets, entries, shares))
+    return first, second, third

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import accumulate
 from typing import NamedTuple
@@ -12,15 +12,12 @@ import torch
 
 from hexkv.kernels.batches import address_of
 from hexkv.kernels.dtypes import INTEGERS
-from hexkv.kernels.staging import ALIGNED, BUFFER, Sent, Table, staging_on
+from hexkv.kernels.staging import Sent, Table, grouped, staging_on
 from hexkv.kernels.transfer import Driver, Event, Piece
 from hexkv.ports import KVLayout, Transfer
 
 _GROUPS = 8
-"""Launches of a call, as far as buffers have room for so few."""
-
-_LEAST = 8 << 20
-"""Bytes from which a launch of its own, beside the next copy, is worth its cost."""
+"""Groups of a call: launches, for planes of one shape."""
 
 
 class Cut(NamedTuple):
@@ -69,6 +66,8 @@ class Fused:
         self._before = [*accumulate(rows, initial=0)]
         self._kinds, table = _tabled(planes, self._word)
         self.table = Sent(table)
+        self.decoders: dict[tuple[type, str], object] = {}
+        """By kind of serde: :mod:`hexkv.kernels.encoded` keeps them."""
 
     @classmethod
     def over(
@@ -137,7 +136,9 @@ class Fused:
             lines = [(host, *cut) for host, cut in zip(hosts, cuts, strict=True)]
             event = self.in_place(slots, lines, layers, scatter=scatter)
         else:
-            for group, pieces in _grouped(cuts, hosts, share):
+            sizes = [share * cut.tokens for cut in cuts]
+            for start, pieces in grouped(hosts, sizes, _GROUPS):
+                group = cuts[start : start + len(pieces)]
                 event = self._passed(slots, group, pieces, layers, scatter=scatter)
         return self.driver.transfer(event)
 
@@ -155,9 +156,19 @@ class Fused:
         most = max(line[2] for line in lines)
 
         def launch(*tables: torch.Tensor) -> None:
-            self._launch(*tables, most, layers, aligned=aligned, scatter=scatter)
+            self._launch(*tables, most=most, layers=layers, aligned=aligned, scatter=scatter)
 
         return self.staging.in_place(np.array(lines, np.int64), (self.table, slots), launch)
+
+    @property
+    def aligned(self) -> int:
+        """Elements to a multiple of which everything in pages is aligned."""
+        return max(1, self._word * self._align // self.layout.dtype.itemsize)
+
+    def lines(self) -> list[tuple[int, ...]]:
+        """Return the address of each plane, and its strides in elements."""
+        flat = [plane for given in self._planes for plane in given]
+        return [(plane.data_ptr(), *plane.stride()[:3]) for plane in flat]
 
     def _passed(
         self,
@@ -175,8 +186,9 @@ class Fused:
             pairs = zip(pieces, cuts, strict=True)
             return np.array([(base + piece[1], *cut) for piece, cut in pairs], np.int64)
 
-        def launch(*tables: torch.Tensor) -> None:
-            self._launch(*tables, most, layers, aligned=True, scatter=scatter)
+        def launch(memory: torch.Tensor, *tables: torch.Tensor) -> None:
+            del memory  # the table has its address
+            self._launch(*tables, most=most, layers=layers, aligned=True, scatter=scatter)
 
         kept = self.table, slots
         return self.staging.pass_through(pieces, at, kept, launch, into=scatter)
@@ -186,9 +198,9 @@ class Fused:
         table: torch.Tensor,
         planes: torch.Tensor,
         slots: torch.Tensor,
+        *,
         most: int,
         layers: range,
-        *,
         aligned: bool,
         scatter: bool,
     ) -> None:
@@ -261,22 +273,3 @@ def _in_order(
     ]
     found.sort()
     return [cut for _, cut in found], [host for host, _ in found]
-
-
-def _grouped(
-    cuts: Sequence[Cut], hosts: Sequence[int], share: int
-) -> Iterator[tuple[Sequence[Cut], Sequence[Piece]]]:
-    """Yield the chunks that one launch moves, and their pieces: few groups, none above a buffer."""
-    total = share * sum([cut.tokens for cut in cuts])
-    enough = max(_LEAST, -(-total // _GROUPS))
-    start, at = 0, 0
-    pieces: list[Piece] = []
-    for number, host in enumerate(hosts):
-        size = share * cuts[number].tokens
-        if pieces and (at >= enough or at + size > BUFFER):
-            yield cuts[start:number], pieces
-            start, at, pieces = number, 0, []
-        pieces.append(Piece(host, at, size))
-        at += size + -size % ALIGNED
-    if pieces:
-        yield cuts[start:], pieces

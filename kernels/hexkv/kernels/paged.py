@@ -11,7 +11,7 @@ import torch
 
 from hexkv.kernels.batches import Batch, batches
 from hexkv.kernels.chunks import check_planes, check_spans
-from hexkv.kernels.encoded import Checked, Decoding, decodes
+from hexkv.kernels.encoded import Decoding, decodes
 from hexkv.kernels.fused import Cut, Fused
 from hexkv.kernels.moves import Places, Scattered
 from hexkv.kernels.rooms import DeviceBuffer, DeviceBuffers
@@ -213,8 +213,7 @@ class PagedKV:
     ) -> Transfer:
         pages = self._pages
         decoding = Decoding(pages.fused, pages.layout, serde, spans, self.tokens, layers)
-        flags = decoding.scatter(self._sent)
-        return Checked(transfer_on(pages.gpus), flags)
+        return decoding.scatter(self._sent)
 
     def device_room(self, size: int, owner: str) -> DeviceRoom | None:
         """Return a buffer on a CUDA device with Triton; ``None`` elsewhere."""

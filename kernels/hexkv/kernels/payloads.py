@@ -1,150 +1,89 @@
-"""The places of a coded chunk's numbers in its payload, for a device that decodes it.
+"""Blocks of coded chunks: their places, and how a device that decodes them reads each.
 
-A serde and a device's kernels have to agree on these. A payload goes to the device as it is; these
-are places in it, in bytes, at any alignment. Needs numpy, and never imports torch.
+A serde and a device's kernels have to agree on these. A payload goes to the device as it is; the
+host says where its blocks begin and end, and nothing else. Needs numpy, and never imports torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from hexkv.kernels.coding.plain import GROUP
-from hexkv.kernels.coding.tables import TOTAL
 from hexkv.ports import CorruptFrame, DType, KVLayout
 
-
-class CodedPlane(NamedTuple):
-    """Levels coded by rANS, as :mod:`hexkv.kernels.coding.plain` reads them."""
-
-    half: int
-    """Levels are ``-half .. half``, and their tables ``tables(half)``."""
-
-    scales: int
-    """``[tokens]`` largest magnitudes in the dtype of the layout, finite."""
-
-    classes: int
-    """``[lanes]`` uint8, each less than ``CLASSES``."""
-
-    turns: int
-    """``[lanes]`` uint8, each less than the symbols."""
-
-    states: int
-    """``[lanes]`` uint32."""
-
-    lengths: npt.NDArray[np.uint32]
-    """Words of each group of lanes."""
-
-    words: int
-    """uint16, group after group."""
+Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
-class Int8Plane(NamedTuple):
-    """Numbers in units of the largest magnitude of their token's head over 127."""
+class Coding(IntEnum):
+    """The form of a block; one as long as its plane is the plane, in any of them."""
 
-    scales: int
-    """``[tokens, heads]`` in the dtype of the layout, finite."""
+    LEVELS = 0
+    """Levels coded by rANS: the largest level in a byte, ``[tokens]`` largest magnitudes in the
+    dtype of the layout, ``[lanes]`` classes and turns in a byte each, states in four, words of each
+    group of lanes in four, and the words. See :mod:`hexkv.kernels.coding.plain`."""
 
-    levels: int
-    """``[tokens, heads, width]`` int8."""
+    INT8 = 1
+    """``[tokens, heads]`` scales in the dtype of the layout; ``[tokens, heads, width]`` int8, in
+    units of the scale over 127."""
 
+    FLOAT8 = 2
+    """``[channels]`` scales; ``[channels, tokens]`` float8_e4m3fn, in units of the scale over
+    448."""
 
-class Float8Plane(NamedTuple):
-    """float8_e4m3fn, in units of the largest magnitude of their channel over 448."""
+    INT4 = 3
+    """Least, then largest number of each group; sixteen steps between them, two in a byte, the
+    first in its low half, group after group."""
 
-    scales: int
-    """``[channels]`` in the dtype of the layout, finite."""
+    BITS = 4
+    """The upper bits of numbers coded by rANS with tables of its own, the lower ones as they are.
 
-    codes: int
-    """``[channels, tokens]`` uint8."""
-
-
-class Int4Plane(NamedTuple):
-    """Sixteen steps from the least to the largest number of a group."""
-
-    least: int
-    """``[groups]`` in the dtype of the layout, finite."""
-
-    largest: int
-    """``[groups]`` in the dtype of the layout, finite."""
-
-    pairs: int
-    """Two steps in a byte, the first in its low half, group after group."""
-
-    together: int
-    """Tokens of a channel that are a group, in parts of ``[channels, together]``, the last
-    of which has the remaining tokens; even. Zero: a head of a token is one, ``[tokens, heads]``."""
+    Of bfloat16 and float32 the nine highest bits are coded, of float16 the eight highest. First the
+    lower bits: bytes, the least significant first; the last of bfloat16 and float32 has seven bits
+    of each number, in seven bytes for each eight: seven eighths of the numbers have a byte of their
+    own, in seven parts, whose highest bits are the last eighth's. Then symbols less one and tables,
+    a byte each; upper bits of each symbol in two; ``[tables, symbols]`` counts in two, which add up
+    to ``TOTAL``, and none is all of it; the table of each lane in one, and states, words of groups
+    and words as above."""
 
 
-class BitsPlane(NamedTuple):
-    """The upper bits of numbers coded by rANS, by tables of the payload's; the lower as they are.
+class PlaneForm(NamedTuple):
+    """How the blocks of a plane are coded."""
 
-    Of bfloat16 and float32 the nine highest bits are coded, of float16 the eight highest.
-    """
-
-    lower: Sequence[int]
-    """The lower bits, ``[numbers]`` bytes each, the least significant first. The last of bfloat16
-    and float32 has seven bits of each number, in seven bytes for each eight: seven eighths of the
-    numbers have a byte of their own, in seven parts, whose highest bits are the last eighth's."""
-
-    meanings: int
-    """``[symbols]`` uint16: upper bits."""
-
-    symbols: int
-    counts: int
-    """``[tables, symbols]`` uint16; each row adds up to ``TOTAL``, and none is all of it."""
-
-    tables: int
-
-    classes: int
-    """``[lanes]`` uint8, each less than *tables*."""
-
-    states: int
-    """``[lanes]`` uint32."""
-
-    lengths: npt.NDArray[np.uint32]
-    """Words of each group of lanes."""
-
-    words: int
-    """uint16, group after group."""
+    coding: Coding
+    together: int = 0
+    """Of ``INT4``: tokens of a channel that are a group, in parts of ``[channels, together]``, the
+    last of which has the remaining tokens; even. Zero: a head of a token is one."""
 
 
-class RawPlane(NamedTuple):
-    """The plane itself."""
-
-    start: int
-
-
-ScaledPlane: TypeAlias = Int8Plane | Float8Plane | Int4Plane
-PlaneOfPayload: TypeAlias = CodedPlane | BitsPlane | ScaledPlane | RawPlane
-
-
-class DevicePart(NamedTuple):
-    """The part of a payload that a device needs."""
-
-    start: int
-    end: int
-    """Bytes of the payload."""
-
-    planes: Sequence[PlaneOfPayload]
-    """Each plane of each layer, in order; their places count from *start*."""
+FORMS = {DType.BFLOAT16: (0, True, 7), DType.FLOAT16: (1, False, 8), DType.FLOAT32: (2, True, 23)}
+"""Of ``BITS`` by dtype: the number of arrays of whole bytes in the lower bits; whether there is one
+of seven bits; the number of all lower bits."""
 
 
 @runtime_checkable
 class SupportsDevicePlanes(Protocol):
     """The additional ability of a serde whose payloads a device can decode."""
 
-    def device_planes(
-        self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
-    ) -> DevicePart:
-        """Return where a run of *layers* is in *payload*; the rest of it is not read.
+    @property
+    def name(self) -> str:
+        """The name of the serde in frames: whatever has it decodes alike."""
+        ...
 
-        Everything that could lead a reader out of tables or the payload has been checked; the
-        device checks that streams end as they should.
+    def device_forms(self, layout: KVLayout) -> Sequence[PlaneForm]:
+        """Return the form of each plane of each layer, in order."""
+        ...
+
+    def device_blocks(
+        self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
+    ) -> Numbers:
+        """Return where the blocks of a run of *layers* begin and end, ``[planes, 2]`` in bytes.
+
+        The rest of *payload* is not read. A block is checked by the device that decodes it.
 
         Raises:
             CorruptFrame: *payload* is not of the form that the serde writes for this shape.
@@ -152,73 +91,76 @@ class SupportsDevicePlanes(Protocol):
         ...
 
 
-FORMS = {DType.BFLOAT16: (0, True, 7), DType.FLOAT16: (1, False, 8), DType.FLOAT32: (2, True, 23)}
-"""By dtype: the number of arrays of whole bytes in its lower bits; whether there is one of seven
-bits; the number of all lower bits."""
+class Columns(NamedTuple):
+    """What is known of the planes of some layers before any payload: a column for each property."""
 
-_SYMBOLS = 256
+    rows: Numbers
+    """Elements of a token."""
+
+    layer: Numbers
+    """Its number among these layers."""
+
+    number: Numbers
+    """Its number in its layer."""
+
+    firsts: Numbers
+    """By layer: the number of its first plane."""
+
+    counts: Numbers
+    """By layer: its planes."""
 
 
-class Bits(NamedTuple):
-    """Lines of a plane: of its tables, and of its groups of lanes."""
+@lru_cache(maxsize=256)
+def columns(layout: KVLayout, layers: range) -> Columns:
+    """Return the columns of the planes of *layers*."""
+    planes = [layout.planes[layer] for layer in layers]
+    counts = np.array([len(some) for some in planes], np.int64)
+    firsts = np.cumsum(counts) - counts
+    layer = np.repeat(np.arange(len(planes)), counts)
+    rows = np.array([p.heads * p.width for some in planes for p in some], np.int64)
+    return Columns(rows, layer, np.arange(len(rows)) - firsts[layer], firsts, counts)
 
-    tables: npt.NDArray[np.int64]
-    groups: npt.NDArray[np.int64]
 
+def plane_blocks(
+    payload: memoryview,
+    parts: Sequence[tuple[int, int]],
+    layout: KVLayout,
+    tokens: int,
+    layers: range,
+) -> Numbers:
+    """Return the blocks of *layers* for :meth:`SupportsDevicePlanes.device_blocks`.
 
-def lines(
-    there: BitsPlane, row: int, first: int, tokens: int, dtype: DType
-) -> tuple[Bits, tuple[int, ...], tuple[int, ...]]:
-    """Return a plane's lines, and where its parts begin in the payload, and end.
+    A part has 8 bytes for the size of each block, and then the blocks; one as long as its layer is
+    the layer.
 
     Args:
-        there: its places.
-        row: elements of a token.
-        first: element of the chunk where it begins.
+        payload: of a chunk.
+        parts: where those of all layers begin and end.
+        layout: of the chunk.
         tokens: of the chunk.
-        dtype: of the layout, one of ``FORMS``.
+        layers: a run of them.
 
     Raises:
-        CorruptFrame: these are no places of such a plane.
+        CorruptFrame: sizes do not add up.
     """
-    whole, sevens, _ = FORMS[dtype]
-    count = -(-row // GROUP)
-    if len(there.lengths) != count or len(there.lower) != whole + sevens:
-        raise CorruptFrame(f"{len(there.lengths)} groups of lanes, where there are {count}")
-    if not 2 <= there.symbols <= _SYMBOLS or not 1 <= there.tables <= _SYMBOLS:
-        raise CorruptFrame(f"{there.tables} tables of {there.symbols} symbols")
-    share = -(-row * tokens // 8)
-    lanes = np.arange(count, dtype=np.int64) * GROUP
-    ends = there.words + 2 * np.cumsum(there.lengths, dtype=np.int64)
-    groups = np.zeros((count, 14), np.int64)
-    groups[:, 0], groups[:, 1] = ends - 2 * there.lengths.astype(np.int64), ends
-    groups[:, 2], groups[:, 3] = there.states + 4 * lanes, there.classes + lanes
-    groups[:, 5] = there.meanings
-    groups[:, 6 : 6 + whole + sevens] = list(there.lower)
-    groups[:, 9], groups[:, 10], groups[:, 11] = share, first, lanes
-    groups[:, 12], groups[:, 13] = row, np.minimum(row - lanes, GROUP)
-    bytes_of_counts = 2 * there.symbols
-    tables = np.empty((there.tables, 2), np.int64)
-    tables[:, 0] = there.counts + bytes_of_counts * np.arange(there.tables)
-    tables[:, 1] = there.symbols
-    begins = *there.lower, there.meanings, there.counts, there.classes, there.states, there.words
-    sizes = [row * tokens] * whole + [7 * share] * sevens
-    end_of_lower = (at + size for at, size in zip(there.lower, sizes, strict=True))
-    last = (
-        *end_of_lower,
-        there.meanings + bytes_of_counts,
-        there.counts + bytes_of_counts * there.tables,
-        there.classes + row,
-        there.states + 4 * row,
-        int(ends[-1]),
-    )
-    return Bits(tables, groups), begins, last
+    of = columns(layout, layers)
+    start, stop = np.array(parts[layers.start : layers.stop], np.int64).T
+    whole = of.rows * (tokens * layout.dtype.itemsize)
+    raw = stop - start == np.add.reduceat(whole, of.firsts)
+    whole_bytes = np.frombuffer(payload, np.uint8)
+    at = np.minimum(start[of.layer] + 8 * of.number, len(whole_bytes) - 8)
+    told = whole_bytes[at[:, None] + _EIGHT].view("<i8")[:, 0]
+    sizes = np.where(raw[of.layer], whole, told)
+    if sizes.min() < 0 or sizes.max() > len(whole_bytes):
+        raise CorruptFrame("a block that leaves its payload")
+    before = np.cumsum(sizes) - sizes
+    begin = start + np.where(raw, 0, 8 * of.counts) - before[of.firsts]
+    blocks = np.empty((len(sizes), 2), np.int64)
+    blocks[:, 0] = begin[of.layer] + before
+    blocks[:, 1] = blocks[:, 0] + sizes
+    if (blocks[of.firsts + of.counts - 1, 1] != stop).any():
+        raise CorruptFrame("the blocks of a layer do not add up to its part")
+    return blocks
 
 
-def joined(planes: Sequence[Bits]) -> Bits:
-    """Return the lines of several planes; each plane's tables follow those of the one before."""
-    starts = accumulate((len(plane.tables) * TOTAL for plane in planes), initial=0)
-    groups = [plane.groups.copy() for plane in planes]
-    for made, start in zip(groups, starts, strict=False):
-        made[:, 4] = start
-    return Bits(np.concatenate([plane.tables for plane in planes]), np.concatenate(groups))
+_EIGHT = np.arange(8)

@@ -21,6 +21,9 @@ BUFFER = 32 << 20
 _BUFFERS = 3
 """DeviceStaging buffers for each way: one is filled, one is emptied, one is between."""
 
+_LEAST = 8 << 20
+"""Bytes from which a launch of its own, beside the next copy, is worth its cost."""
+
 _SEGMENT = 256 << 10
 """Bytes of small tables until the next turn."""
 
@@ -31,7 +34,7 @@ Table: TypeAlias = npt.NDArray[np.int64]
 
 
 Launch: TypeAlias = Callable[..., None]
-"""Queues launches; takes the small table, and then those that are kept."""
+"""Queues launches; takes the buffer, if there is one, the small table, and those that are kept."""
 
 
 class Sent:
@@ -104,6 +107,7 @@ class DeviceStaging:
         self._buffers: dict[bool, deque[_Buffer]] = {True: deque(), False: deque()}
         self._outgrown: list[_Buffer] = []
         self._ring: deque[_Segment] = deque()
+        self._fetched: list[tuple[torch.Tensor, Event]] = []
 
     def pass_through(
         self,
@@ -113,6 +117,7 @@ class DeviceStaging:
         launch: Launch,
         *,
         into: bool,
+        size: int = 0,
     ) -> Event:
         """Queue the copy of *pieces* through a buffer. Return the event behind all of it.
 
@@ -122,9 +127,10 @@ class DeviceStaging:
             kept: other tables that the launches read.
             launch: queues the launches between the buffer and pages.
             into: the device, and not out of it.
+            size: bytes of the buffer, if it needs more than the pieces.
         """
         driver = self.driver
-        size = pieces[-1].at + pieces[-1].size
+        size = max(size, pieces[-1].at + pieces[-1].size)
         launching, copying = driver.current(), self._copying[into]
         with self.lock, self._noted(launching, copying):
             buffer = self._taken(size, into)
@@ -135,10 +141,10 @@ class DeviceStaging:
             if into:
                 driver.copy(pieces, buffer.memory, copying, into=True)
             else:
-                launch(there, *tables)
+                launch(buffer.memory, there, *tables)
             then.wait_event(first.record_event())
             if into:
-                launch(there, *tables)
+                launch(buffer.memory, there, *tables)
             else:
                 driver.copy(pieces, buffer.memory, copying, into=False)
             ended = then.record_event()
@@ -155,6 +161,18 @@ class DeviceStaging:
             ended = launching.record_event()
             self.used(ended)
         return ended
+
+    def fetch(self, sent: Sent) -> tuple[torch.Tensor, Event]:
+        """Queue the copy of a table that launches have written. Return its memory, and its end."""
+        stream, size = self.driver.current(), sent.rows.nbytes
+        with self.lock:
+            there, host = sent.on(self, stream), self.driver.pinned(size)
+            self.driver.copy([Piece(host.data_ptr(), 0, size)], there, stream, into=False)
+            event = stream.record_event()
+            # The memory is torch's, which does not know of the copy.
+            under_way = [pair for pair in self._fetched if not pair[1].query()]
+            self._fetched = [*under_way, (host, event)]
+        return host, event
 
     def send(self, rows: Table, stream: Stream) -> torch.Tensor:
         """Queue a small table on *stream*; an event behind its last use goes to :meth:`used`."""
@@ -228,3 +246,29 @@ class DeviceStaging:
 def staging_on(device: torch.device) -> DeviceStaging:
     """Return the staging of *device*, which all windows of the process on it share."""
     return DeviceStaging(driver_of(device))
+
+
+def grouped(
+    hosts: Sequence[int], sizes: Sequence[int], groups: int
+) -> Iterator[tuple[int, list[Piece]]]:
+    """Yield the number of each group's first chunk, and its pieces.
+
+    No more groups than *groups*, unless these do not fit into buffers.
+
+    Args:
+        hosts: addresses of the chunks.
+        sizes: their bytes.
+        groups: a launch is queued for each.
+    """
+    enough = max(_LEAST, -(-sum(sizes) // groups))
+    start, at = 0, 0
+    pieces: list[Piece] = []
+    for number, host in enumerate(hosts):
+        size = sizes[number]
+        if pieces and (at >= enough or at + size > BUFFER):
+            yield start, pieces
+            start, at, pieces = number, 0, []
+        pieces.append(Piece(host, at, size))
+        at += size + -size % ALIGNED
+    if pieces:
+        yield start, pieces

@@ -14,17 +14,26 @@ from triton.compiler import ASTSource
 from triton.compiler.compiler import make_backend
 
 from hexkv.kernels.coding.plain import GROUP, LEAST
-from hexkv.kernels.coding.tables import BITS
+from hexkv.kernels.coding.tables import BITS, CLASSES, TOTAL
 from hexkv.kernels.in_triton import bits, lowbit, payloads, rans, rope, rows, xxh3
 from hexkv.kernels.payloads import FORMS
 
 CODER = {"GROUP": GROUP, "BITS": BITS, "LEAST": LEAST}
+LANES = CODER | {"GROUPS": 9, "WIDE": 16}
+TABLES = {"ROW": 576, "PLANE": 5, "LINE": 2, "BLOCK": 3}
+PLACES = TABLES | {"WIDTH": 72}
 MOVER = {"PLANE": rows.PLANE_FIELDS, "CHUNK": rows.CHUNK_FIELDS}
 MOVER |= {"ROW": 144, "WIDTH": 72, "TOKENS": 16, "ELEMENTS": rows.ELEMENTS}
 ROTOR = {"ROWS": rope.ROWS, "PAIRS": 64}
 SCALE = {"MOST": lowbit.INT8, "ROWS": 8, "PEERS": 128}
 FLOAT8 = SCALE | {"MOST": lowbit.FLOAT8_MOST}
 ROUND = {"ROUNDING": lowbit._ROUNDING}
+
+
+def bit_planes(form):
+    whole, sevens, _ = form
+    return {"WHOLE": whole, "SEVENS": sevens}
+
 
 CASES = [
     *(
@@ -58,43 +67,59 @@ CASES = [
     ),
     *(
         case
-        for word, kind in (("*i16", tl.bfloat16), ("*i16", tl.float16), ("*i32", tl.float32))
+        for (kind, into, infinity), form in zip(
+            payloads._KINDS.values(), FORMS.values(), strict=True
+        )
         for case in (
             (
-                payloads._decode,
-                ["*u8", "*i64", "*i32", "*fp32", word, "*i32", "i32"],
-                {**CODER, "FIELDS": payloads.CODED_FIELDS, "KIND": kind},
+                bits._from_levels,
+                ["*u8", "*i64", "*i64", "*i64", "*i64", *["i32"] * 4, "*i32", "*i32", "*fp32"],
+                {
+                    **LANES,
+                    **PLACES,
+                    "KIND": kind,
+                    "INTO": into,
+                    "INFINITY": infinity,
+                    "HALF_NUMBERS": bits.HALF_NUMBERS,
+                    "CLASSES": CLASSES,
+                },
+            ),
+            (
+                bits._slots,
+                ["*u8", "*i64", "*i64", "*i64", *["i32"] * 3, "*i32"],
+                {**TABLES, **bit_planes(form), "INTO": into, "TOTAL": TOTAL, "BITS": BITS},
+            ),
+            (
+                bits._from_bits,
+                ["*u8", "*i64", "*i64", "*i64", "*i64", *["i32"] * 4, "*i32"],
+                {**LANES, **PLACES, **bit_planes(form), "INTO": into, "SHIFT": form[2]},
             ),
             *(
                 (
                     payloads._from_scaled,
-                    ["*u8", "*i64", word],
+                    ["*u8", "*i64", "*i64", "*i64", "*i64", *["i32"] * 4],
                     {
-                        **SCALE,
-                        "FIELDS": payloads.SCALED_FIELDS,
+                        **PLACES,
                         "KIND": kind,
+                        "INTO": into,
+                        "INFINITY": infinity,
                         "CODE": code,
-                        "MOST": payloads._MOST[code],
+                        "MOST": payloads.MOST[code],
+                        "TOGETHER": together,
                         "BY_CHANNEL": by_channel,
+                        "PACE": 8,
+                        "ALIGN": 8,
+                        "ROWS": 8,
+                        "PEERS": 128,
                     },
                 )
-                for code, by_channel in ((0, False), (1, True), (2, False), (2, True))
+                for code, by_channel, together in (
+                    (1, False, 0),
+                    (2, True, 0),
+                    (3, False, 0),
+                    (3, True, 64),
+                )
             ),
-        )
-    ),
-    (
-        bits._slots,
-        ["*u8", "*i64", "*i32"],
-        {"FIELDS": bits.TABLE_FIELDS, "BITS": BITS},
-    ),
-    *(
-        (
-            bits._decode,
-            ["*u8", "*i64", "*i32", word, "*i32", "i32"],
-            {**CODER, "FIELDS": bits.BIT_FIELDS, "WHOLE": whole, "SEVENS": sevens, "SHIFT": shift},
-        )
-        for word, (whole, sevens, shift) in zip(
-            ("*i16", "*i16", "*i32"), FORMS.values(), strict=True
         )
     ),
     (xxh3._accumulate, ["*i64", "*i64", "*i64", "*i64"], {"PRIME": xxh3._P32[0]}),

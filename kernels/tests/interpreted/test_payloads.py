@@ -14,10 +14,11 @@ from hexkv.adapters.lossless.rans import RansSerde
 from hexkv.contracts.device import Holed
 from hexkv.contracts.doubles import deadline
 from hexkv.contracts.encoded import EncodedContract, Foreign
+from hexkv.contracts.kit.cases import each
 from hexkv.kernels import ContiguousKV, PagedKV, torch_dtype
 from hexkv.kernels.coding.choosing import Choice, LowBitChoice
 from hexkv.kernels.coding.floats import narrowed
-from hexkv.kernels.payloads import BitsPlane, SupportsDevicePlanes
+from hexkv.kernels.payloads import SupportsDevicePlanes
 from hexkv.ports import (
     CorruptFrame,
     DType,
@@ -173,31 +174,63 @@ def test_what_is_not_to_be_decoded_here_is_refused_before_anything_moves():
     assert not any(page.any() for planes in pages for page in planes)
 
 
+@each("name", [*CODECS])
+@each("dtype", DTYPES)
+def test_every_code_with_every_kind_of_scale_is_the_hosts_bits(name, dtype):
+    """All 256 codes; scales of either sign, zeros of both signs, and the least that there are."""
+    serde, layout, tokens = SERDES[name], layout_of(dtype, layers=1, heads=2, key=32, value=2), 8
+    payload = encoded(serde, chunk_of(layout, tokens, 1), layout, tokens)
+    begin, end = serde.device_blocks(payload, layout, tokens, range(1))[0].tolist()
+    count = tokens * 64 // (2 if name == "int4" else 1)
+    scales = np.array([1.5, -1.5, 0.0, -0.0, 3e-39, 448.0, -127.0, 0.1], np.float32)
+    block = np.frombuffer(payload, np.uint8)[begin:end]
+    before = np.resize(scales, (end - begin - count) // dtype.itemsize)
+    block[: -count or None] = narrowed(before, dtype).view(np.uint8)
+    block[-count:] = np.arange(count)
+    window, _ = paged(layout, range(tokens))
+    assert window.scatter_encoded(serde, [EncodedSpan(0, tokens, payload)]).wait(deadline())
+    assert gathered(window, 0, tokens) == decoded(serde, payload, layout, tokens)
+
+
 class Lying:
-    """A serde whose places leave the payload."""
+    """A serde whose blocks are others than the payload has."""
 
-    name = "lying/1"
+    def __init__(self, serde, change):
+        self.name = f"lying about {serde}"
+        self.serde, self.change = SERDES[serde], change
 
-    def __init__(self, changes):
-        self.changes = changes
+    def device_forms(self, layout):
+        return self.serde.device_forms(layout)
 
-    def device_planes(self, payload, layout, tokens, layers):
-        part = SERDES["default"].device_planes(payload, layout, tokens, layers)
-        part.planes[-1] = part.planes[-1]._replace(**self.changes)
-        return part
+    def device_blocks(self, payload, layout, tokens, layers):
+        return self.change(self.serde.device_blocks(payload, layout, tokens, layers))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"words": -1}, {"states": 1 << 40}, {"scales": 1 << 62}, {"half": 9}, {"turns": -(1 << 50)}],
+def moved(by):
+    return lambda blocks: blocks + np.array([[0, 0]] * (len(blocks) - 1) + [by])
+
+
+@each("serde", ["default", "rans", *CODECS])
+@each(
+    "change",
+    [
+        moved([-(1 << 50), 0]),
+        moved([0, 1 << 62]),
+        moved([1 << 40, 1 << 40]),
+        moved([0, -(1 << 40)]),
+        lambda blocks: blocks[:-1],
+        lambda blocks: np.stack([blocks[:, 0], blocks[:, 0] + 3], axis=1),
+        lambda blocks: blocks * 0,
+    ],
 )
-def test_places_that_leave_the_payload_are_refused(changes):
+def test_blocks_that_leave_the_payload_or_have_no_size_of_their_form_are_refused(serde, change):
     layout = layout_of(DType.BFLOAT16)
-    payload = encoded(SERDES["default"], chunk_of(layout, 8, 0), layout, 8)
-    assert isinstance(Lying(changes), SupportsDevicePlanes)
+    payload = encoded(SERDES[serde], chunk_of(layout, 8, 0), layout, 8)
+    lying = Lying(serde, change)
+    assert isinstance(lying, SupportsDevicePlanes)
     window, _ = paged(layout, range(8))
     with pytest.raises(CorruptFrame):
-        window.scatter_encoded(Lying(changes), [EncodedSpan(0, 8, payload)])
+        window.scatter_encoded(lying, [EncodedSpan(0, 8, payload)])
 
 
 @pytest.mark.thorough
@@ -269,41 +302,10 @@ def test_a_plane_of_many_channels_has_several_tables_that_the_device_makes():
     tokens = 33
     chunk = graded(layout, tokens, 1)
     payload = encoded(serde, chunk, layout, tokens)
-    part = serde.device_planes(payload, layout, tokens, range(1))
-    assert all(isinstance(plane, BitsPlane) for plane in part.planes)
-    assert part.planes[0].tables > 2
+    begin, end = serde.device_blocks(payload, layout, tokens, range(1))[0].tolist()
+    many = payload[begin + 7 * (-(-tokens * 256 // 8)) + 1]
+    assert end - begin < 2 * tokens * 256
+    assert many > 2
     window, _ = paged(layout, range(tokens))
     assert window.scatter_encoded(serde, [EncodedSpan(0, tokens, payload)]).wait(deadline())
     assert gathered(window, 0, tokens) == bytes(chunk)
-
-
-class LyingOfBits(Lying):
-    def device_planes(self, payload, layout, tokens, layers):
-        part = SERDES["rans"].device_planes(payload, layout, tokens, layers)
-        part.planes[-1] = part.planes[-1]._replace(**self.changes)
-        return part
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"words": -1},
-        {"lower": [1 << 40]},
-        {"lower": []},
-        {"meanings": -1},
-        {"counts": 1 << 40},
-        {"symbols": 257},
-        {"symbols": 1},
-        {"tables": 0},
-        {"classes": 1 << 62},
-        {"states": -(1 << 50)},
-        {"lengths": np.zeros(3, np.uint32)},
-    ],
-    ids=str,
-)
-def test_places_of_bits_that_leave_the_payload_are_refused(changes):
-    layout = layout_of(DType.BFLOAT16, heads=1, key=65, value=65)
-    payload = encoded(SERDES["rans"], graded(layout, 13, 0), layout, 13)
-    window, _ = paged(layout, range(13))
-    with pytest.raises(CorruptFrame):
-        window.scatter_encoded(LyingOfBits(changes), [EncodedSpan(0, 13, payload)])

@@ -1,142 +1,182 @@
-"""Coded chunks decoded from the bytes of their payload: one launch for all planes of a kind.
+"""Coded chunks decoded from their payloads into pages: one launch for all planes of one form.
 
-Nothing in a payload is aligned, so everything is read byte by byte; and every place comes from a
-table in the device's memory, one line for each program or plane.
+Nothing in a payload is aligned, so everything is read byte by byte. Of each block the host says
+where it begins and ends; all else is checked here, and one word for all says if it is wrong.
+This has numbers with scales, and what all forms need; :mod:`.bits` what rANS coded.
 """
+
+from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 
 from hexkv.kernels.coding.lowbit import FLOAT8_MOST, INT4, INT8
-from hexkv.kernels.coding.plain import GROUP, LEAST
-from hexkv.kernels.coding.tables import BITS
+from hexkv.kernels.coding.plain import GROUP
 from hexkv.kernels.in_triton.lowbit import float8_share, int4_number
-from hexkv.kernels.payloads import Float8Plane, Int4Plane, Int8Plane, ScaledPlane
+from hexkv.kernels.transfer import Driver
 
-CODED_FIELDS = 11
-"""Of a group of lanes: where its words begin and end, its states, classes, turns; the scales of its
-plane; in elements, where its tables of slots and of levels begin, and its values; elements of a
-token; lanes."""
+PLANE_FIELDS = 5
+"""Of a plane: its address; in elements, from one block, token and head to the next; its number."""
 
-SCALED_FIELDS = 7
-"""Of groups that have scales: where the scales are, or the least numbers; the largest, if so; the
-codes; in elements, where its values begin; groups; numbers of each; elements of a token."""
+LINE_FIELDS = 2
+"""Of a chunk, before its blocks: the place of its first token in the slots; its tokens."""
 
-CODES = {Int8Plane: 0, Float8Plane: 1, Int4Plane: 2}
-"""The kernel's number for each coding."""
+BLOCK_FIELDS = 3
+"""Of a block: where it begins and ends in the payloads; a number that some forms need."""
 
-_MOST = (INT8, FLOAT8_MOST, INT4)
-"""The largest number of each coding."""
+MOST = {1: INT8, 2: FLOAT8_MOST, 3: INT4}
+"""The largest number by coding."""
 
 _KINDS = {
-    torch.bfloat16: tl.bfloat16,
-    torch.float16: tl.float16,
-    torch.float32: tl.float32,
+    torch.bfloat16: (tl.bfloat16, tl.int16, 0x7F80),
+    torch.float16: (tl.float16, tl.int16, 0x7C00),
+    torch.float32: (tl.float32, tl.int32, 0x7F800000),
 }
+"""Of a dtype, the integer of its size, and the bits that are set in all that is not finite."""
 
-_TILE = 1024
+_TILE = 2048
 """Elements of a program."""
 
 _CHANNEL_TOKENS = 32
-"""Numbers of a channel that one program has at most: its elements lie side by side in the payload,
-and those of as many channels in the chunk."""
+"""Tokens of a program whose scales are of channels: their numbers lie side by side in the payload,
+and those of as many channels in pages."""
 
 
-def decode(
-    coded: torch.Tensor,
-    table: torch.Tensor,
-    slots: torch.Tensor,
-    levels: torch.Tensor,
-    into: torch.Tensor,
-    tokens: int,
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    """Decode the groups of *table* into a chunk.
+class Job:
+    """One launch's share of a call: tables, and properties of planes that are alike."""
+
+    __slots__ = (
+        "chunks",
+        "constants",
+        "driver",
+        "given",
+        "infinity",
+        "kind",
+        "most",
+        "row",
+        "some",
+        "width",
+    )
+
+    def __init__(
+        self,
+        driver: Driver,
+        tables: Sequence[torch.Tensor],
+        *,
+        first: int,
+        some: int,
+        skipped: int,
+        stride: int,
+        block: int,
+        most: int,
+        row: int,
+        width: int,
+        dtype: torch.dtype,
+    ) -> None:
+        """Describe a launch.
+
+        Args:
+            driver: of the device.
+            tables: the payloads, uint8; planes, chunks with their blocks, and slots, int64; and the
+                word that says that something is wrong.
+            first: line of the first plane.
+            some: number of planes.
+            skipped: number of the first plane of the first layer that is decoded.
+            stride: numbers from one chunk to the next.
+            block: tokens in a block of pages.
+            most: tokens of the longest chunk.
+            row: elements of a token.
+            width: elements of a head.
+            dtype: of the layout.
+        """
+        self.driver, self.some, self.most, self.row, self.width = driver, some, most, row, width
+        self.given = *tables, first, skipped, stride, block
+        self.chunks = tables[2].numel() // stride
+        self.kind, into, self.infinity = _KINDS[dtype]
+        self.constants = {"ROW": row, "INTO": into, "PLANE": PLANE_FIELDS}
+        self.constants |= {"LINE": LINE_FIELDS, "BLOCK": BLOCK_FIELDS}
+
+    @property
+    def groups(self) -> int:
+        """Groups of lanes in a plane."""
+        return -(-self.row // GROUP)
+
+
+def from_scaled(job: Job, coding: int, together: int, pace: int, align: int) -> None:
+    """Decode blocks of ``INT8``, ``FLOAT8`` or ``INT4``.
 
     Args:
-        coded: uint8, the payload.
-        table: ``[groups, CODED_FIELDS]`` int64.
-        slots: ``Tables.slots`` of all alphabets, one after the other, as int32.
-        levels: each symbol's share of the largest magnitude, twice, of all alphabets in that order.
-        into: the chunk, as integers of the size of *dtype*.
-        tokens: of the chunk.
-        dtype: of the layout.
-
-    Returns:
-        ``[groups]`` int32: one where the streams ended as they should, else zero.
+        job: the launch.
+        coding: which of them.
+        together: see :class:`hexkv.kernels.payloads.PlaneForm`.
+        pace: all blocks begin at a multiple of it, and all chunks have as many tokens.
+        align: elements to a multiple of which everything in pages is aligned.
     """
-    ended = torch.empty(len(table), dtype=torch.int32, device=coded.device)
-    with torch.cuda.device_of(coded):
-        _decode[(len(table),)](
-            coded,
-            table,
-            slots,
-            levels,
-            into,
-            ended,
-            tokens,
-            FIELDS=CODED_FIELDS,
-            GROUP=GROUP,
-            BITS=BITS,
-            LEAST=LEAST,
-            KIND=_KINDS[dtype],
-            num_warps=GROUP // 32,
-            enable_fp_fusion=False,
-        )
-    return ended
-
-
-def from_scaled(
-    coded: torch.Tensor,
-    table: torch.Tensor,
-    into: torch.Tensor,
-    kind: type[ScaledPlane],
-    groups: int,
-    peers: int,
-    dtype: torch.dtype,
-    *,
-    by_channel: bool,
-) -> None:
-    """Decode the groups of *table* into a chunk.
-
-    Args:
-        coded: uint8, the payload.
-        table: ``[lines, SCALED_FIELDS]`` int64.
-        into: the chunk, as integers of the size of *dtype*.
-        kind: how all of them are coded.
-        groups: the most that a line has.
-        peers: the most numbers that a group has.
-        dtype: of the layout.
-        by_channel: the numbers of a group are a channel's, of some tokens; else they lie in the
-            chunk as they do in the payload.
-    """
-    wide = min(triton.next_power_of_2(peers), _CHANNEL_TOKENS if by_channel else _TILE)
-    each = max(1, _TILE // wide)
-    with torch.cuda.device_of(coded):
-        _from_scaled[(triton.cdiv(groups, each), triton.cdiv(peers, wide), len(table))](
-            coded,
-            table,
-            into,
-            FIELDS=SCALED_FIELDS,
-            CODE=CODES[kind],
-            MOST=_MOST[CODES[kind]],
-            BY_CHANNEL=by_channel,
-            ROWS=each,
-            PEERS=wide,
-            KIND=_KINDS[dtype],
-            enable_fp_fusion=False,
-        )
+    by_channel = coding == 2 or together > 0
+    if by_channel:
+        peers = _CHANNEL_TOKENS
+        rows = min(_TILE // peers, 1 << (job.row - 1).bit_length())
+        tiles = -(-job.row // rows) * -(-job.most // peers)
+    else:
+        peers = 1 << (job.width - 1).bit_length()
+        rows = max(1, _TILE // peers)
+        tiles = -(-job.most * (job.row // job.width) // rows)
+    job.driver.launch(
+        _from_scaled,
+        (tiles, job.some, job.chunks),
+        *job.given,
+        **job.constants,
+        WIDTH=job.width,
+        KIND=job.kind,
+        INFINITY=job.infinity,
+        CODE=coding,
+        MOST=MOST[coding],
+        TOGETHER=together,
+        BY_CHANNEL=by_channel,
+        PACE=pace,
+        ALIGN=align,
+        ROWS=rows,
+        PEERS=peers,
+    )
 
 
 @triton.jit
-def _scale(coded, at, mask, KIND: tl.constexpr):
-    """Load the numbers of the layout's dtype at bytes *at*, in single precision."""
-    bits = tl.load(coded + at, mask=mask, other=0).to(tl.uint32)
-    bits |= tl.load(coded + at + 1, mask=mask, other=0).to(tl.uint32) << 8
+def u16(coded, at, mask) -> tl.tensor:
+    """Load two bytes at *at*, at any alignment."""
+    low = tl.load(coded + at, mask=mask, other=0).to(tl.uint32)
+    return low | (tl.load(coded + at + 1, mask=mask, other=0).to(tl.uint32) << 8)
+
+
+@triton.jit
+def u32(coded, at, mask) -> tl.tensor:
+    """Load four bytes."""
+    return u16(coded, at, mask) | (u16(coded, at + 2, mask) << 16)
+
+
+@triton.jit
+def number_at(coded, at, mask, INTO: tl.constexpr) -> tl.tensor:
+    """Load the bits of a number of the layout's dtype."""
+    bits = u16(coded, at, mask)
+    if INTO.primitive_bitwidth == 32:
+        bits |= u16(coded, at + 2, mask) << 16
+    return bits
+
+
+@triton.jit
+def as_stored(bits, INTO: tl.constexpr) -> tl.tensor:
+    """Return *bits* as the integer that pages are written with."""
+    if INTO.primitive_bitwidth == 32:
+        made = bits.to(tl.int32, bitcast=True)
+    else:
+        made = bits.to(tl.uint16).to(tl.int16, bitcast=True)
+    return made
+
+
+@triton.jit
+def _widened(bits, KIND: tl.constexpr):
+    """Return *bits* of the layout's dtype in single precision."""
     if tl.float32 == KIND:
-        bits |= tl.load(coded + at + 2, mask=mask, other=0).to(tl.uint32) << 16
-        bits |= tl.load(coded + at + 3, mask=mask, other=0).to(tl.uint32) << 24
         number = bits.to(tl.float32, bitcast=True)
     elif tl.bfloat16 == KIND:
         number = (bits << 16).to(tl.float32, bitcast=True)
@@ -162,104 +202,116 @@ def _narrowed(number, KIND: tl.constexpr):
     return made
 
 
-# A token count of one would be compiled in, and be a constant instead of a number on the GPU.
-@triton.jit(do_not_specialize=["tokens"])
-def _decode(
-    coded,
-    table,
-    slots,
-    levels,
-    into,
-    ended,
-    tokens,
-    FIELDS: tl.constexpr,
-    GROUP: tl.constexpr,
-    BITS: tl.constexpr,
-    LEAST: tl.constexpr,
-    KIND: tl.constexpr,
-):
-    group = tl.program_id(0)
-    line = table + group * FIELDS
-    at = tl.load(line)
-    end = tl.load(line + 1)
-    row = tl.load(line + 9)
-    lane = tl.arange(0, GROUP)
-    here = lane < tl.load(line + 10)
-    state = tl.full((GROUP,), 0, tl.uint32)
-    first = tl.load(line + 2) + 4 * lane
-    for byte in tl.static_range(4):
-        part = tl.load(coded + first + byte, mask=here, other=0)
-        state |= part.to(tl.uint32) << (8 * byte)
-    state = tl.where(here, state, LEAST)
-    kind = tl.load(coded + tl.load(line + 3) + lane, mask=here, other=0)
-    turn = tl.load(coded + tl.load(line + 4) + lane, mask=here, other=0).to(tl.uint32)
-    scale = tl.load(line + 5)
-    place_of_slots = slots + tl.load(line + 6) + (kind.to(tl.int64) << BITS)
-    level_of = levels + tl.load(line + 7)
-    target = into + tl.load(line + 8) + lane
-    size: tl.constexpr = into.dtype.element_ty.primitive_bitwidth // 8
-    for _ in range(tokens):
-        entry = tl.load(place_of_slots + (state & ((1 << BITS) - 1)), mask=here, other=0)
-        entry = entry.to(tl.uint32, bitcast=True)
-        level = tl.load(level_of + ((entry & 0xFF) + turn), mask=here, other=0)
-        # The same for all lanes, but an address for each keeps the load one of vectors.
-        peak = _scale(coded, scale + lane * 0, here, KIND)
-        tl.store(target, _narrowed(peak * level, KIND), mask=here)
-        state = (entry >> 20) * (state >> BITS) + ((entry >> 8) & ((1 << BITS) - 1))
-        hungry = here & (state < LEAST)
-        taking = hungry.to(tl.int32)
-        place = at + 2 * (tl.cumsum(taking, 0) - taking)
-        there = hungry & (place < end)
-        word = tl.load(coded + place, mask=there, other=0).to(tl.uint32)
-        word |= tl.load(coded + place + 1, mask=there, other=0).to(tl.uint32) << 8
-        state = tl.where(hungry, (state << 16) | word, state)
-        at += 2 * tl.sum(taking, 0)
-        scale += size
-        target += row
-    # All lanes are back in an encoder's first state, and no word is left or was missing.
-    wrong = tl.sum((here & (state != LEAST)).to(tl.int32), 0)
-    tl.store(ended + group, ((wrong == 0) & (at == end)).to(tl.int32))
+@triton.jit
+def scaled(bits, share, KIND: tl.constexpr) -> tl.tensor:
+    """Return the bits of *share* times a number of the layout's dtype, in that dtype."""
+    return _narrowed(_widened(bits, KIND) * share, KIND)
 
 
 @triton.jit
+def block_of(plane, line, skipped, LINE: tl.constexpr, BLOCK: tl.constexpr) -> tl.tensor:
+    """Return the place of a plane's block among the numbers of a chunk."""
+    return line + LINE + (tl.load(plane + 4) - skipped) * BLOCK
+
+
+# A number of one would be compiled in, and be a constant instead of a number on the GPU.
+@triton.jit(do_not_specialize=["first", "skipped", "stride", "block"])
 def _from_scaled(
     coded,
-    table,
-    into,
-    FIELDS: tl.constexpr,
+    planes,
+    lines,
+    slots,
+    wrong,
+    first,
+    skipped,
+    stride,
+    block,
+    ROW: tl.constexpr,
+    WIDTH: tl.constexpr,
+    KIND: tl.constexpr,
+    INFINITY: tl.constexpr,
+    INTO: tl.constexpr,
+    PLANE: tl.constexpr,
+    LINE: tl.constexpr,
+    BLOCK: tl.constexpr,
     CODE: tl.constexpr,
     MOST: tl.constexpr,
+    TOGETHER: tl.constexpr,
     BY_CHANNEL: tl.constexpr,
+    PACE: tl.constexpr,
+    ALIGN: tl.constexpr,
     ROWS: tl.constexpr,
     PEERS: tl.constexpr,
-    KIND: tl.constexpr,
 ):
-    line = table + tl.program_id(2) * FIELDS
-    scales = tl.load(line)
-    highs = tl.load(line + 1)
-    codes = tl.load(line + 2)
-    target = tl.load(line + 3)
-    rows = tl.load(line + 4)
-    peers = tl.load(line + 5)
-    token = tl.load(line + 6)
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    peer = tl.program_id(1).to(tl.int64) * PEERS + tl.arange(0, PEERS)
-    mask = (row < rows)[:, None] & (peer < peers)[None, :]
-    at = row[:, None] * peers + peer[None, :]
-    size: tl.constexpr = into.dtype.element_ty.primitive_bitwidth // 8
-    scale = _scale(coded, scales + row * size, row < rows, KIND)[:, None]
-    if CODE == 2:
-        both = tl.load(coded + codes + at // 2, mask=mask, other=0).to(tl.int32)
-        step = (both >> (4 * (at % 2)).to(tl.int32)) & 15
-        high = _scale(coded, highs + row * size, row < rows, KIND)[:, None]
-        value = int4_number(step, scale, high, MOST, ROWS, PEERS)
-    elif CODE == 1:
-        code = tl.load(coded + codes + at, mask=mask, other=0).to(tl.int32)
-        value = float8_share(code, MOST, ROWS, PEERS) * scale
-    else:
-        level = tl.load(coded + codes + at, mask=mask, other=0).to(tl.int8, bitcast=True)
-        share = tl.div_rn(level.to(tl.float32), tl.full((ROWS, PEERS), MOST, tl.float32))
-        value = share * scale
+    """Decode a tile of one plane of one chunk: heads of tokens, or tokens of channels."""
+    size: tl.constexpr = INTO.primitive_bitwidth // 8
+    heads: tl.constexpr = ROW // WIDTH
+    plane = planes + (first + tl.program_id(1)) * PLANE
+    line = lines + tl.program_id(2).to(tl.int64) * stride
+    place = tl.load(line)
+    tokens = tl.multiple_of(tl.load(line + 1), PACE)
+    here = block_of(plane, line, skipped, LINE, BLOCK)
+    begin = tl.multiple_of(tl.load(here), PACE)
+    stop = tl.load(here + 1)
+    target = tl.multiple_of(tl.load(plane).to(tl.pointer_type(INTO)), ALIGN * size)
+    of_block = tl.multiple_of(tl.load(plane + 1), ALIGN)
+    of_token = tl.multiple_of(tl.load(plane + 2), ALIGN)
+    of_head = tl.multiple_of(tl.load(plane + 3), ALIGN)
     if BY_CHANNEL:
-        at = peer[None, :] * token + row[:, None]
-    tl.store(into + target + at, _narrowed(value, KIND), mask=mask)
+        across: tl.constexpr = (ROW + ROWS - 1) // ROWS
+        tile = tl.program_id(0)
+        channel = (tile % across * ROWS + tl.arange(0, ROWS))[:, None]
+        token = (tile // across * PEERS + tl.arange(0, PEERS).to(tl.int64))[None, :]
+        mask = (channel < ROW) & (token < tokens)
+        inside = channel // WIDTH * of_head + channel % WIDTH
+    else:
+        row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+        peer = tl.arange(0, PEERS)[None, :]
+        token = row // heads
+        channel = row % heads * WIDTH + peer
+        mask = (row < tokens * heads) & (peer < WIDTH)
+        inside = row % heads * of_head + peer
+    slot = tl.load(slots + place + token, mask=token < tokens, other=-1)
+    paged = target + (slot // block * of_block + slot % block * of_token + inside)
+    if stop - begin == tokens * ROW * size:
+        at = begin + (token * ROW + channel) * size
+        made = as_stored(number_at(coded, at, mask, INTO), INTO)
+    else:
+        if BY_CHANNEL:
+            if CODE == 2:
+                group = channel + token * 0
+                groups = tokens * 0 + ROW
+                number = channel * tokens + token
+            else:
+                part = token // TOGETHER
+                peers = tl.minimum(tokens - part * TOGETHER, TOGETHER)
+                group = part * ROW + channel
+                groups = (tokens + TOGETHER - 1) // TOGETHER * ROW
+                number = part * TOGETHER * ROW + channel * peers + token - part * TOGETHER
+            known = mask
+        else:
+            group = row
+            groups = tokens * heads
+            number = row * WIDTH + peer
+            known = row < groups
+        scale = number_at(coded, begin + group * size, known, INTO)
+        bad = tl.max(tl.max(scale & INFINITY, 1), 0)
+        codes = begin + groups * size
+        if CODE == 3:
+            high = number_at(coded, codes + group * size, known, INTO)
+            bad = tl.maximum(bad, tl.max(tl.max(high & INFINITY, 1), 0))
+            both = tl.load(coded + codes + groups * size + number // 2, mask=mask, other=0)
+            step = (both.to(tl.int32) >> (4 * (number % 2)).to(tl.int32)) & 15
+            low, high = _widened(scale, KIND), _widened(high, KIND)
+            value = int4_number(step, low, high, MOST, ROWS, PEERS)
+        elif CODE == 2:
+            code = tl.load(coded + codes + number, mask=mask, other=0).to(tl.int32)
+            share = float8_share(code, MOST, ROWS, PEERS)
+            value = share * _widened(scale, KIND)
+        else:
+            level = tl.load(coded + codes + number, mask=mask, other=0).to(tl.int8, bitcast=True)
+            share = tl.div_rn(level.to(tl.float32), tl.full((ROWS, PEERS), MOST, tl.float32))
+            value = share * _widened(scale, KIND)
+        made = _narrowed(value, KIND)
+        tl.store(wrong, 1, mask=bad == INFINITY)
+    tl.store(paged, made, mask=mask & (slot >= 0))

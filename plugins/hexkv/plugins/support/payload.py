@@ -221,31 +221,6 @@ class PlaneSerde(LayerSerde):
     def __init__(self, codec: PlaneCodec, dtypes: Collection[DType] = tuple(DType)) -> None:
         super().__init__(_Planes(codec), dtypes)
 
-    def blocks(
-        self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
-    ) -> list[tuple[Place, int, int]]:
-        """Return each plane in order, and the bounds of its block in *payload*.
-
-        A block as long as its plane is the plane. Of *layers* alone: nothing but the index and
-        their parts is read.
-
-        Raises:
-            CorruptFrame: this is no payload of such a chunk.
-        """
-        found: list[tuple[Place, int, int]] = []
-        parts = self.layer_parts(payload, len(payload), layout, tokens)
-        for layer in layers:
-            start, stop = parts[layer]
-            places = _places(layer, layout, tokens)
-            first, last = layout.layer_span(layer, tokens)
-            if stop - start == last - first:
-                bounds = list(accumulate((place.size for place in places), initial=0))
-            else:
-                bounds = self._bounds(payload[start:stop], layer, layout, last - first)
-            for place, (begin, end) in zip(places, pairwise(bounds), strict=True):
-                found.append((place, start + begin, start + end))
-        return found
-
 
 class _Planes:
     """A codec of planes as one of layers."""

@@ -32,9 +32,9 @@ from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, empty_bits
 from hexkv.kernels.coding.pieces import Cursor, Piece
 from hexkv.kernels.coding.plain import GROUP, Bytes, fitting
 from hexkv.kernels.coding.tables import CLASSES, HALVES, Gaussians, tables
-from hexkv.kernels.payloads import CodedPlane
+from hexkv.kernels.payloads import Coding, PlaneForm
 from hexkv.plugins.support.payload import Place
-from hexkv.ports import CorruptFrame, ErrorBound
+from hexkv.ports import CorruptFrame, ErrorBound, Plane
 
 _ARITHMETIC = 2.0**-21
 """The error that single precision may add, as a share of the largest magnitude."""
@@ -104,18 +104,9 @@ class CacheGen:
             raise CorruptFrame("a stream that does not end as it should")
         return into
 
-    def on_device(self, block: memoryview, place: Place, start: int) -> CodedPlane:
-        cursor = Cursor(block)
-        found = _heads(cursor, place)[0]
-        states = cursor.skip(4 * place.row)
-        lengths = cursor.take(np.uint32, -(-place.row // GROUP))
-        words = cursor.skip(2 * int(lengths.sum(dtype=np.uint64)))
-        cursor.end()
-        scales, row = start + 1, place.row
-        classes = scales + place.tokens * place.dtype.itemsize
-        return CodedPlane(
-            found.half, scales, classes, classes + row, start + states, lengths, start + words
-        )
+    def device_form(self, plane: Plane) -> PlaneForm:
+        del plane
+        return PlaneForm(Coding.LEVELS)
 
 
 def _heads(cursor: Cursor, place: Place) -> tuple[Gaussians, Floats, Bytes, Bytes]:

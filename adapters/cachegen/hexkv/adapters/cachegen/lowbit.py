@@ -23,9 +23,9 @@ from hexkv.kernels.coding import lowbit
 from hexkv.kernels.coding.choosing import LowBit, LowBitChoice
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words
 from hexkv.kernels.coding.pieces import Cursor, Piece
-from hexkv.kernels.payloads import Float8Plane, Int4Plane, Int8Plane
+from hexkv.kernels.payloads import Coding, PlaneForm
 from hexkv.plugins.support.payload import Place
-from hexkv.ports import ErrorBound, ScaleGroup
+from hexkv.ports import ErrorBound, Plane, ScaleGroup
 
 _ARITHMETIC = 2.0**-21
 _TOKENS = 64
@@ -66,12 +66,9 @@ class Int8(_Codec):
         heads = levels.reshape(-1, place.plane.width)
         return _bits(coder, coder.from_int8(heads, peaks), place)
 
-    def on_device(self, block: memoryview, place: Place, start: int) -> Int8Plane:
-        cursor = Cursor(block)
-        cursor.peaks(place.dtype, place.tokens * place.plane.heads)
-        levels = cursor.skip(place.tokens * place.row)
-        cursor.end()
-        return Int8Plane(start, start + levels)
+    def device_form(self, plane: Plane) -> PlaneForm:
+        del plane
+        return PlaneForm(Coding.INT8)
 
 
 class Float8(_Codec):
@@ -102,12 +99,9 @@ class Float8(_Codec):
         channels = coder.from_float8(codes.reshape(place.row, place.tokens), peaks)
         return _bits(coder, coder.transposed(channels), place)
 
-    def on_device(self, block: memoryview, place: Place, start: int) -> Float8Plane:
-        cursor = Cursor(block)
-        cursor.peaks(place.dtype, place.row)
-        codes = cursor.skip(place.tokens * place.row)
-        cursor.end()
-        return Float8Plane(start, start + codes)
+    def device_form(self, plane: Plane) -> PlaneForm:
+        del plane
+        return PlaneForm(Coding.FLOAT8)
 
 
 class Int4(_Codec):
@@ -156,14 +150,8 @@ class Int4(_Codec):
             element += count * peers
         return _bits(coder, np.concatenate(parts), place)
 
-    def on_device(self, block: memoryview, place: Place, start: int) -> Int4Plane:
-        cursor = Cursor(block)
-        groups = sum(count for count, _ in _shapes(place))
-        cursor.peaks(place.dtype, 2 * groups)
-        pairs = cursor.skip((place.tokens * place.row + 1) // 2)
-        cursor.end()
-        largest = start + groups * place.dtype.itemsize
-        return Int4Plane(start, largest, start + pairs, _TOKENS if _by_channel(place) else 0)
+    def device_form(self, plane: Plane) -> PlaneForm:
+        return PlaneForm(Coding.INT4, _TOKENS if plane.name in _BY_CHANNEL else 0)
 
 
 CODECS: dict[str, Callable[[LowBitChoice], NumberCodec]] = {

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from hexkv.kernels.coding.floats import FLOATS, Floats, Words, widened
 from hexkv.kernels.coding.pieces import Piece, raw
-from hexkv.kernels.payloads import CodedPlane, DevicePart, PlaneOfPayload, RawPlane, ScaledPlane
+from hexkv.kernels.payloads import Numbers, PlaneForm, plane_blocks
 from hexkv.plugins.support.payload import Place, PlaneSerde
 from hexkv.ports import ErrorBound, KVLayout, Plane
 
@@ -45,12 +45,8 @@ class NumberCodec(Protocol):
         """
         ...
 
-    def on_device(self, block: memoryview, place: Place, start: int) -> CodedPlane | ScaledPlane:
-        """The places of a *block*'s parts, in a payload in which it begins at *start*.
-
-        Raises:
-            CorruptFrame: this is no block of such a plane.
-        """
+    def device_form(self, plane: Plane) -> PlaneForm:
+        """How a device reads the blocks of *plane*."""
         ...
 
 
@@ -71,19 +67,15 @@ class LossySerde(PlaneSerde):
             return ErrorBound(0.0)
         return self._codec_of_numbers.error(Place(plane, layout.dtype, layer, layout.layers, 1))
 
-    def device_planes(
+    def device_forms(self, layout: KVLayout) -> Sequence[PlaneForm]:
+        codec = self._codec_of_numbers
+        return [codec.device_form(plane) for planes in layout.planes for plane in planes]
+
+    def device_blocks(
         self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
-    ) -> DevicePart:
-        planes: list[PlaneOfPayload] = []
-        blocks = self.blocks(payload, layout, tokens, layers)
-        first, last = min(b[1] for b in blocks), max(b[2] for b in blocks)
-        for place, start, end in blocks:
-            if end - start == place.size:
-                planes.append(RawPlane(start - first))
-            else:
-                block = payload[start:end]
-                planes.append(self._codec_of_numbers.on_device(block, place, start - first))
-        return DevicePart(first, last, planes)
+    ) -> Numbers:
+        parts = self.layer_parts(payload, len(payload), layout, tokens)
+        return plane_blocks(payload, parts, layout, tokens, layers)
 
 
 class _Widened:

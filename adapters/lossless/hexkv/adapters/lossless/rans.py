@@ -25,7 +25,6 @@ highest of all others::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +35,9 @@ from hexkv.kernels.coding.floats import Words
 from hexkv.kernels.coding.pieces import Cursor, Piece, raw
 from hexkv.kernels.coding.plain import GROUP
 from hexkv.kernels.coding.tables import TOTAL, Tables
-from hexkv.kernels.payloads import BitsPlane, DevicePart, PlaneOfPayload, RawPlane
+from hexkv.kernels.payloads import Coding, Numbers, PlaneForm, plane_blocks
 from hexkv.plugins.support.payload import Place, PlaneSerde
 from hexkv.ports import CorruptFrame, KVLayout
-
-Number = TypeVar("Number", bound=np.generic)
 
 TABLES = 8
 """The most that a plane has."""
@@ -89,15 +86,16 @@ class Rans:
 
     def decode(self, block: memoryview, place: Place) -> memoryview:
         coder = self._choice.coder
-        found, counts, classes = _looked_at(block, place)
-        lower = [
-            _taken(block, at, np.uint8, size)
-            for at, size in zip(found.lower, _sizes(place), strict=True)
-        ]
-        meanings = _taken(block, found.meanings, np.uint16, found.symbols)
-        states = _taken(block, found.states, np.uint32, place.row)
-        lengths = found.lengths
-        words = _taken(block, found.words, np.uint16, sum(lengths.tolist()))
+        cursor = Cursor(block)
+        lower = [cursor.take(np.uint8, size) for size in _sizes(place)]
+        meanings, counts = _alphabet_of(cursor)
+        classes = cursor.take(np.uint8, place.row)
+        if classes.max() >= len(counts):
+            raise CorruptFrame("a lane of a table that there is not")
+        states = cursor.take(np.uint32, place.row)
+        lengths = cursor.take(np.uint32, -(-place.row // GROUP))
+        words = cursor.take(np.uint16, sum(lengths.tolist()))
+        cursor.end()
         shape = place.tokens, place.row
         width = 8 * place.dtype.itemsize
         wide = width > 16
@@ -116,78 +114,34 @@ class RansSerde(PlaneSerde):
     def __init__(self, choice: Choice) -> None:
         super().__init__(Rans(choice))
 
-    def device_planes(
+    def device_forms(self, layout: KVLayout) -> Sequence[PlaneForm]:
+        """See :class:`hexkv.kernels.payloads.SupportsDevicePlanes`."""
+        return [PlaneForm(Coding.BITS) for planes in layout.planes for _ in planes]
+
+    def device_blocks(
         self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
-    ) -> DevicePart:
-        """See :meth:`hexkv.kernels.payloads.SupportsDevicePlanes.device_planes`."""
-        blocks = self.blocks(payload, layout, tokens, layers)
-        first, last = min(b[1] for b in blocks), max(b[2] for b in blocks)
-        planes: list[PlaneOfPayload] = []
-        for place, start, end in blocks:
-            if end - start == place.size:
-                planes.append(RawPlane(start - first))
-            else:
-                planes.append(_moved(_looked_at(payload[start:end], place)[0], start - first))
-        return DevicePart(first, last, planes)
+    ) -> Numbers:
+        """See :class:`hexkv.kernels.payloads.SupportsDevicePlanes`."""
+        parts = self.layer_parts(payload, len(payload), layout, tokens)
+        return plane_blocks(payload, parts, layout, tokens, layers)
 
 
-def _looked_at(
-    block: memoryview, place: Place
-) -> tuple[BitsPlane, npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
-    """The places of a block's parts, its counts, ``[tables, symbols]``, and each lane's table.
+def _alphabet_of(
+    cursor: Cursor,
+) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32]]:
+    """The upper bits of each symbol, and counts, ``[tables, symbols]``.
 
     Raises:
-        CorruptFrame: this is no block of such a plane, as far as can be seen without decoding it.
+        CorruptFrame: there are no such.
     """
-    cursor = Cursor(block)
-    lower = [cursor.skip(size) for size in _sizes(place)]
     last, many = (int(number) for number in cursor.take(np.uint8, 2))
     if not last or not 1 <= many <= TABLES:
         raise CorruptFrame("an alphabet or a number of tables that there is not")
-    symbols = last + 1
-    meanings = cursor.skip(2 * symbols)
-    place_of_counts = len(block) - cursor.left
-    counts = cursor.take(np.uint16, many * symbols).astype(np.uint32).reshape(many, -1)
+    meanings = cursor.take(np.uint16, last + 1)
+    counts = cursor.take(np.uint16, many * (last + 1)).astype(np.uint32).reshape(many, -1)
     if counts.sum(axis=1).tolist() != [TOTAL] * many or counts.max() == TOTAL:
         raise CorruptFrame("a table whose counts do not add up")
-    place_of_classes = len(block) - cursor.left
-    classes = cursor.take(np.uint8, place.row)
-    if classes.max() >= many:
-        raise CorruptFrame("a lane of a table that there is not")
-    states = cursor.skip(4 * place.row)
-    lengths = cursor.take(np.uint32, -(-place.row // GROUP))
-    words = cursor.skip(2 * sum(lengths.tolist()))
-    cursor.end()
-    found = BitsPlane(
-        lower,
-        meanings,
-        symbols,
-        place_of_counts,
-        many,
-        place_of_classes,
-        states,
-        lengths,
-        words,
-    )
-    return found, counts, classes
-
-
-def _moved(found: BitsPlane, by: int) -> BitsPlane:
-    """*found* in a payload in which its block begins at the byte *by*."""
-    return found._replace(
-        lower=[at + by for at in found.lower],
-        meanings=found.meanings + by,
-        counts=found.counts + by,
-        classes=found.classes + by,
-        states=found.states + by,
-        words=found.words + by,
-    )
-
-
-def _taken(block: memoryview, at: int, kind: type[Number], count: int) -> npt.NDArray[Number]:
-    """*count* numbers of *block* from the byte *at* on, in memory of their own."""
-    dtype = np.dtype(kind).newbyteorder("<")
-    return np.frombuffer(block, dtype, count, at).astype(kind)
+    return meanings, counts
 
 
 def _sizes(place: Place) -> list[int]:
