@@ -74,9 +74,9 @@ def test_layers_are_given_to_the_device_one_by_one_and_from_memory_without_a_cop
 
 
 def test_reading_ahead_is_bounded_in_bytes(rig, monkeypatch):
-    monkeypatch.setattr("hexkv.core.tiers.ranges._BYTES_AHEAD", 1)
+    monkeypatch.setattr("hexkv.core.tiers.read.ranges._BYTES_AHEAD", 1)
     for task_bytes in (1, 1 << 30):
-        monkeypatch.setattr("hexkv.core.tiers.ranges._TASK_BYTES", task_bytes)
+        monkeypatch.setattr("hexkv.core.tiers.read.ranges._TASK_BYTES", task_bytes)
         one_task_at_a_time(rig)
 
 
@@ -99,7 +99,7 @@ def one_task_at_a_time(rig):
 
 
 def test_a_full_queue_makes_reading_ahead_wait_and_loses_nothing(rig, monkeypatch):
-    monkeypatch.setattr("hexkv.core.tiers.ranges._TASK_BYTES", 1)
+    monkeypatch.setattr("hexkv.core.tiers.read.ranges._TASK_BYTES", 1)
     store = Ranged()
     r = rig([tier("ranges", store, lane=LaneRules(workers=1, queue_bytes=1))])
     for end in range(CHUNK, FULL + 1, CHUNK):  # a write at a time: its queue is as short

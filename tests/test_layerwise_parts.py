@@ -15,8 +15,8 @@ from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key, 
 from hexkv.contracts.kit.cases import each
 from hexkv.core.frames.codec import CRC32, PARTS, FrameCodec, part_span
 from hexkv.core.memory.pool import BlockPool
-from hexkv.core.tiers.heads import Head
 from hexkv.core.tiers.read.encoding import encode, open_into
+from hexkv.core.tiers.read.heads import Head
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.plugins.threads import Threads

@@ -11,7 +11,7 @@ from hexkv.adapters.node.server.verbs import TOLD, VERBS
 from hexkv.adapters.node.wire import Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, SIZE, TOKENS, content, now, put, soon, specs
 from hexkv.contracts.doubles.heap_kv import HeapKV
-from hexkv.core.tiers.hold import LocalHold
+from hexkv.core.tiers.holds.hold import LocalHold
 from hexkv.ports import HoldTerms
 from nodes import FRAME, Node
 from processes import until

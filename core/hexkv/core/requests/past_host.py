@@ -13,7 +13,7 @@ from itertools import accumulate
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.requests.request import PromptRequest
-from hexkv.core.tiers.direct import behind_header
+from hexkv.core.tiers.read.direct import behind_header
 from hexkv.ports import (
     ChunkService,
     ChunkSpec,

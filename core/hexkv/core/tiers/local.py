@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.direct import read_to_room
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.health import health_of
-from hexkv.core.tiers.hold import Ended, LocalHold
-from hexkv.core.tiers.layered_hold import LayeredHold
-from hexkv.core.tiers.lent_hold import LentHold
+from hexkv.core.tiers.holds.hold import Ended, LocalHold
+from hexkv.core.tiers.holds.layered_hold import LayeredHold
+from hexkv.core.tiers.holds.lent_hold import LentHold
+from hexkv.core.tiers.holds.recording import count_held, held
 from hexkv.core.tiers.matching import run_of, runs, why_absent
+from hexkv.core.tiers.read.direct import read_to_room
 from hexkv.core.tiers.read.reading import raw_sizes
-from hexkv.core.tiers.recording import count_held, held
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.stores.encoding_choice import rate_to_pay
 from hexkv.core.tiers.tier import Tier

@@ -16,7 +16,7 @@ from hexkv.core.requests.layers.limits import Hosts, TimeBudget
 from hexkv.core.requests.prefix import Prefix, find_prefix
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Take, worth_waiting
-from hexkv.core.tiers.ranges import FIRST
+from hexkv.core.tiers.read.ranges import FIRST
 from hexkv.ports import (
     ChunkService,
     Deadline,

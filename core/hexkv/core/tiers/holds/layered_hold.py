@@ -11,9 +11,9 @@ from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.hold import LocalHold
+from hexkv.core.tiers.holds.hold import LocalHold
 from hexkv.core.tiers.matching import Found, runs
-from hexkv.core.tiers.ranges import RangeReader
+from hexkv.core.tiers.read.ranges import RangeReader
 from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (

@@ -1,0 +1,1 @@
+"""Holds of chunks: reads in progress, then leases."""
