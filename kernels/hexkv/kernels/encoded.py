@@ -2,7 +2,7 @@
 
 A payload crosses the bus as it is, which is a third or less of the chunk, and is decoded into
 pages: a launch for each form of planes decodes those of many chunks, while the next chunks cross.
-The host says where blocks begin and end; the device checks the rest in the same pass, and one word
+The host gives the places of blocks; the device checks the rest in the same pass, and one word
 of it says for a whole call if something was wrong.
 """
 

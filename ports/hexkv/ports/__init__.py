@@ -8,7 +8,7 @@ alone. Fourteen modules, in this order, are the system:
 3. ``chunk``: the description of a chunk, and its frame, the format outside of memory.
 4. ``outcomes``: the outcome of an operation for one chunk, and the reasons of misses.
 5. ``errors``: the tree of errors.
-6. ``store``: five methods that keep frames under keys; most adapters have no more.
+6. ``store``: five methods that keep frames under keys; all that most adapters have.
 7. ``lease``: a hold on memory, so that no byte is copied twice or reused too early.
 8. ``serde``: encodings that make chunks smaller.
 9. ``policy``: the order of eviction.

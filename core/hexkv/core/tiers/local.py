@@ -324,7 +324,7 @@ class LocalChunks:
         self._pool.close()
 
     def _make_room(self, size: int) -> bool:
-        """Make room in the pool: end what is past its time, or else evict from memory."""
+        """Make room in the pool: end expired prefetches, or else evict from memory."""
         made = self._reap() or self.stack.make_room(size)
         if made:
             self._runtime.telemetry.count(CounterName.POOL_RECLAIMS, 1)

@@ -1,7 +1,7 @@
 """Coded chunks decoded from their payloads into pages: one launch for all planes of one form.
 
 Nothing in a payload is aligned, so everything is read byte by byte. Of each block the host says
-where it begins and ends; all else is checked here, and one word for all says if it is wrong.
+where it begins and ends; all else is checked here, and one word for all is set if it is wrong.
 This has numbers with scales, and what all forms need; :mod:`.bits` what rANS coded.
 """
 
@@ -79,7 +79,7 @@ class Job:
         Args:
             driver: of the device.
             tables: the payloads, uint8; planes, chunks with their blocks, and slots, int64; and the
-                word that says that something is wrong.
+                word that is set if something is wrong.
             first: line of the first plane.
             some: number of planes.
             skipped: number of the first plane of the first layer that is decoded.

@@ -1,4 +1,4 @@
-"""The writing side of a service: what is stored already, memory for the rest, and writes."""
+"""The writing side of a service: known chunks, memory for the rest, and writes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ServiceWrites(Protocol):
         Args:
             keys: neighbours in one prompt, which is about to be stored.
             after: the chunk before the first of them.
-            owner: of leases taken meanwhile.
+            owner: of leases taken for it.
             deadline: of the answer.
             below: as for :meth:`match`.
             asks: False uses indexes only, and queries no store.

@@ -95,7 +95,7 @@ class LayeredRetrieve:
     def hit_tokens(self) -> int:
         """The device gets the KV of tokens ``[0, hit_tokens)``, as far as known by now."""
         hit = self._hit
-        if not self._next and not self._closed:  # reasons of a service may have come meanwhile
+        if not self._next and not self._closed:  # reasons of a service may have come since
             hit = min(hit, self._begun())
         return max(self._skip, self._prompt.ends[hit - 1]) if hit else self._skip
 

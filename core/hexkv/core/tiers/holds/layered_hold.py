@@ -234,7 +234,7 @@ def _fitted(runtime: TierRuntime, leases: Sequence[Lease], owner: str) -> Iterat
                     mine[-1].spec, lease = lease.spec, mine[-1]
             kept.append(lease)
     except (PoolExhausted, CorruptFrame) as error:
-        log.debug("what was read encoded is not promoted: %s", error)
+        log.debug("chunks that were read encoded are not promoted: %s", error)
     try:
         yield kept
     finally:
