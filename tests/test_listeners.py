@@ -1,6 +1,5 @@
 """A client that is silent, or slow, keeps no other client out, at any listener of the project."""
 
-import secrets
 import socket
 from contextlib import ExitStack, closing, contextmanager, suppress
 from threading import Thread
@@ -10,14 +9,15 @@ from unittest.mock import patch
 import pytest
 
 from administration import short_folder
-from hexkv.adapters.admin import handshake as admin_handshake
 from hexkv.adapters.admin import server as admin_server
+from hexkv.adapters.admin import wire as admin_wire
 from hexkv.adapters.admin.server import AdminServer
 from hexkv.adapters.directory import wire as directory_wire
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.client import RemoteDirectory
 from hexkv.adapters.directory.server import DirectoryServer
-from hexkv.adapters.lmserver import handshake as lm_handshake
+from hexkv.adapters.lmserver import wire as lm_wire
+from hexkv.adapters.lmserver.handshake import greet as greet_lm
 from hexkv.adapters.lmserver.server import Server as LMServer
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.peers import wire as peer_wire
@@ -101,11 +101,8 @@ def admin(address):
         server = AdminServer(administration, listener, clock, clients=places)
         opened.callback(server.close)
         opened.callback(lambda: administration)
-        start = admin_handshake.GREETING.pack(
-            admin_handshake.MAGIC, admin_handshake.VERSION, bytes(32)
-        )
-        greet = lambda stream: admin_handshake.greet(stream, b"", soon())  # noqa: E731
-        return served(at, server._admission, start, greet)
+        greet = lambda stream: admin_wire.HANDSHAKE.greet(stream, soon(), b"")  # noqa: E731
+        return served(at, server._admission, admin_wire.HANDSHAKE.hello(), greet)
 
     return make
 
@@ -116,9 +113,8 @@ def directory(opened, clock, places, seconds):
     )
     opened.enter_context(running(server))
     at = Address(*server.address)
-    start = directory_wire.HELLO.pack(directory_wire.MAGIC, directory_wire.VERSION, bytes(32))
     greet = lambda stream: RemoteDirectory._greeted(RemoteDirectory(at), stream, soon())  # noqa: E731
-    return served(at, server._admission, start, greet)
+    return served(at, server._admission, directory_wire.HANDSHAKE.hello(), greet)
 
 
 def lm(opened, clock, places, seconds):
@@ -126,10 +122,8 @@ def lm(opened, clock, places, seconds):
     limits = Limits(1 << 20, patience=seconds)
     server = LMServer(listen("127.0.0.1", 0), values, clock, limits, connections=places)
     opened.enter_context(running(server))
-    start = lm_handshake.HELLO.pack(lm_handshake.MAGIC, lm_handshake.VERSION, 0, bytes(32))
-    greet = lambda stream: lm_handshake.greet(  # noqa: E731
-        stream, b"", soon(), secrets.token_bytes, checked=False
-    )
+    greet = lambda stream: greet_lm(stream, b"", soon(), checked=False)  # noqa: E731
+    start = lm_wire.HANDSHAKE.hello(0)
     return served(Address(*server.address), server._admission, start, greet)
 
 
@@ -140,7 +134,7 @@ def peers(make, magic):
         source = HeldFrames(Blocks.on_heap(1, 4 * PAGE))
         at = channel.place(channel.serve(source, 1).address)
         word = magic(channel)
-        start = peer_wire.HELLO.pack(word, peer_wire.VERSION, bytes(32), b"")
+        start = peer_wire.handshake(word).hello(b"")
         greet = lambda stream: greet_peer(stream, b"", "", 16 * PAGE, soon(), word)  # noqa: E731
         return served(at, channel._server._admission, start, greet)
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from administration import ALL, CHUNKS
 from configured import built
 from hexkv.adapters.admin import wire
-from hexkv.adapters.admin.handshake import GREETING, MAGIC, VERDICT, VERSION, greet
 from hexkv.adapters.admin.server import Allowed
-from hexkv.adapters.admin.wire import HEAD, Kind
+from hexkv.adapters.admin.wire import HANDSHAKE, HEAD, Kind
 from hexkv.adapters.net.stream import Stream
 from hexkv.api.admin import connect
 from hexkv.plugins.clock import SystemClock
@@ -43,7 +42,7 @@ def raw(address):
 def greeted(address):
     """A connection that was let in, and that is not to be closed by the test's end."""
     stream = Stream(raw(address))
-    greet(stream, b"", soon())
+    HANDSHAKE.greet(stream, soon(), b"")
     return stream
 
 
@@ -79,11 +78,11 @@ def test_a_server_that_does_not_know_the_secret_is_not_believed():
     one, other = socket.socketpair()
     theirs, ours = Stream(one), Stream(other)
     with ThreadPoolExecutor(1) as thread, one, other:
-        greeting = thread.submit(greet, ours, b"what the client knows", soon())
-        theirs.take(GREETING.size, soon())
-        theirs.send([GREETING.pack(MAGIC, VERSION, bytes(32))], soon())
+        greeting = thread.submit(HANDSHAKE.greet, ours, soon(), b"what the client knows")
+        theirs.take(HANDSHAKE.hello_bytes, soon())
+        theirs.send([HANDSHAKE.challenge()], soon())
         theirs.take(32, soon())
-        theirs.send([VERDICT.pack(1, bytes(32))], soon())
+        theirs.send([bytes(40)], soon())
         with pytest.raises(StoreUnreachable, match="the server does not know the secret"):
             greeting.result(60)
 
@@ -124,7 +123,7 @@ def test_who_says_nothing_gives_way_to_who_does(busy):
 def test_nonsense_ends_its_own_connection_alone(busy):
     there = busy()
     huge = HEAD.pack(0xFFFF_FFFF, Kind.VERB)
-    for said in (b"GET / HTTP/1.1\r\n\r\n" * 4, GREETING.pack(MAGIC, 999, bytes(32)) + bytes(99)):
+    for said in (b"GET / HTTP/1.1\r\n\r\n" * 4, HANDSHAKE.hello()[:8] + bytes(99)):
         with raw(there.address) as sock:
             with suppress(OSError):
                 sock.sendall(said)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.adapters.lmserver import wire
-from hexkv.adapters.net import handshake
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.messages import verify
+from hexkv.adapters.net.rpc import handshake
 from lm_servers import RawHexkv, request
 
 KEY = bytes(range(48))

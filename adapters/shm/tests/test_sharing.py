@@ -11,21 +11,18 @@ from threading import Thread
 import pytest
 
 from hexkv.adapters.net.errors import ConnectionBroken
-from hexkv.adapters.net.handshake import NONCE_BYTES, admit
 from hexkv.adapters.net.messages import HEAD_BYTES
 from hexkv.adapters.net.peers import direct_line
 from hexkv.adapters.net.peers.wire import (
-    CHALLENGE,
     ELSEWHERE,
     FRAMING,
-    HELLO,
     PARTS,
     REFS,
-    VERSION,
     Kind,
     Status,
+    handshake,
 )
-from hexkv.adapters.net.server.connection import Limits
+from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.net.unix import SEALS
 from hexkv.adapters.shm.channel import ShmChannel
@@ -99,11 +96,8 @@ class Liar:
         sock, _ = self._listener.accept()
         with sock, suppress(ConnectionBroken):  # whoever heard enough
             stream = Stream(sock)
-            hello = stream.take(HELLO.size, soon())
-            magic, nonce = SharedMemory.magic, bytes(NONCE_BYTES)
-            challenge = CHALLENGE.pack(magic, VERSION, 0, 4096, 1 << 30, 1, nonce)
-            stream.send([challenge], soon())
-            admit(stream, b"", hello, challenge, soon())
+            connection = Connection(stream, Limits(1 << 30), SystemClock())
+            handshake(SharedMemory.magic).answer(connection, b"", 4096, 1 << 30, 1)
             introduction = FRAMING.message(Kind.INTRODUCTION, 0, self._told.to_bytes(8, "little"))
             if self._shown is None:
                 stream.send([introduction], soon())

@@ -8,18 +8,15 @@ import pytest
 import trustme
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.handshake import admit
 from hexkv.adapters.net.messages import HEAD_BYTES
 from hexkv.adapters.net.peers.wire import (
-    CHALLENGE,
     FRAMING,
-    HELLO,
-    MAGIC,
     PARTS,
-    VERSION,
     Kind,
+    handshake,
     pack_group,
 )
+from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.tcp.channel import TcpChannel
 from hexkv.contracts.channel.blocks import Blocks, BlockSink, frame_of
@@ -54,11 +51,8 @@ class Liar:
         sock, _ = self._listener.accept()
         with sock:
             stream = Stream(sock)
-            hello = stream.take(HELLO.size, soon())
-            nonce = bytes(32)
-            challenge = CHALLENGE.pack(MAGIC, VERSION, 0, 4096, self._largest, 1, nonce)
-            stream.send([challenge], soon())
-            admit(stream, b"", hello, challenge, soon())
+            connection = Connection(stream, Limits(self._largest), SystemClock())
+            handshake().answer(connection, b"", 4096, self._largest, 1)
             stream.take(HEAD_BYTES + PARTS.size, soon())
             stream.send([self._answer], soon())
 

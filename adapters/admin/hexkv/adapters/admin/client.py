@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from hexkv.adapters.admin import wire
-from hexkv.adapters.admin.handshake import greet
 from hexkv.adapters.admin.wire import VERBS, Kind
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
@@ -207,7 +206,7 @@ class RemoteAdministration:
         stream = connect(self._address, until, self._tls)
         try:
             stream.secure(until)
-            greet(stream, self._secret, until)
+            wire.HANDSHAKE.greet(stream, until, self._secret)
         except ConnectionBroken as error:
             stream.close()
             raise ConnectionBroken(f"{error}: it may refuse this client; see its log") from error

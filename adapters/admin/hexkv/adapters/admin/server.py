@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from threading import BoundedSemaphore, Thread
 from weakref import ref
 
-from hexkv.adapters.admin.handshake import Refused, answer
 from hexkv.adapters.admin.session import AdminSession, Caller
-from hexkv.adapters.admin.wire import MAX_REQUEST
+from hexkv.adapters.admin.wire import HANDSHAKE, MAX_REQUEST
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
+from hexkv.adapters.net.rpc.handshake import Refused
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.net.server.server import StreamServer
@@ -102,8 +102,7 @@ class AdminServer(StreamServer):
         try:
             if self._local:
                 self._check_user(stream)
-            answer(stream, self._secret, connection.opening)
-            connection.known = True
+            HANDSHAKE.answer(connection, self._secret)
             session = AdminSession(connection, caller, self._verbs)
             session.run(self._administration)
         except (BadMessage, Refused) as error:

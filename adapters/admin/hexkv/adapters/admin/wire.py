@@ -1,9 +1,9 @@
 """The protocol of administration: a greeting, one verb, and its result.
 
-A connection is for one verb. After the greeting (:mod:`hexkv.adapters.admin.handshake`) come
+A connection is for one verb. After the handshake (:mod:`hexkv.adapters.net.rpc.handshake`) come
 messages: ``length:u32 kind:u8``, little-endian, and a body of JSON, in which keys are written in
-hexadecimal. The client sends the verb, and may send ``STOP``; the server reports progress, then the
-result or an error.
+hexadecimal. The client sends the verb, and may send ``STOP``; the server reports progress, then
+the result or an error.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.rpc.handshake import Handshake
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import (
     Administration,
@@ -42,6 +43,7 @@ from hexkv.ports import (
     WorkReport,
 )
 
+HANDSHAKE = Handshake("administration", b"hexkvad\n", 2, "N", "N")
 HEAD = Struct("<IB")
 
 MAX_REQUEST = 4 << 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +14,10 @@ from hexkv.adapters.directory.table import Rows
 from hexkv.adapters.directory.tags import tags_of
 from hexkv.adapters.directory.wire import (
     AHEAD,
-    CHALLENGE,
+    HANDSHAKE,
     HEAD_BYTES,
-    HELLO,
-    MAGIC,
     MOST_MEMBERS_BYTES,
     MOST_TAGS,
-    VERSION,
     Head,
     Kind,
     pack_members,
@@ -30,7 +26,6 @@ from hexkv.adapters.directory.wire import (
 )
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage, time_left
-from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, prove
 from hexkv.adapters.net.outcomes import answering, slices
 from hexkv.adapters.net.pool import Pool
 from hexkv.adapters.net.stream import Stream
@@ -217,16 +212,8 @@ class RemoteDirectory:
 
     def _greeted(self, stream: Stream, deadline: Deadline) -> Wire:
         time_left(deadline)
-        hello = HELLO.pack(MAGIC, VERSION, secrets.token_bytes(NONCE_BYTES))
-        stream.send([hello], deadline)
-        challenge = stream.take(CHALLENGE.size, deadline)
-        magic, version, heartbeat, _ = CHALLENGE.unpack(challenge)
-        if magic != MAGIC:
-            raise BadMessage("no directory answers there")
-        if version != VERSION:
-            raise Refused(f"the directory speaks version {version}, not {VERSION}")
+        (heartbeat,) = HANDSHAKE.greet(stream, deadline, self._secret)
         if not 0.001 <= heartbeat <= 3600:
             raise BadMessage("the directory wants no signs of life that can be given")
-        prove(stream, self._secret, hello, challenge, deadline)
         self._heartbeat_seconds = heartbeat
         return Wire(stream)

@@ -8,7 +8,7 @@ import ssl
 
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.session import Session
-from hexkv.adapters.net.handshake import Refused
+from hexkv.adapters.net.rpc.handshake import Refused
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.server import StreamServer
 from hexkv.plugins.notices import Notices

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 
 import numpy as np
@@ -11,11 +10,8 @@ from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.tags import TAG_BYTES, Tags, tags_in
 from hexkv.adapters.directory.wire import (
     AHEAD,
-    CHALLENGE,
+    HANDSHAKE,
     HEAD_BYTES,
-    HELLO,
-    MAGIC,
-    VERSION,
     Head,
     Kind,
     pack_members,
@@ -23,7 +19,6 @@ from hexkv.adapters.directory.wire import (
     unpack_request,
 )
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.plugins.notices import Notices
 from hexkv.ports import Member, StoreBusy, StoreFull
@@ -45,7 +40,7 @@ class Session:
             OutOfTime, ConnectionBroken: the connection is over; every session ends by an error.
             BadMessage, Refused: the client does not speak the protocol, or know the secret.
         """
-        self._greet()
+        HANDSHAKE.answer(self._connection, self._secret, self._cell.heartbeat_seconds)
         answers: dict[Kind, Callable[[Head, bytes, Tags], list[bytes]]] = {
             Kind.JOIN: self._join,
             Kind.PART: self._part,
@@ -66,21 +61,6 @@ class Session:
             answer = answers[head.kind](head, text, tags)
             if answer:
                 connection.send(answer, sum(map(len, answer)))
-
-    def _greet(self) -> None:
-        connection = self._connection
-        stream, deadline = connection.stream, connection.opening
-        hello = connection.begin(HELLO.size)
-        magic, version, _ = HELLO.unpack(hello)
-        if magic != MAGIC:
-            raise BadMessage("no greeting of a directory's client")
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        challenge = CHALLENGE.pack(MAGIC, VERSION, self._cell.heartbeat_seconds, nonce)
-        stream.send([challenge], deadline)
-        if version != VERSION:
-            raise Refused(f"a client speaks version {version}")
-        admit(stream, self._secret, hello, challenge, deadline)
-        connection.known = True
 
     def _receive(self, head: Head) -> tuple[bytes, Tags]:
         """Receive the parts after a head: text, and tags."""

@@ -1,12 +1,8 @@
 """Messages between a directory and the nodes that report to it or query it.
 
-A connection begins with a greeting and a challenge (:mod:`hexkv.adapters.net.handshake`)::
-
-    client  HELLO      magic:8s  version:u16  nonce:32s
-    server  CHALLENGE  magic:8s  version:u16  heartbeat:f64  nonce:32s
-
-Then each request is answered before the next one is sent, except that parts of a snapshot are not
-answered. Both begin with a head, all numbers little-endian::
+A connection begins with a handshake (:mod:`hexkv.adapters.net.rpc.handshake`). Then each request is
+answered before the next one is sent, except that parts of a snapshot are not answered. Both begin
+with a head, all numbers little-endian::
 
     kind:u8  words:u8  text:u16  first:u32  second:u32  sequence:i64  number:u64
 
@@ -37,13 +33,11 @@ from struct import Struct
 from typing import NamedTuple
 
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.handshake import NONCE_BYTES
+from hexkv.adapters.net.rpc.handshake import Handshake
 from hexkv.ports import REPORT_KEYS, InvalidRequest, Member
 
-MAGIC = b"hexkvDIR"
-VERSION = 2
-HELLO = Struct(f"<8sH{NONCE_BYTES}s")
-CHALLENGE = Struct(f"<8sHd{NONCE_BYTES}s")
+HANDSHAKE = Handshake("directory", b"hexkvDIR", 2, "N", "dN")
+"""The server's field: seconds between two heartbeats."""
 
 _HEAD = Struct("<BBHIIqQ")
 HEAD_BYTES = _HEAD.size

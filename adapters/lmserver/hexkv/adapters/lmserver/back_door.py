@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ssl import SSLContext
@@ -47,8 +46,7 @@ class HexkvDoor:
             self._stream = connect(self._address, deadline, tls)
             try:
                 self._stream.secure(deadline)
-                nonce = secrets.token_bytes
-                greet(self._stream, secret, deadline, nonce, checked=False)
+                greet(self._stream, secret, deadline, checked=False)
             except BaseException:
                 self._stream.close()
                 raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 import ssl
 from collections.abc import Sequence
@@ -80,7 +79,7 @@ class Server(StreamServer):
             return wire.session(connection, self._values.of(wire.scheme))
         if start != MAGIC[:START]:
             raise BadMessage("no wire that is spoken here begins like this")
-        agreed = answer(connection, self._secret, secrets.token_bytes)
+        agreed = answer(connection, self._secret)
         values = self._values
         return Session(
             connection, values.of(SCHEME), checked=agreed.checked, durable=values.durable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 from xxhash import xxh3_128_digest
 
-from hexkv.adapters.lmserver.handshake import Agreed, Nonce, greet
+from hexkv.adapters.lmserver.handshake import Agreed, greet
 from hexkv.adapters.lmserver.wire import (
     ABSENT,
     DIGEST_BYTES,
@@ -90,7 +89,6 @@ class HexkvStore:
         checked: bool = False,
         connections: int = 4,
         tls: ssl.SSLContext | None = None,
-        nonce: Nonce = secrets.token_bytes,
     ) -> None:
         """Reach the server at *address*.
 
@@ -101,12 +99,11 @@ class HexkvStore:
             checked: True to send a digest with each chunk. The core verifies frames anyway.
             connections: the most calls under way at a time; others wait.
             tls: encrypts, with the certificates to trust.
-            nonce: the source of random bytes for the handshake.
         """
         self._clock = clock
 
         def ready(stream: Stream, deadline: Deadline) -> Peer:
-            return Peer(stream, greet(stream, secret, deadline, nonce, checked=checked))
+            return Peer(stream, greet(stream, secret, deadline, checked=checked))
 
         self._pool = Pool(address, ready, tls=tls, most=connections)
 

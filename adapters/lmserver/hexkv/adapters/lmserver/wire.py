@@ -1,11 +1,6 @@
 """The ``hexkv://`` wire, version 1: one connection, one request at a time. Little-endian.
 
-A connection begins with a handshake, the client first::
-
-    client  HELLO      magic, version, flags, nonce
-    server  CHALLENGE  magic, version, verdict, limits, nonce
-    client  PROOF      HMAC-SHA256 of all of the above under the secret
-    server  WELCOME    verdict, and a proof of its own
+A connection begins with a handshake (:mod:`hexkv.adapters.net.rpc.handshake`).
 
 Then requests. Each begins with a head that is checked by CRC-32 together with its body; the
 body is ``count`` entries of the kind's size. Values follow messages, never within them::
@@ -29,19 +24,15 @@ from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct
 
-from hexkv.adapters.net.handshake import NONCE_BYTES
 from hexkv.adapters.net.messages import Framing, check_sum, summed
+from hexkv.adapters.net.rpc.handshake import Handshake
 from hexkv.ports import KEY_BYTES, ChunkKey
 
 MAGIC = b"hexkvTCP"
-VERSION = 1
+HANDSHAKE = Handshake("hexkv server", MAGIC, 1, "H4xN", "VxIQN")
+"""Its fields: the client's flags; entries per request, and bytes per value."""
+
 DIGEST_BYTES = 16
-
-HELLO = Struct(f"<8sHH4x{NONCE_BYTES}s")
-"""Magic, version, flags, nonce."""
-
-CHALLENGE = Struct(f"<8sHBxIQ{NONCE_BYTES}s")
-"""Magic, version, :class:`Welcome`, entries per request, bytes per value, nonce."""
 
 CHECKED = 1
 """The flag that requests a digest behind every value."""
@@ -51,13 +42,6 @@ MAX_ENTRIES = 4096
 
 SLICE = 1 << 20
 """Bytes digested at a time, while they are in the CPU's cache."""
-
-
-class Welcome(IntEnum):
-    """The result of a handshake."""
-
-    WELCOME = 0
-    WRONG_VERSION = 1
 
 
 class Kind(IntEnum):

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from secrets import token_bytes
 from typing import NamedTuple
 
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, prove
 from hexkv.adapters.net.messages import HEAD_BYTES, verify
 from hexkv.adapters.net.peers.wire import (
     ABSENT,
-    CHALLENGE,
     FRAMING,
     GROUP_BYTES,
-    HELLO,
     MAGIC,
     MAX_ENTRIES,
     NAME_BYTES,
     OFFERS,
     PARTS,
     TOGETHER,
-    VERSION,
     Grant,
     Kind,
     Status,
     Verdict,
+    handshake,
     read_group,
 )
 from hexkv.adapters.net.stream import Stream
@@ -320,15 +316,8 @@ def greet(
         BadMessage: this is no peer.
         OutOfTime, ConnectionBroken: as everything that waits for a stream.
     """
-    hello = HELLO.pack(magic, VERSION, token_bytes(NONCE_BYTES), name.encode()[:NAME_BYTES])
-    stream.send([hello], deadline)
-    challenge = stream.take(CHALLENGE.size, deadline)
-    named, version, wrong, entries, frame, generation, _ = CHALLENGE.unpack(challenge)
-    if named != magic:
-        raise BadMessage("no hexkv peer answers there")
-    if version != VERSION or wrong:
-        raise Refused(f"the peer speaks version {version}, not {VERSION}")
+    said = name.encode()[:NAME_BYTES]
+    entries, frame, generation = handshake(magic).greet(stream, deadline, secret, said)
     if not 0 < entries <= MAX_ENTRIES:
         raise BadMessage("the peer takes no entries")
-    prove(stream, secret, hello, challenge, deadline)
     return Terms(min(largest, frame), generation, entries)

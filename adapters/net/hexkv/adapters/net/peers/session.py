@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from secrets import token_bytes
 from struct import Struct
 from typing import Any
 
-from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.guarded import GuardedSource
-from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit
 from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
 from hexkv.adapters.net.peers.wire import (
     ABSENT,
     AHEAD,
-    CHALLENGE,
     FRAMING,
-    HELLO,
     MAGIC,
     MAX_ENTRIES,
     OFFERS,
     PARTS,
     TOGETHER,
-    VERSION,
     Grant,
     Kind,
     Status,
     Verdict,
+    handshake,
     pack_group,
 )
 from hexkv.adapters.net.server.connection import Connection
@@ -103,28 +98,11 @@ class Session:
         return self._limits.idle
 
     def _greet(self) -> GuardedSource:
-        stream, deadline = self._stream, self._connection.opening
-        hello = self._connection.begin(HELLO.size)
-        magic, version, _, name = HELLO.unpack(hello)
-        if magic != self._magic:
-            raise BadMessage("no greeting of a hexkv peer")
-        wrong = version != VERSION
-        challenge = CHALLENGE.pack(
-            self._magic,
-            VERSION,
-            wrong,
-            MAX_ENTRIES,
-            self._limits.max_value,
-            self._generation,
-            token_bytes(NONCE_BYTES),
-        )
-        stream.send([challenge], deadline)
-        if wrong:
-            raise Refused(f"a peer speaks version {version}")
-        admit(stream, self._secret, hello, challenge, deadline)
-        self._connection.known = True
+        largest = self._limits.max_value
+        said = MAX_ENTRIES, largest, self._generation
+        (name,) = handshake(self._magic).answer(self._connection, self._secret, *said)
         who = name.rstrip(b"\0").decode(errors="replace")
-        return GuardedSource(self._served, who, self._limits.max_value)
+        return GuardedSource(self._served, who, largest)
 
     def _answer(self, asked: Head, body: bytes) -> bool:
         """Answer a request. False if it is invalid."""

@@ -5,7 +5,7 @@ All numbers are little-endian. A connection begins with the client::
     client  HELLO      magic, version, nonce, the client's name
     server  CHALLENGE  magic, version, verdict, limits, the server's generation, nonce
 
-and the proofs of :mod:`hexkv.adapters.net.handshake`. Then requests, each a message of
+and the proofs of :mod:`hexkv.adapters.net.rpc.handshake`. Then requests, each a message of
 :mod:`hexkv.adapters.net.messages`; frames follow messages, never within them::
 
     READ   key, start, size each   -> for the next few, until all have come: GROUP, their bytes
@@ -41,20 +41,13 @@ from enum import IntEnum
 from struct import Struct
 
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.handshake import NONCE_BYTES
 from hexkv.adapters.net.messages import Framing, check_sum, summed
+from hexkv.adapters.net.rpc.handshake import Handshake
 from hexkv.ports import KEY_BYTES, MAX_QUESTION, ChunkKey
 
 MAGIC = b"hexkvPER"
 VERSION = 3
 NAME_BYTES = 64
-
-HELLO = Struct(f"<8sH6x{NONCE_BYTES}s{NAME_BYTES}s")
-"""Magic, version, nonce, and the client's name in UTF-8, padded with zeros."""
-
-CHALLENGE = Struct(f"<8sHBxIQQ{NONCE_BYTES}s")
-"""Magic, version, 0 or 1 for another version, entries of a request, bytes of a frame, the
-server's generation, nonce."""
 
 MAX_ENTRIES = 4096
 
@@ -123,6 +116,15 @@ ABSENT = (1 << 64) - 1
 ELSEWHERE = (1 << 64) - 1
 
 FRAMING = Framing("hexkv peers'", b"hxpr", max(MAX_ENTRIES * PARTS.size, MAX_QUESTION))
+
+
+def handshake(magic: bytes = MAGIC) -> Handshake:
+    """Return the handshake of peers with one transport of frames.
+
+    Its fields: the client's name in UTF-8, padded with zeros; entries of a request, bytes of a
+    frame, and the server's generation.
+    """
+    return Handshake("hexkv peer", magic, VERSION, f"6xN{NAME_BYTES}s", "VxIQQN")
 
 
 def pack_group(rows: Sequence[tuple[bytes, int]]) -> bytes:

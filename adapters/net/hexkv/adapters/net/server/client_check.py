@@ -14,8 +14,8 @@ import socket
 import ssl
 from collections.abc import Collection
 
-from hexkv.adapters.net.handshake import Refused
 from hexkv.adapters.net.owners import own_user
+from hexkv.adapters.net.rpc.handshake import Refused
 from hexkv.adapters.net.security import asks_for_certificates, check_exposure
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import ConfigError

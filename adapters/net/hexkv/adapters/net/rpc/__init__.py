@@ -1,0 +1,1 @@
+"""Requests and their answers over a connection: the handshake before them, and their numbers."""
