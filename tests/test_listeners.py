@@ -27,7 +27,6 @@ from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.net.server.server import listen
 from hexkv.adapters.net.stream import Stream, connect
 from hexkv.adapters.node import wire as node_wire
-from hexkv.adapters.node.greeting import greet as greet_node
 from hexkv.adapters.node.server.limits import Limits as NodeLimits
 from hexkv.adapters.observe.http import HealthServer
 from hexkv.adapters.shm.channel import ShmChannel
@@ -36,7 +35,7 @@ from hexkv.contracts.channel.blocks import Blocks
 from hexkv.contracts.channel.source import HeldFrames
 from hexkv.contracts.doubles import ManualClock
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import PAGE, Deadline
+from hexkv.ports import FRAME_VERSION, PAGE, Deadline
 from nodes import FRAME, Node
 from processes import PATIENCE, until
 
@@ -149,15 +148,14 @@ def node(opened, clock, places, seconds):
     )
 
     def greet(stream):
-        sock = stream.detach()
-        with closing(sock):
-            sock.settimeout(PATIENCE)
-            sock.sendall(node_wire.greeting())
-            _, descriptor = greet_node(sock)
-            socket.close(descriptor)
+        passed = []
+        node_wire.HANDSHAKE.greet(stream, soon(), b"", FRAME_VERSION, 0, passed=passed)
+        socket.close(*passed)
 
     at = Address(path=str(there.path))
-    return served(at, there.server._admission, node_wire.greeting()[:-1], greet)
+    return served(
+        at, there.server._admission, node_wire.HANDSHAKE.hello(FRAME_VERSION, 0)[:-1], greet
+    )
 
 
 LISTENERS = {

@@ -163,7 +163,7 @@ def test_limits_go_over_to_the_process_that_takes_a_node_over(tmp_path):
                 inherited = before.adopt(served, state)
                 before.gone(served)
                 with node.succeeded(served, before.listening, inherited) as heir:
-                    assert heir.server.leased_bytes == 4 * FRAME
+                    until(lambda: heir.server.leased_bytes == 4 * FRAME)
                     elapse(heir, MINUTE / 2)
                     until(lambda: heir.server.leased_bytes == 2 * FRAME)
                     assert not limited.keep(soon())

@@ -11,16 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.rpc.wire import HEAD
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.node import wire
 from hexkv.adapters.node.server.limits import Limits
 from hexkv.adapters.node.server.server import Allowed
 from hexkv.adapters.node.server.verbs import VERBS
-from hexkv.adapters.node.wire import Malformed, Verb
+from hexkv.adapters.node.wire import HANDSHAKE, Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, SIZE, TOKENS, content, now, put, soon, specs
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.tiers.read import reading
 from hexkv.ports import (
+    FRAME_VERSION,
     MAGIC,
     PAGE,
     ConfigError,
@@ -260,10 +263,10 @@ def test_a_body_that_is_none_is_malformed_and_nothing_else(data):
         cut = data.draw(st.integers(0, len(body)))
         noise = data.draw(st.binary(max_size=24))
         for wrong in (noise, body[:cut], body[:cut] + noise + body[cut + len(noise) :]):
-            with suppress(Malformed):
+            with suppress(BadMessage):
                 read(wrong)
     layers = wire.pack_space(1, wire.Space("{}", LAYOUT, "raw"))
-    with pytest.raises(Malformed):  # before anything is as large
+    with pytest.raises(BadMessage):  # before anything is as large
         wire.read_space(layers.replace(b"[[2,", b"[[999999999999,"))
 
 
@@ -272,14 +275,14 @@ def raw(node):
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(30)
     sock.connect(str(node.path))
-    sock.sendall(wire.greeting())
-    sock.recv(wire.WELCOME.size)
+    sock.sendall(HANDSHAKE.hello(FRAME_VERSION, 0))
+    sock.recv(HANDSHAKE.challenge_bytes)
     return sock
 
 
 @pytest.mark.thorough
 @settings(max_examples=200, deadline=None)
-@given(noise=st.binary(min_size=wire.HEAD.size, max_size=200), generation=st.booleans())
+@given(noise=st.binary(min_size=HEAD.size, max_size=200), generation=st.booleans())
 def test_who_sends_nonsense_is_not_answered_and_nobody_else_notices(shared, noise, generation):
     node, client, held = shared
     sock = raw(node)
@@ -316,7 +319,7 @@ def test_what_a_client_leases_stays_its_own_until_its_socket_is_closed(tmp_path)
         hold = liar.hold(some[:1], "liar", soon())
         assert hold.wait(soon())
         link = liar._keeper.link
-        link._send(bytes(wire.HEAD.size), soon())
+        link._send(bytes(HEAD.size), soon())
         until(lambda: not link.alive)
         for number in range(1, 6):  # all the rest of the memory, several times over
             put(other, [some[number]])

@@ -9,14 +9,15 @@ from threading import Event
 
 import pytest
 
+from hexkv.adapters.net.rpc import wire as rpc
 from hexkv.adapters.node import wire
 from hexkv.adapters.node.server import giving, taking
 from hexkv.adapters.node.server.handover import END, TAKE
 from hexkv.adapters.node.server.taking import Predecessor
 from hexkv.adapters.node.server.verbs import VERBS
-from hexkv.adapters.node.wire import Verb
+from hexkv.adapters.node.wire import HANDSHAKE, Verb
 from hexkv.contracts.chunk_cache._base import SIZE, content, now, put, soon, specs
-from hexkv.ports import ConfigError, EngineClosed
+from hexkv.ports import FRAME_VERSION, ConfigError, EngineClosed
 from nodes import FRAME, Node, NodeProcess, held, taken_over
 from processes import until
 
@@ -175,19 +176,19 @@ def test_what_was_sent_and_not_read_is_answered_by_the_successor(node, client):
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(60)
     sock.connect(str(node.path))
-    sock.sendall(wire.greeting())
-    sock.recv(wire.WELCOME.size)
+    sock.sendall(HANDSHAKE.hello(FRAME_VERSION, 0))
+    sock.recv(HANDSHAKE.challenge_bytes)
     body = wire.pack_keys([some[0].key, some[5].key])
-    asked = wire.message(Verb.MATCH, 1, node.server.generation, body, seconds=60.0)
+    asked = rpc.message(Verb.MATCH, 1, node.server.generation, body, seconds=60.0)
     sock.sendall(asked + asked[:31])
-    assert wire.head(sock.recv(wire.HEAD.size)).request == 1
+    assert rpc.head(sock.recv(rpc.HEAD.size), 4096).request == 1
     assert sock.recv(99)
     until(lambda: any(session.ahead for session in node.server._sessions))
     with taken_over(node) as heir:
         assert heir.served._stack.tiers[0].index.ranked() == ranked
         sock.sendall(asked[31:])
-        head = wire.head(sock.recv(wire.HEAD.size))
-        assert (head.request, head.status) == (1, wire.Status.DONE)
+        head = rpc.head(sock.recv(rpc.HEAD.size), 4096)
+        assert (head.request, head.status) == (1, rpc.Status.DONE)
         assert wire.read_words(wire.Reader(sock.recv(99)), 2) == ["memory", None]
         sock.close()
         client.close()

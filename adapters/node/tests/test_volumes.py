@@ -15,8 +15,10 @@ from contextlib import suppress
 
 import pytest
 
+from hexkv.adapters.net.rpc.wire import HEAD, message
 from hexkv.adapters.node import wire
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, content, put, soon, specs
+from hexkv.ports import FRAME_VERSION
 from node_crowd import COMMON, Crowd, checked, reason_words
 from nodes import FRAME, MEMORY, Node, NodeProcess
 from processes import until
@@ -183,7 +185,7 @@ def traffic(chance, generation):
         ]
     )
     request = chance.randrange(1, 9)
-    return wire.message(verb, request, generation, body, seconds=chance.random() * 0.01)
+    return message(verb, request, generation, body, seconds=chance.random() * 0.01)
 
 
 def spoilt(chance, message):
@@ -199,9 +201,9 @@ def spoilt(chance, message):
         data = bytearray(chance.randbytes(chance.randrange(1, 400)))
     elif how == 3:
         data[:4] = chance.randrange(1 << 32).to_bytes(4, "little")
-    elif how < 6 and len(data) > wire.HEAD.size:
+    elif how < 6 and len(data) > HEAD.size:
         for _ in range(chance.randrange(1, 4)):  # in the body: the head is as it must be
-            data[chance.randrange(wire.HEAD.size, len(data))] = chance.randrange(256)
+            data[chance.randrange(HEAD.size, len(data))] = chance.randrange(256)
     else:
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
     return bytes(data)
@@ -241,9 +243,9 @@ def test_malformed_frames_end_nothing_but_their_own_connection(tmp_path, record_
                 with socket.socket(socket.AF_UNIX) as sock:
                     sock.settimeout(60)
                     sock.connect(str(node.path))
-                    sock.sendall(wire.greeting())
+                    sock.sendall(wire.HANDSHAKE.hello(FRAME_VERSION, 0))
                     # What the pool is; nobody takes its descriptor.
-                    assert sock.recv(wire.WELCOME.size)
+                    assert sock.recv(wire.HANDSHAKE.challenge_bytes)
                     sock.setblocking(False)
                     connections += 1
                     with suppress(BrokenPipeError, ConnectionResetError):

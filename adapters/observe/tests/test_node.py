@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.node.client.telling import pack_named, read_named
-from hexkv.adapters.node.wire import Malformed
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.keys.chunking import PrefixChunker
@@ -107,7 +107,7 @@ def test_no_bytes_are_taken_for_tokens_that_are_none(body):
     for wrong in (body, whole[: len(body)], whole + body[:1] + b".", body + whole):
         try:
             prompt = read_named(wrong)
-        except Malformed:
+        except BadMessage:
             continue
         assert len(prompt.tokens) == 4 * prompt.ends[-1]
         assert len(prompt.keys) == len(prompt.ends)

@@ -92,7 +92,7 @@ class SupportsDevicePlanes(Protocol):
 
 
 class Columns(NamedTuple):
-    """Properties of the planes of some layers, known before any payload: a column for each property."""
+    """Properties of the planes of some layers, known before any payload, a column for each."""
 
     rows: Numbers
     """Elements of a token."""

@@ -93,7 +93,7 @@ def node(  # noqa: PLR0913
             served,
             listener,
             clock,
-            Limits(leased or pool // 2, under_way),
+            Limits(leased or pool // 2, under_way=under_way),
             allowed=Allowed(frozenset(uid or ()), frozenset(gid or ())),
             clients=clients,
             inherited=inherited,

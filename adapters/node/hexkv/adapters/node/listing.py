@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from struct import pack
 
+from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.node.wire import (
     MAX_SPACES,
-    Malformed,
     Reader,
     Wanted,
     pack_wanted,
@@ -51,20 +51,20 @@ def read_listing(reader: Reader) -> list[ChunkSpec]:
     """Read the answer to ``LIST``.
 
     Raises:
-        Malformed: it is none.
+        BadMessage: it is none.
     """
     try:
         described = json.loads(reader.plain(reader.number()))
         spaces = [(str(text), KVLayout.parse(layout)) for text, layout in described]
     except (ValueError, TypeError, RecursionError) as wrong:
-        raise Malformed("no namespaces") from wrong
+        raise BadMessage("no namespaces") from wrong
     rows = read_wanted(reader.data(reader.left))
     if len(spaces) > MAX_SPACES or len(rows.keys) > MOST:
-        raise Malformed(f"{len(rows.keys)} chunks of {len(spaces)} namespaces")
+        raise BadMessage(f"{len(rows.keys)} chunks of {len(spaces)} namespaces")
     try:
         return [
             ChunkSpec(key, *spaces[number], tokens, position=None if position < 0 else position)
             for key, number, tokens, position in zip(*rows[1:], strict=True)
         ]
     except IndexError as wrong:
-        raise Malformed("a namespace that was not sent") from wrong
+        raise BadMessage("a namespace that was not sent") from wrong

@@ -1,13 +1,8 @@
 """The protocol between a node and its engines, over a Unix socket.
 
-A connection begins with a greeting each way; with its own, the node passes the descriptor of its
-pool (``SCM_RIGHTS``). Then come messages: a head of ``HEAD.size`` bytes, and a body::
-
-    length:u32  verb:u16  status:u16  request:u64  generation:u64  seconds:f64  | body
-
-Requests are numbered by the client and answered in any order. All numbers are little-endian. The
-generation is random, of one life of a node: a request with another one is refused. A request that
-takes longer may be answered twice: with the part known at once (``BEGUN``), and with all of it.
+A connection begins with a handshake (:mod:`hexkv.adapters.net.rpc.handshake`), without proofs: the
+kernel identifies the client. With its part of it, the node passes the descriptor of its pool
+(``SCM_RIGHTS``). Then come numbered requests (:mod:`hexkv.adapters.net.rpc.wire`).
 
 A lease is named by the request that leased it and its place there, so a client can give back a
 lease whose answer it never received. A client never sends addresses.
@@ -22,19 +17,16 @@ from itertools import chain, repeat
 from struct import Struct, calcsize, error, pack, unpack_from
 from typing import NamedTuple, cast
 
-from hexkv.ports import FRAME_VERSION, KEY_BYTES, ChunkKey, KVLayout
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.rpc.handshake import Handshake
+from hexkv.ports import KEY_BYTES, ChunkKey, KVLayout
 
 VERSION = 2
-MAGIC = b"hexkvnd\n"
-
-HEAD = Struct("<IHHQQd")
-GREETING = Struct("<8sHHI")
-"""The client's greeting: magic, protocol, frame version, and a reserved zero."""
-
-WELCOME = Struct("<8sHHQQQQII")
-"""The node's greeting: magic, protocol, frame version, generation, bytes of the pool, the largest
-frame that fits it, bytes that this client may lease, requests that it may have under way, and bytes
-of a body. Zero bytes of pool: the client is turned away."""
+HANDSHAKE = Handshake("node", b"hexkvnd\n", VERSION, "HI", "HQQQQII")
+"""Its fields. The client's: frame version, and a reserved zero. The node's: frame version,
+generation, bytes of the pool, the largest frame that fits it, bytes that this client may lease,
+requests that it may have under way, and bytes of a body. Zero bytes of pool: the client is turned
+away."""
 
 MAX_BODY = 4 << 20
 """Bytes of a body: the keys of a prompt of twenty million tokens fit it."""
@@ -80,22 +72,18 @@ class Verb(IntEnum):
     KEEP = 22
 
 
-class Status(IntEnum):
-    """The outcome of a request."""
-
-    DONE = 0
-    BEGUN = 1
-    """The part that is known by now; the rest follows under the same number."""
-
-    INVALID = 2
-    """The request is invalid; the body gives the reason."""
-
-    BUSY = 3
-    """The client has too much under way."""
-
-    CLOSED = 4
-    """The node ends."""
-    FAILED = 5
+MINOR = frozenset(
+    (
+        Verb.PIN,
+        Verb.UNPIN,
+        Verb.ANNOUNCE,
+        Verb.WITHDRAW,
+        Verb.EXPECT,
+        Verb.PUSH_TO,
+        Verb.SEEK,
+    )
+)
+"""Verbs with a deadline of their own: a second, whatever the deadlines of calls are."""
 
 
 class State(IntEnum):
@@ -104,21 +92,6 @@ class State(IntEnum):
     COMING = 0
     HERE = 1
     MISSING = 2
-
-
-class Malformed(Exception):
-    """A message violates the protocol."""
-
-
-class Head(NamedTuple):
-    """The head of a message."""
-
-    length: int
-    verb: int
-    status: int
-    request: int
-    generation: int
-    seconds: float
 
 
 class Space(NamedTuple):
@@ -152,36 +125,6 @@ class Chunks(NamedTuple):
     """The tier from which each came, or why it is missing."""
 
 
-def head(data: bytes) -> Head:
-    """Read the head of a message.
-
-    Raises:
-        Malformed: its body is too long.
-    """
-    found = Head(*HEAD.unpack(data))
-    if found.length > MAX_BODY:
-        raise Malformed(f"a body of {found.length} bytes")
-    return found
-
-
-def message(
-    verb: int,
-    request: int,
-    generation: int,
-    body: bytes = b"",
-    *,
-    status: int = 0,
-    seconds: float = 0.0,
-) -> bytes:
-    """Return a whole message."""
-    return HEAD.pack(len(body), verb, status, request, generation, seconds) + body
-
-
-def greeting() -> bytes:
-    """Return the client's greeting."""
-    return GREETING.pack(MAGIC, VERSION, FRAME_VERSION, 0)
-
-
 class Reader:
     """Parses a body. Missing or extra bytes are an error."""
 
@@ -199,7 +142,7 @@ class Reader:
         try:
             found = unpack_from(shape, self._body, self._at)
         except error as wrong:
-            raise Malformed(f"a body of {len(self._body)} bytes is too short") from wrong
+            raise BadMessage(f"a body of {len(self._body)} bytes is too short") from wrong
         self._at += calcsize(shape)
         return found
 
@@ -212,13 +155,13 @@ class Reader:
         try:
             return self.data(self.left if size is None else size).decode()
         except UnicodeDecodeError as wrong:
-            raise Malformed("no text") from wrong
+            raise BadMessage("no text") from wrong
 
     def data(self, size: int) -> bytes:
         """Return the next *size* bytes."""
         found = self._body[self._at : self._at + size]
         if len(found) != size:
-            raise Malformed(f"a body of {len(self._body)} bytes is too short")
+            raise BadMessage(f"a body of {len(self._body)} bytes is too short")
         self._at += size
         return found
 
@@ -240,7 +183,7 @@ class Reader:
         """Return the number of rows of at least *each* bytes that follow, checked to fit."""
         count = self.number()
         if count * each > self.left:
-            raise Malformed(f"{count} rows in a body of {len(self._body)} bytes")
+            raise BadMessage(f"{count} rows in a body of {len(self._body)} bytes")
         return count
 
     def json(self) -> object:
@@ -248,12 +191,12 @@ class Reader:
         try:
             return json.loads(self.plain())
         except (ValueError, RecursionError) as wrong:
-            raise Malformed("no JSON") from wrong
+            raise BadMessage("no JSON") from wrong
 
     def end(self) -> None:
-        """Raise ``Malformed`` if bytes are left."""
+        """Raise ``BadMessage`` if bytes are left."""
         if self.left:
-            raise Malformed(f"{self.left} bytes too many")
+            raise BadMessage(f"{self.left} bytes too many")
 
 
 def text(value: str) -> bytes:
@@ -273,7 +216,7 @@ def read_space(body: bytes) -> tuple[int, Space]:
     """Read the body of ``SPACE``.
 
     Raises:
-        Malformed: it is no namespace, or one over the limits.
+        BadMessage: it is no namespace, or one over the limits.
     """
     reader = Reader(body)
     number, size = reader.number("H"), reader.number("H")
@@ -281,14 +224,14 @@ def read_space(body: bytes) -> tuple[int, Space]:
     described = reader.json()
     groups = described.get("groups") if isinstance(described, dict) else None
     if number >= MAX_SPACES or not isinstance(groups, list) or len(groups) > _MAX_GROUPS:
-        raise Malformed("no namespace")
+        raise BadMessage("no namespace")
     try:
         # Before anything allocates by the number of layers.
         if not 0 < sum(int(group[0]) for group in groups) <= MAX_LAYERS:
-            raise Malformed("a layout beyond all measure")
+            raise BadMessage("a layout beyond all measure")
         return number, Space(identity, KVLayout.parse(described), serde)
     except (ValueError, TypeError, LookupError, OverflowError) as wrong:
-        raise Malformed("no layout") from wrong
+        raise BadMessage("no layout") from wrong
 
 
 def pack_wanted(wanted: Wanted) -> bytes:
@@ -310,7 +253,7 @@ def read_wanted(body: bytes) -> Wanted:
     """Read the body of ``HOLD`` and ``ALLOCATE``.
 
     Raises:
-        Malformed: it is none.
+        BadMessage: it is none.
     """
     reader = Reader(body)
     owner, count = reader.text(), reader.count(_ROW)
@@ -323,7 +266,7 @@ def read_wanted(body: bytes) -> Wanted:
     )
     reader.end()
     if count and not min(found.tokens):
-        raise Malformed("a chunk of no tokens")
+        raise BadMessage("a chunk of no tokens")
     return found
 
 
@@ -350,7 +293,7 @@ def read_words(reader: Reader, count: int) -> list[str | None]:
     try:
         return list(map(known.__getitem__, data))
     except IndexError as wrong:
-        raise Malformed("a word that is in no table") from wrong
+        raise BadMessage("a word that is in no table") from wrong
 
 
 def pack_chunks(chunks: Chunks) -> bytes:
@@ -365,18 +308,18 @@ def read_chunks(body: bytes, most: int) -> Chunks:
     """Read the answer to ``HOLD`` and ``ALLOCATE`` for at most *most* chunks.
 
     Raises:
-        Malformed: it is none.
+        BadMessage: it is none.
     """
     reader = Reader(body)
     count = reader.count(18)
     states = reader.data(count)
     if max(states, default=0) > State.MISSING:
-        raise Malformed("an unknown state")
+        raise BadMessage("an unknown state")
     offsets, sizes = reader.column("Q", count), reader.column("Q", count)
     words = [word or "" for word in read_words(reader, count)]
     reader.end()
     if count > most:
-        raise Malformed(f"{count} chunks for {most}")
+        raise BadMessage(f"{count} chunks for {most}")
     return Chunks(states, offsets, sizes, words)
 
 
@@ -389,10 +332,10 @@ def read_release(body: bytes) -> list[tuple[int, int]]:
     """Read the body of ``RELEASE``.
 
     Raises:
-        Malformed: it is none.
+        BadMessage: it is none.
     """
     if len(body) % 12:
-        raise Malformed("half a name of a lease")
+        raise BadMessage("half a name of a lease")
     return cast("list[tuple[int, int]]", list(Struct("<QI").iter_unpack(body)))
 
 

@@ -55,8 +55,8 @@ class Handshake:
 
     def __init__(self, name: str, magic: bytes, version: int, hello: str, challenge: str) -> None:
         self._name = name
-        self._magic = magic
-        self._version = version
+        self.magic = magic
+        self.version = version
         self._hello, self._challenge = _Message(hello), _Message(challenge)
         self._proves = "N" in hello
         self.hello_bytes = self._hello.size
@@ -64,16 +64,23 @@ class Handshake:
 
     def hello(self, *fields: object) -> bytes:
         """Return the client's greeting."""
-        return self._hello.pack(self._magic, self._version, fields)
+        return self._hello.pack(self.magic, self.version, fields)
 
     def challenge(self, *fields: object, wrong: bool = False) -> bytes:
         """Return the server's message; *wrong*: it refuses the client's version."""
-        return self._challenge.pack(self._magic, self._version, fields, wrong=wrong)
+        return self._challenge.pack(self.magic, self.version, fields, wrong=wrong)
 
     def greet(
-        self, stream: Stream, deadline: Deadline, secret: bytes, *fields: object
+        self,
+        stream: Stream,
+        deadline: Deadline,
+        secret: bytes,
+        *fields: object,
+        passed: list[int] | None = None,
     ) -> tuple[Any, ...]:
         """Greet a server, as its client. Return the fields of its challenge.
+
+        Descriptors that come with it are added to *passed*; the caller closes them.
 
         Raises:
             Refused: wrong version or secret, on either side.
@@ -82,8 +89,12 @@ class Handshake:
         """
         hello = self.hello(*fields)
         stream.send([hello], deadline)
-        challenge = stream.take(self.challenge_bytes, deadline)
-        found = self.read_challenge(challenge)
+        if passed is None:
+            challenge = stream.take(self.challenge_bytes, deadline)
+        else:
+            challenge, found = stream.take_descriptors(self.challenge_bytes, deadline)
+            passed += found
+        said = self._read_challenge(challenge)
         if self._proves:
             stream.send([_proof(secret, b"client", hello, challenge)], deadline)
             verdict, proof = _VERDICT.unpack(stream.take(_VERDICT.size, deadline))
@@ -91,7 +102,7 @@ class Handshake:
                 raise Refused("the server wants another secret")
             if not hmac.compare_digest(proof, _proof(secret, b"server", hello, challenge)):
                 raise Refused("the server does not know the secret")
-        return found
+        return said
 
     def answer(self, connection: Connection, secret: bytes, *fields: object) -> tuple[Any, ...]:
         """Answer a client, which is known afterwards. Return the fields of its greeting.
@@ -104,9 +115,9 @@ class Handshake:
         stream, deadline = connection.stream, connection.opening
         hello = connection.begin(self.hello_bytes)
         magic, version, found, _ = self._hello.unpack(hello)
-        if magic != self._magic:
+        if magic != self.magic:
             raise BadMessage(f"no greeting of the {self._name} protocol")
-        wrong = version != self._version
+        wrong = version != self.version
         challenge = self.challenge(*fields, wrong=wrong)
         stream.send([challenge], deadline)
         if wrong:
@@ -121,18 +132,12 @@ class Handshake:
         connection.known = True
         return found
 
-    def read_challenge(self, data: bytes) -> tuple[Any, ...]:
-        """Return the fields of a server's message.
-
-        Raises:
-            Refused: it speaks another version.
-            BadMessage: it is no such server.
-        """
+    def _read_challenge(self, data: bytes) -> tuple[Any, ...]:
         magic, version, found, wrong = self._challenge.unpack(data)
-        if magic != self._magic:
+        if magic != self.magic:
             raise BadMessage(f"no {self._name} answers there")
-        if version != self._version or wrong:
-            raise Refused(f"the {self._name} speaks version {version}, not {self._version}")
+        if version != self.version or wrong:
+            raise Refused(f"the {self._name} speaks version {version}, not {self.version}")
         return found
 
 

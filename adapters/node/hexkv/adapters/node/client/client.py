@@ -11,19 +11,19 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 from weakref import ref
 
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.rpc.answer import Answer
+from hexkv.adapters.net.rpc.wire import Status
 from hexkv.adapters.node.client.announcing import Announces
-from hexkv.adapters.node.client.answer import Answer
-from hexkv.adapters.node.client.doubts import MINOR
 from hexkv.adapters.node.client.holds import NodeHold, NodePublishing, late
 from hexkv.adapters.node.client.keeper import Keeper
 from hexkv.adapters.node.client.leases import Ledger, NodeLease
-from hexkv.adapters.node.client.link import Link
+from hexkv.adapters.node.client.link import NodeLink
 from hexkv.adapters.node.client.telling import PromptTeller, Spaces
 from hexkv.adapters.node.listing import pack_after, read_listing
 from hexkv.adapters.node.wire import (
-    Malformed,
+    MINOR,
     Reader,
-    Status,
     Verb,
     Wanted,
     pack_keys,
@@ -91,7 +91,7 @@ class NodeClient(Announces, FarTiers):
                 client._wake()
 
         self._keeper: Keeper | None = None
-        self._keeper = Keeper(str(path), lambda: Link(path, clock, broken), clock)
+        self._keeper = Keeper(str(path), lambda: NodeLink(path, clock, broken), clock)
         os.register_at_fork(after_in_child=lambda: _forked(me))
 
     @property
@@ -241,7 +241,7 @@ class NodeClient(Announces, FarTiers):
         def read(reader: Reader) -> Cleared:
             described = reader.json()
             if not isinstance(described, dict):
-                raise Malformed("no report")
+                raise BadMessage("no report")
             return Cleared(**described)
 
         cleared = self._ask(Verb.CLEAR, json.dumps(said).encode(), deadline, read)
@@ -251,7 +251,7 @@ class NodeClient(Announces, FarTiers):
         def read(reader: Reader) -> Health:
             described = reader.json()
             if not isinstance(described, dict):
-                raise Malformed("no report")
+                raise BadMessage("no report")
             tiers = tuple(TierHealth(**tier) for tier in described.pop("tiers"))
             return Health(tiers=tiers, **described)
 
@@ -290,7 +290,7 @@ class NodeClient(Announces, FarTiers):
         if self._closed:
             raise EngineClosed("the client of the node was closed, or is a parent process's")
 
-    def _link(self) -> Link | None:
+    def _link(self) -> NodeLink | None:
         """Return the connection if it is alive and not suspect, otherwise ``None``."""
         keeper = self._keeper
         link = None if keeper is None else keeper.link
@@ -327,7 +327,7 @@ class NodeClient(Announces, FarTiers):
                     [-1 if spec.position is None else spec.position for spec in named],
                 )
             )
-            answer = link.ask(verb, body, deadline, request, waits=waits, lasts=lasts)
+            answer = link.lease(verb, body, deadline, request, waits=waits, lasts=lasts)
         if answer is None:
             link.give_back(request)
             self._ledger.answered(owner, link, request)
@@ -354,7 +354,7 @@ class NodeClient(Announces, FarTiers):
             return None
         try:
             return read(Reader(answer.body))
-        except (Malformed, TypeError, KeyError):
+        except (BadMessage, TypeError, KeyError):
             link.abandon()
             return None
 

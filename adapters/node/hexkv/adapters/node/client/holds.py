@@ -7,10 +7,12 @@ from struct import pack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from hexkv.adapters.node.client.answer import Answer
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.rpc.answer import Answer
+from hexkv.adapters.net.rpc.wire import Status
 from hexkv.adapters.node.client.leases import Block, Ledger, NodeLease
-from hexkv.adapters.node.client.link import Link
-from hexkv.adapters.node.wire import Malformed, Reader, State, Status, Verb, read_chunks
+from hexkv.adapters.node.client.link import NodeLink
+from hexkv.adapters.node.wire import Reader, State, Verb, read_chunks
 from hexkv.ports import (
     PAGE,
     ChunkSpec,
@@ -36,7 +38,7 @@ def late(deadline: Deadline) -> Deadline:
 
 def taken(
     ledger: Ledger,
-    link: Link,
+    link: NodeLink,
     answer: Answer,
     specs: Sequence[ChunkSpec],
     owner: str,
@@ -44,7 +46,7 @@ def taken(
     """Return the leases, reasons and tiers of a node's last answer to a request.
 
     Raises:
-        Malformed: the answer is impossible; none of it is used.
+        BadMessage: the answer is impossible; none of it is used.
     """
     leases: list[NodeLease | None] = [None] * len(specs)
     reasons: list[Reason | None] = [_why(answer)] * len(specs)
@@ -59,7 +61,7 @@ def taken(
                 continue
             frame = frame_bytes(specs[place].raw_bytes)
             if frame > size or offset + size > most or offset % PAGE:
-                raise Malformed(f"a block of {size} bytes at {offset}")
+                raise BadMessage(f"a block of {size} bytes at {offset}")
             blocks.append(Block(link, answer.request, place, offset, size))
         here = [specs[block.place] for block in blocks]
         for lease in ledger.grant(link, blocks, owner, here):
@@ -88,7 +90,7 @@ class NodeHold(WholeChunks):
     def __init__(
         self,
         ledger: Ledger,
-        link: Link | None,
+        link: NodeLink | None,
         answer: Answer | None,
         specs: Sequence[ChunkSpec],
         owner: str,
@@ -153,7 +155,7 @@ class NodeHold(WholeChunks):
             return self.wait(deadline)
         try:
             chunks = read_chunks(answer.body, len(self._specs))
-        except Malformed:
+        except BadMessage:
             link.abandon()
             return self.wait(deadline)
         for place, (state, word) in enumerate(zip(chunks.states, chunks.words, strict=True)):
@@ -218,10 +220,10 @@ class NodeHold(WholeChunks):
         if getattr(self, "_owes", False):
             self._give_back()
 
-    def _take(self, link: Link, answer: Answer) -> None:
+    def _take(self, link: NodeLink, answer: Answer) -> None:
         try:
             got = taken(self._ledger, link, answer, self._specs, self._owner)
-        except Malformed:
+        except BadMessage:
             link.abandon()
             self._lose(Reason.FAILED)
             return
@@ -250,7 +252,7 @@ class NodePublishing:
     """See :class:`hexkv.ports.Publishing`. Without a link, nothing was published."""
 
     def __init__(
-        self, link: Link | None, answer: Answer | None, count: int, deadline: Deadline
+        self, link: NodeLink | None, answer: Answer | None, count: int, deadline: Deadline
     ) -> None:
         self._link = link
         self._answer = answer
@@ -287,7 +289,7 @@ class NodePublishing:
                 reader.text(): [bool(here) for here in reader.data(self._count)]
                 for _ in range(reader.number("B"))
             }
-        except Malformed:
+        except BadMessage:
             return {}
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from threading import Thread, current_thread
 from weakref import ref
 
-from hexkv.adapters.node.client.link import Link
+from hexkv.adapters.node.client.link import NodeLink
 from hexkv.adapters.node.wire import Verb
 from hexkv.ports import Clock, ConfigError, Deadline, StoreUnreachable
 
@@ -33,7 +33,7 @@ _SILENT = 10.0
 class Keeper:
     """Connects, watches, and reconnects, until it is closed or garbage-collected."""
 
-    def __init__(self, name: str, connect: Callable[[], Link], clock: Clock) -> None:
+    def __init__(self, name: str, connect: Callable[[], NodeLink], clock: Clock) -> None:
         """Connect to node *name*; *connect* raises ``StoreUnreachable`` or ``ConfigError``.
 
         The first attempt is made at once, by the caller's thread.
@@ -49,7 +49,7 @@ class Keeper:
         """Consecutive ticks at which nothing was given back."""
 
         self.closed = False
-        self.link: Link | None = None
+        self.link: NodeLink | None = None
         self._try()
         self._thread = Thread(
             target=_keep, args=(ref(self), self._woken), name="hexkv node", daemon=True
@@ -105,7 +105,7 @@ class Keeper:
             self._say("it does not answer")
         return _FIRST
 
-    def _tick(self, link: Link) -> float:
+    def _tick(self, link: NodeLink) -> float:
         """Send the leases given back. Return the seconds to pause before the next check."""
         self._calm = 0 if link.send_returned() else self._calm + 1
         if self._calm < _CALM:

@@ -14,7 +14,7 @@ from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from hexkv.adapters.node.client.link import Link
+from hexkv.adapters.node.client.link import NodeLink
 from hexkv.ports import PAGE, ChunkSpec, InvalidRequest, Lease, frame_bytes
 
 
@@ -23,7 +23,7 @@ class Block:
 
     __slots__ = ("link", "offset", "place", "request", "shares", "size")
 
-    def __init__(self, link: Link, request: int, place: int, offset: int, size: int) -> None:
+    def __init__(self, link: NodeLink, request: int, place: int, offset: int, size: int) -> None:
         self.link = link
         self.request = request
         self.place = place
@@ -122,19 +122,19 @@ class Ledger:
         """
 
         self._held: dict[str, dict[int, Block]] = {}
-        self._asked: dict[str, dict[tuple[int, int], Link]] = {}
+        self._asked: dict[str, dict[tuple[int, int], NodeLink]] = {}
         """Requests that lease and whose answers have not been read, by owner."""
 
         self._ended = False
         self._tokens = count(1)
         self._lock = RLock()
 
-    def ask(self, owner: str, link: Link, request: int) -> None:
+    def ask(self, owner: str, link: NodeLink, request: int) -> None:
         """Note a request that leases, before it is sent."""
         with self._lock:
             self._asked.setdefault(owner, {})[id(link), request] = link
 
-    def answered(self, owner: str, link: Link, request: int) -> None:
+    def answered(self, owner: str, link: NodeLink, request: int) -> None:
         """Drop the note of a request whose leases were taken, or given back."""
         with self._lock:
             asked = self._asked.get(owner)
@@ -144,7 +144,7 @@ class Ledger:
                     del self._asked[owner]
 
     def grant(
-        self, link: Link, blocks: Sequence[Block], owner: str, specs: Sequence[ChunkSpec]
+        self, link: NodeLink, blocks: Sequence[Block], owner: str, specs: Sequence[ChunkSpec]
     ) -> list[NodeLease]:
         """Return leases of the blocks of one request; none if the node took them back."""
         if not blocks or not link.use(blocks[0].request, [block.place for block in blocks]):
@@ -176,7 +176,7 @@ class Ledger:
 
         The last share of a block gives it back to the node.
         """
-        last: dict[tuple[Link, int], list[Block]] = {}
+        last: dict[tuple[NodeLink, int], list[Block]] = {}
         with self._lock:
             for _, token, block in ended:
                 block.shares.discard(token)

@@ -15,20 +15,14 @@ from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from hexkv.adapters.node.wire import (
-    MAX_SPACES,
-    Malformed,
-    Reader,
-    Space,
-    Status,
-    Verb,
-    pack_space,
-)
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.rpc.wire import Status
+from hexkv.adapters.node.wire import MAX_SPACES, Reader, Space, Verb, pack_space
 from hexkv.ports import KEY_BYTES, ChunkKey, ChunkSpec, Clock, Deadline, NamedPrompt
 
 if TYPE_CHECKING:
-    from hexkv.adapters.node.client.answer import Answer
-    from hexkv.adapters.node.client.link import Link
+    from hexkv.adapters.net.rpc.answer import Answer
+    from hexkv.adapters.node.client.link import NodeLink
 
 _TOKEN_BYTES = 4
 _PIECE = 64 << 10
@@ -50,13 +44,13 @@ class PromptTeller:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = Lock()
-        self._link: ref[Link] | None = None
+        self._link: ref[NodeLink] | None = None
         self._said: set[ChunkKey] = set()
         self._since = 0.0
         self._first: Answer | None = None
         self._wanted = True
 
-    def named(self, prompt: NamedPrompt, link: Link) -> None:
+    def named(self, prompt: NamedPrompt, link: NodeLink) -> None:
         """Send the new chunks of a prompt over *link*, if the node wants them."""
         keys = prompt.keys
         with self._lock:
@@ -78,7 +72,7 @@ class PromptTeller:
                 self._first = self._first or answer
             first = last
 
-    def _turn_to(self, link: Link) -> None:
+    def _turn_to(self, link: NodeLink) -> None:
         """Start over if the node has changed, or may have forgotten its chunks."""
         now = self._clock.now()
         if self._link is None or self._link() is not link:
@@ -98,7 +92,7 @@ def _is_wanted(answer: Answer) -> bool:
         return answer.status is not Status.INVALID
     try:
         return bool(Reader(answer.body).number("Q"))
-    except Malformed:
+    except BadMessage:
         return False
 
 
@@ -125,7 +119,7 @@ def read_named(body: bytes) -> NamedPrompt:
     """Read the body of ``NAMED``.
 
     Raises:
-        Malformed: it is none.
+        BadMessage: it is none.
     """
     reader = Reader(body)
     size, behind = reader.column("H", 1)[0], reader.number("B")
@@ -134,9 +128,9 @@ def read_named(body: bytes) -> NamedPrompt:
     count = reader.count(KEY_BYTES + 4)
     keys, ends = reader.keys(count), reader.column("I", count)
     if not count or any(a >= b for a, b in zip((0, *ends), ends, strict=False)):
-        raise Malformed("chunks that are not one behind the other")
+        raise BadMessage("chunks that are not one behind the other")
     if reader.left != ends[-1] * _TOKEN_BYTES:
-        raise Malformed(f"{reader.left} bytes of {ends[-1]} tokens")
+        raise BadMessage(f"{reader.left} bytes of {ends[-1]} tokens")
     return NamedPrompt(identity, keys, ends, memoryview(reader.data(reader.left)), after)
 
 
@@ -144,10 +138,10 @@ class Spaces:
     """The numbers of namespaces on one link; the least recently used is replaced."""
 
     def __init__(self) -> None:
-        self.link: ref[Link] | None = None
+        self.link: ref[NodeLink] | None = None
         self._numbers: OrderedDict[tuple[str, int, str], tuple[int, Space]] = OrderedDict()
 
-    def numbers(self, link: Link, specs: Sequence[ChunkSpec], deadline: Deadline) -> list[int]:
+    def numbers(self, link: NodeLink, specs: Sequence[ChunkSpec], deadline: Deadline) -> list[int]:
         """Return a number for each chunk; send new ones to the node. Under the client's lock."""
         if self.link is None or self.link() is not link:
             self.link = ref(link)
@@ -164,7 +158,7 @@ class Spaces:
         return found
 
     def _number(
-        self, link: Link, name: tuple[str, int, str], spec: ChunkSpec, deadline: Deadline
+        self, link: NodeLink, name: tuple[str, int, str], spec: ChunkSpec, deadline: Deadline
     ) -> int:
         known = self._numbers.get(name)
         if known is not None:

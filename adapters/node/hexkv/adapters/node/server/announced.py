@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from struct import pack, unpack
 
+from hexkv.adapters.net.rpc.asked import Request
+from hexkv.adapters.net.rpc.wire import Status
 from hexkv.adapters.node.client.announcing import LATER
-from hexkv.adapters.node.server.asked import Client, Request
-from hexkv.adapters.node.wire import Reader, Status, text
+from hexkv.adapters.node.server.asked import Client
+from hexkv.adapters.node.wire import Reader, text
 from hexkv.ports import KEY_BYTES, SHARED_OWNER, Deadline, InvalidRequest
 
 _LONGEST = 3_600.0

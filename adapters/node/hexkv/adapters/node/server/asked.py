@@ -1,22 +1,14 @@
-"""A client's request, and its session, as verbs see them."""
+"""The session of a client, as verbs see it."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from hexkv.adapters.node.server.granted import Grant, Granted
-from hexkv.adapters.node.wire import Head, Space, Status
+from hexkv.adapters.net.rpc.wire import Head, Status
+from hexkv.adapters.node.server.granted import Granted
+from hexkv.adapters.node.wire import Space
 from hexkv.plugins.composition.served import ServedChunks
 from hexkv.ports import Clock, Deadline
-
-
-class Request(NamedTuple):
-    """A request as it was read."""
-
-    head: Head
-    body: bytes
-    grant: Grant | None
-    """Its leases, for verbs that lease."""
 
 
 class Client(Protocol):

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from hexkv.adapters.node.server.barrier import Barrier
+from hexkv.adapters.net.rpc.barrier import Barrier
 from hexkv.adapters.node.server.handover import (
     GONE,
     HAVE,
@@ -19,7 +19,7 @@ from hexkv.adapters.node.server.handover import (
     receive,
     send_descriptors,
 )
-from hexkv.adapters.node.server.session import Session
+from hexkv.adapters.node.server.session import NodeSession
 from hexkv.adapters.node.wire import VERSION
 from hexkv.plugins.composition.inheritance import Place
 from hexkv.plugins.composition.served import ServedChunks
@@ -46,7 +46,7 @@ class Giving:
     def run(
         self,
         sock: socket.socket,
-        sessions: Collection[Session],
+        sessions: Collection[NodeSession],
         rested: Callable[[Callable[[], bool], float], bool],
         state: tuple[int, int],
         descriptors: Collection[int],
@@ -109,7 +109,7 @@ class Giving:
             session.resume()
         return False
 
-    def _leave(self, sessions: Collection[Session]) -> None:
+    def _leave(self, sessions: Collection[NodeSession]) -> None:
         try:
             self._served.inheritance.give()
             for session in sessions:
@@ -117,7 +117,7 @@ class Giving:
         except Exception:
             log.exception("node: closing the parts handed over failed")
 
-    def _state(self, parked: Collection[Session], generation: int, numbers: int) -> State:
+    def _state(self, parked: Collection[NodeSession], generation: int, numbers: int) -> State:
         inheritance = self._served.inheritance
         blocks = inheritance.freeze(Deadline.after(self._clock, REST))
         chunks = inheritance.chunks()
@@ -137,7 +137,7 @@ class Giving:
         )
 
 
-def _connection(session: Session, place: Callable[..., Place | None]) -> Connection:
+def _connection(session: NodeSession, place: Callable[..., Place | None]) -> Connection:
     leases = [
         (request, at, fresh, place(lease)) for request, at, lease, fresh in session.granted.rows()
     ]

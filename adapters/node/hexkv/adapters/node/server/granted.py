@@ -7,7 +7,8 @@ from itertools import accumulate
 from math import inf
 from threading import Lock
 
-from hexkv.adapters.node.wire import ALL, Malformed
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.node.wire import ALL
 from hexkv.ports import Clock, Hold, Lease, frame_bytes, release_all
 
 
@@ -56,11 +57,11 @@ class Granted:
         """Return the grant of a new request.
 
         Raises:
-            Malformed: there is one of that number.
+            BadMessage: there is one of that number.
         """
         with self._lock:
             if request in self._grants:
-                raise Malformed(f"request {request} was made before")
+                raise BadMessage(f"request {request} was made before")
             grant = self._grants[request] = Grant()
             grant.gone = self._closed
             return grant

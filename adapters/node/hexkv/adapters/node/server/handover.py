@@ -28,7 +28,8 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from hexkv.adapters.node.wire import GREETING, VERSION, Malformed
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.node.wire import VERSION
 from hexkv.plugins.composition.inheritance import Pin, Place
 from hexkv.ports import (
     FRAME_VERSION,
@@ -43,6 +44,9 @@ from hexkv.ports import (
 
 HANDOVER = b"hexkvup\n"
 HANDOVER_VERSION = 1
+
+GREETING = Struct("<8sHHI")
+"""The successor's message, and a client's: magic, protocol, frame version, and another version."""
 
 HELLO = Struct("<8sHHIQ")
 """The node's message: magic, versions of the hand-over, of frames and of the clients' protocol, and
@@ -178,7 +182,7 @@ def unpack(data: bytes) -> State:
     """Read the bytes of :func:`pack`.
 
     Raises:
-        Malformed: it is no state.
+        BadMessage: it is no state.
     """
     try:
         said = json.loads(data)
@@ -223,7 +227,7 @@ def unpack(data: bytes) -> State:
             [_store(*row) for row in said["stores"]] if "stores" in said else None,
         )
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise Malformed(f"no state of a node: {error}") from error
+        raise BadMessage(f"no state of a node: {error}") from error
 
 
 def _int(value: object) -> int:

@@ -14,28 +14,31 @@ from itertools import count
 from math import inf
 from threading import Condition, Lock
 
+from hexkv.adapters.net.rpc.barrier import Barrier
+from hexkv.adapters.net.rpc.handshake import Refused
+from hexkv.adapters.net.rpc.session import Session
 from hexkv.adapters.net.server.admission import Admission, TurnedAway
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.adapters.net.server.connection import Limits as ConnectionLimits
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.net.unix import peer_of
 from hexkv.adapters.node.memory import SharedRegion
-from hexkv.adapters.node.server.barrier import Barrier
 from hexkv.adapters.node.server.giving import Giving
 from hexkv.adapters.node.server.handover import (
     END,
+    GREETING,
     HANDOVER,
     HANDOVER_VERSION,
     HELLO,
     TAKE,
     receive,
 )
-from hexkv.adapters.node.server.limits import Limits, take_no_longer
-from hexkv.adapters.node.server.session import Session
+from hexkv.adapters.node.server.limits import Limits
+from hexkv.adapters.node.server.session import NodeSession
 from hexkv.adapters.node.server.taking import Inherited
-from hexkv.adapters.node.wire import GREETING, MAGIC, MAX_BODY, VERSION, WELCOME
+from hexkv.adapters.node.wire import HANDSHAKE, MAX_BODY, VERSION
 from hexkv.plugins.composition.served import ServedChunks
-from hexkv.ports import FRAME_VERSION, Clock, ConfigError, Deadline, StoreUnreachable
+from hexkv.ports import FRAME_VERSION, Clock, ConfigError, Deadline
 
 log = logging.getLogger("hexkv")
 
@@ -104,7 +107,7 @@ class NodeServer:
         self._most = clients
         self._parting = parting
         self._numbers = count(1 if inherited is None else inherited.state.numbers)
-        self._sessions: set[Session] = set()
+        self._sessions: set[NodeSession] = set()
         self._changed = Condition(Lock())
         """Guards the set of sessions."""
         self._stopping = False  # a bool, because a signal handler must not wait for a lock
@@ -191,7 +194,7 @@ class NodeServer:
     def _first_end(self) -> float:
         return min((session.granted.first_end for session in self._all()), default=inf)
 
-    def _all(self) -> list[Session]:
+    def _all(self) -> list[NodeSession]:
         with self._changed:
             return list(self._sessions)
 
@@ -199,15 +202,15 @@ class NodeServer:
         """Serve a new connection.
 
         Raises:
-            _Refused: it may not use this node, or cannot.
+            Refused: it may not use this node, or cannot.
             OutOfTime, ConnectionBroken, OSError: it has ended, or sends no greeting.
         """
         pid, uid, gid = connection.stream.process
         if not self._allowed.lets_in(uid, gid):
-            raise _Refused(f"process {pid} is user {uid} of group {gid}")
+            raise Refused(f"process {pid} is user {uid} of group {gid}")
         magic, *versions, _ = GREETING.unpack(connection.begin(GREETING.size))
-        if magic not in (MAGIC, HANDOVER):
-            raise _Refused(f"process {pid} speaks another protocol")
+        if magic not in (HANDSHAKE.magic, HANDOVER):
+            raise Refused(f"process {pid} speaks another protocol")
         sock = self._admission.release(connection)
         try:
             if magic == HANDOVER:
@@ -220,6 +223,7 @@ class NodeServer:
         session.run()
 
     def _ended(self, session: Session) -> None:
+        assert isinstance(session, NodeSession)  # noqa: S101
         with self._changed:
             if session.state not in ("parked", "dismissed"):
                 self._sessions.discard(session)
@@ -231,11 +235,11 @@ class NodeServer:
         """Negotiate with a process that wants to take this one's place.
 
         Raises:
-            _Refused: it may not, or changes its mind.
+            Refused: it may not, or changes its mind.
             OSError: it has ended.
         """
         if uid not in (0, os.geteuid()):
-            raise _Refused(f"user {uid} cannot take over a node of user {os.geteuid()}")
+            raise Refused(f"user {uid} cannot take over a node of user {os.geteuid()}")
         size = len(self._region.buffer)
         hello = HELLO.pack(HANDOVER, HANDOVER_VERSION, FRAME_VERSION, VERSION, size)
         socket.send_fds(sock, [hello], [self._region.descriptor])
@@ -247,12 +251,12 @@ class NodeServer:
             self.stop()
             return
         if wanted != TAKE:
-            raise _Refused("it wants to take over, and sends something else")
+            raise Refused("it wants to take over, and sends something else")
         # Clients are still answered here, so that little is left to write once they are not.
         self._served.chunks.flush(Deadline.after(self._clock, _WRITING))
         with self._changed:
             if self._successor is not None or self._stopping:
-                raise _Refused("another one takes over, or the node ends")
+                raise Refused("another one takes over, or the node ends")
             self._successor = sock
         self._listener.wake()
 
@@ -285,15 +289,13 @@ class NodeServer:
             session.restore(one, leases)
             with self._changed:
                 self._sessions.add(session)
-            if self._allowed.lets_in(uid, gid):
-                take_no_longer(sock, self._limits.patience)
-            else:
+            if not self._allowed.lets_in(uid, gid):
                 session.dismiss("it may no longer use this node")
             session.resume()
 
-    def _session(self, sock: socket.socket, name: str, uid: int) -> Session:
+    def _session(self, sock: socket.socket, name: str, uid: int) -> NodeSession:
         """Return the session of a client that runs as user *uid*."""
-        session = Session(
+        session = NodeSession(
             sock,
             name,
             self._served,
@@ -308,11 +310,11 @@ class NodeServer:
 
     def _let_in(
         self, sock: socket.socket, pid: int, uid: int, versions: tuple[int, ...]
-    ) -> Session:
+    ) -> NodeSession:
         """Pass the pool to a client that has sent the greeting.
 
         Raises:
-            _Refused: there are too many clients, or it speaks another version.
+            Refused: there are too many clients, or it speaks another version.
             OSError: it has ended.
         """
         limits, name = self._limits, f"{pid}-{next(self._numbers)}"
@@ -326,9 +328,7 @@ class NodeServer:
             if not why:
                 self._sessions.add(session)
         size = 0 if why else len(self._region.buffer)
-        welcome = WELCOME.pack(
-            MAGIC,
-            VERSION,
+        welcome = HANDSHAKE.challenge(
             FRAME_VERSION,
             self.generation,
             size,
@@ -338,13 +338,12 @@ class NodeServer:
             MAX_BODY,
         )
         try:
-            take_no_longer(sock, limits.patience)
             socket.send_fds(sock, [welcome], [] if why else [self._region.descriptor])
         except BaseException:
             self._ended(session)
             raise
         if why:
-            raise _Refused(why)
+            raise Refused(why)
         log.info("node: client %s of user %d comes in", name, uid)
         return session
 
@@ -362,7 +361,3 @@ class NodeServer:
         """Wait until no client is left. False after *seconds*."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._sessions, seconds)
-
-
-class _Refused(StoreUnreachable):
-    """A client is not let in."""

@@ -14,6 +14,7 @@ from threading import Thread
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.node.memory import SharedRegion
 from hexkv.adapters.node.server.handover import (
     END,
@@ -33,7 +34,7 @@ from hexkv.adapters.node.server.handover import (
     receive_descriptors,
     unpack,
 )
-from hexkv.adapters.node.wire import VERSION, Malformed
+from hexkv.adapters.node.wire import VERSION
 from hexkv.plugins.composition.inheritance import Place
 from hexkv.plugins.composition.served import ServedChunks
 from hexkv.ports import FRAME_VERSION, ConfigError, FrameFile, Lease, release_all
@@ -168,16 +169,16 @@ class Predecessor:
             self._socket.sendall(TAKE)
             self._socket.settimeout(_RESTING)
             return self._receive()
-        except (OSError, Malformed) as error:
+        except (OSError, BadMessage) as error:
             raise NotHandedOver(f"the node does not hand over: {error}") from error
 
     def _receive(self) -> State:
         size, count = STATE.unpack(receive(self._socket, STATE.size))
         if size > MAX_STATE:
-            raise Malformed(f"a state of {size} bytes")
+            raise BadMessage(f"a state of {size} bytes")
         state = unpack(receive(self._socket, size))
         if count < 2 + len(state.connections):
-            raise Malformed("descriptors are missing")
+            raise BadMessage("descriptors are missing")
         lock, listening, *rest = receive_descriptors(self._socket, count)
         for descriptor in (lock, listening):
             self._opened.callback(os.close, descriptor)

@@ -8,18 +8,18 @@ from dataclasses import asdict
 from struct import pack, unpack
 from typing import NamedTuple
 
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.rpc.asked import Request
+from hexkv.adapters.net.rpc.wire import Head, Status
 from hexkv.adapters.node.client.telling import read_named
 from hexkv.adapters.node.listing import MOST, pack_listing
 from hexkv.adapters.node.server.announced import announce, expect, push_to, seek, withdraw
-from hexkv.adapters.node.server.asked import Client, Request
+from hexkv.adapters.node.server.asked import Client
 from hexkv.adapters.node.server.granted import Grant
 from hexkv.adapters.node.wire import (
     Chunks,
-    Head,
-    Malformed,
     Reader,
     State,
-    Status,
     Verb,
     Wanted,
     pack_chunks,
@@ -191,7 +191,7 @@ def _clear(session: Client, asked: Request) -> None:
         prefixes = said["prefixes"] and [bytes.fromhex(prefix) for prefix in said["prefixes"]]
         tiers = said["tiers"] and [str(tier) for tier in said["tiers"]]
     except (AssertionError, KeyError, TypeError, ValueError) as error:
-        raise Malformed("nothing that could be cleared") from error
+        raise BadMessage("nothing that could be cleared") from error
     cleared = session.served.clear(prefixes, tiers, session.until(asked.head))
     session.send(asked.head, Status.DONE, json.dumps(asdict(cleared)).encode())
 
@@ -296,16 +296,16 @@ def _wanted(session: Client, asked: Request) -> _Leasing:
     """Return the parsed form of a request that leases.
 
     Raises:
-        Malformed: chunks are of a namespace that was not defined.
+        BadMessage: chunks are of a namespace that was not defined.
         InvalidRequest: one is larger than the pool.
     """
     wanted = read_wanted(asked.body)
     if asked.grant is None:
-        raise Malformed("a request without a grant")
+        raise BadMessage("a request without a grant")
     try:
         spaces = {number: session.spaces[number] for number in set(wanted.spaces)}
     except KeyError as error:
-        raise Malformed("a namespace that was not sent") from error
+        raise BadMessage("a namespace that was not sent") from error
     specs = [
         ChunkSpec(key, space.identity, space.layout, tokens, space.serde, None if at < 0 else at)
         for key, space, tokens, at in zip(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hexkv.adapters.node.wire import Status, Verb
+from hexkv.adapters.net.rpc.wire import Status
 
 
 class Answer:
-    """The answer of a node to one request, as far as it has arrived.
+    """The answer to one request, as far as it has arrived.
 
-    Made by :meth:`hexkv.adapters.node.client.link.Link.ask`.
+    Made by :meth:`hexkv.adapters.net.rpc.link.Link.ask`.
     """
 
     __slots__ = (
@@ -23,7 +23,7 @@ class Answer:
         "verb",
     )
 
-    def __init__(self, request: int, verb: Verb, asked: float, until: float) -> None:
+    def __init__(self, request: int, verb: int, asked: float, until: float) -> None:
         self.request = request
         self.verb = verb
         self.asked = asked

@@ -1,4 +1,4 @@
-"""The barrier at which all sessions of a node stop during a hand-over."""
+"""The barrier at which all sessions of a server stop, so that another process goes on with them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 class Barrier:
-    """Keeps all sessions of a node from reading, while it is down."""
+    """Keeps all sessions of a server from reading, while it is down."""
 
     def __init__(self) -> None:
         self.down = False
