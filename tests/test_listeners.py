@@ -187,7 +187,7 @@ def test_the_longest_silent_gives_way_to_a_newcomer_and_is_counted(make):
         first, *_ = [silent(opened, there.address) for _ in range(3 * PLACES)]
         there.greet(silent(opened, there.address))
         with suppress(ConnectionResetError):
-            assert not first._socket.recv(1), "it has given way"
+            assert not first.socket.recv(1), "it has given way"
         until(lambda: sum(there.admission.turned_away.values()) >= 2 * PLACES + 1)
 
 
@@ -200,10 +200,10 @@ def test_a_byte_now_and_then_buys_no_time(make):
         until(lambda: there.admission.clients)
         with suppress(OSError):  # it ends while bytes are sent
             for place in range(12):
-                stream._socket.sendall(there.start[place : place + 1])
+                stream.socket.sendall(there.start[place : place + 1])
                 clock.advance(SECONDS / 10)
         with suppress(ConnectionResetError):
-            assert not stream._socket.recv(1), "it is over"
+            assert not stream.socket.recv(1), "it is over"
         until(lambda: there.admission.turned_away == {"late": 1})
 
 
@@ -214,7 +214,7 @@ def test_probes_are_answered_beside_500_silent_and_500_trickling_connections():
         for turn in range(3):
             for stream in crowd[::2]:
                 with suppress(OSError):
-                    stream._socket.sendall(there.start[turn : turn + 1])
+                    stream.socket.sendall(there.start[turn : turn + 1])
             there.greet(silent(opened, there.address))
         assert sum(there.admission.turned_away.values()) >= 2 * MANY - 64
 

@@ -131,7 +131,7 @@ def test_nonsense_ends_its_own_connection_alone(busy):
     for said in (huge, HEAD.pack(2, Kind.STOP) + b"{}", HEAD.pack(9, Kind.VERB) + b"[[[[[[[[["):
         stream = greeted(there.address)
         stream.send([said], soon())
-        assert ended(stream._socket)
+        assert ended(stream.socket)
         stream.close()
     assert there.managed.counts()["memory"] == 2 * CHUNKS
     until(lambda: not there.server.clients)

@@ -115,7 +115,7 @@ def test_a_connection_that_changed_while_it_was_idle_is_never_used_again(pools, 
     peer.sendall(unasked)
     if not unasked:
         peer.close()
-    assert ready_of([first.stream._socket]) == 1
+    assert ready_of([first.stream.socket]) == 1
     with pool.connection(deadline()) as second:
         assert second is not first
 

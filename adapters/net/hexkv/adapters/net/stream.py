@@ -53,7 +53,7 @@ class Stream:
 
     def __init__(self, sock: socket.socket, peer: str = "the other end") -> None:
         """Take over *sock*, which is connected; *peer* is its other end in messages."""
-        self._socket = sock
+        self.socket = sock
         self.peer = peer
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._ahead = b""
@@ -89,7 +89,7 @@ class Stream:
         """Send all *views*, in order."""
         first = views[0] if len(views) == 1 else b""
         if isinstance(first, bytes) and 0 < len(first) <= _SCRATCH:  # a message
-            sent = self._wait(socket.SO_SNDTIMEO, deadline, self._socket.send, first)
+            sent = self._wait(socket.SO_SNDTIMEO, deadline, self.socket.send, first)
             if sent == len(first):
                 return
             views = [first[sent:]]
@@ -187,18 +187,18 @@ class Stream:
     @property
     def process(self) -> Peer:
         """The process at the other end of a Unix socket."""
-        return peer_of(self._socket)
+        return peer_of(self.socket)
 
     @property
     def user(self) -> int | None:
         """The user of a client, over a Unix socket or loopback; ``None`` if unknown."""
-        local = self._socket.family == socket.AF_UNIX
-        return self.process.uid if local else owner_of(self._socket)
+        local = self.socket.family == socket.AF_UNIX
+        return self.process.uid if local else owner_of(self.socket)
 
     def send_descriptor(self, data: bytes, descriptor: int, deadline: Deadline) -> None:
         """Send *data*, which is short, and *descriptor* along with it, over a Unix socket."""
         sent = self._wait(
-            socket.SO_SNDTIMEO, deadline, socket.send_fds, self._socket, [data], [descriptor]
+            socket.SO_SNDTIMEO, deadline, socket.send_fds, self.socket, [data], [descriptor]
         )
         self.send([data[sent:]], deadline)
 
@@ -208,7 +208,7 @@ class Stream:
         The caller closes the descriptors.
         """
         said, descriptors = self._wait(
-            socket.SO_RCVTIMEO, deadline, receive_descriptors, self._socket, size
+            socket.SO_RCVTIMEO, deadline, receive_descriptors, self.socket, size
         )
         try:
             self._got(len(said))
@@ -248,7 +248,7 @@ class Stream:
     def ready(self, seconds: float) -> bool:
         """Wait *seconds* at most. True if bytes came, or the connection is over."""
         poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
+        poll.register(self.socket, select.POLLIN)
         return not self.drained or bool(poll.poll(seconds * 1000))
 
     @property
@@ -257,10 +257,10 @@ class Stream:
 
         Also during a call of another thread. 0 if the kernel has no counts.
         """
-        if self._socket.family == socket.AF_UNIX:
+        if self.socket.family == socket.AF_UNIX:
             return 0
         try:
-            told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTED)
+            told = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTED)
         except OSError:  # no TCP, or over already
             return 0
         return sum(unpack_from(_COUNTS, told, _COUNTS_AT)) if len(told) == _COUNTED else 0
@@ -269,16 +269,16 @@ class Stream:
         """Make the calls under way fail now, from any thread. The socket stays open."""
         with suppress(OSError):  # it may be over already
             # Not the method of a TLS socket, which drops the session that a reader is using.
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the connection. Calling it twice is allowed."""
         with suppress(OSError):
-            self._socket.close()
+            self.socket.close()
 
     def detach(self) -> socket.socket:
         """Return the socket, which the caller then owns. Not with TLS, or with bytes not taken."""
-        sock = socket.socket(fileno=self._socket.detach())
+        sock = socket.socket(fileno=self.socket.detach())
         sock.settimeout(None)
         for option in self._armed:
             sock.setsockopt(socket.SOL_SOCKET, option, pack("@ll", 0, 0))
@@ -287,7 +287,7 @@ class Stream:
     def _gather(self, views: Sequence[memoryview], deadline: Deadline) -> int:
         if self._tls is not None:
             return self._wait(socket.SO_SNDTIMEO, deadline, self._tls.send, views[0][:_RECORDS])
-        return self._wait(socket.SO_SNDTIMEO, deadline, self._socket.sendmsg, first(views))
+        return self._wait(socket.SO_SNDTIMEO, deadline, self.socket.sendmsg, first(views))
 
     def _receive(self, into: memoryview, deadline: Deadline, *, whole: bool) -> int:
         """Receive some bytes, or all where the kernel can wait for all. 0 at the end."""
@@ -295,14 +295,14 @@ class Stream:
             got = self._wait(socket.SO_RCVTIMEO, deadline, self._tls.recv_into, into)
         else:
             flags = socket.MSG_WAITALL if whole else 0
-            receive = self._socket.recv_into
+            receive = self.socket.recv_into
             got = self._wait(socket.SO_RCVTIMEO, deadline, receive, into, 0, flags)
         self.received += got
         return got
 
     def _scatter(self, views: Sequence[memoryview], deadline: Deadline) -> int:
         """Receive until *views* are full, if the kernel can wait for it."""
-        receive = self._socket.recvmsg_into
+        receive = self.socket.recvmsg_into
         got = self._wait(socket.SO_RCVTIMEO, deadline, receive, views, 0, socket.MSG_WAITALL)[0]
         self.received += got
         return got
@@ -335,7 +335,7 @@ class Stream:
         whole = int(seconds)
         # Zero would mean no limit.
         micros = max(1, int((seconds - whole) * 1e6))
-        self._socket.setsockopt(socket.SOL_SOCKET, option, pack("@ll", whole, micros))
+        self.socket.setsockopt(socket.SOL_SOCKET, option, pack("@ll", whole, micros))
         self._armed[option] = seconds
         return seconds
 

@@ -27,7 +27,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             "vLLM's KV memory, through a KV connector",
             _open,
             ConnectorSettings,
-            requires=("vllm", "torch", "zmq"),
+            requires=("vllm", "torch"),
             hint="pip install hexkv-vllm into the environment of vLLM",
             contract=2,
         )

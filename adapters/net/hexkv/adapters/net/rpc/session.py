@@ -58,10 +58,6 @@ class _Turn:
             self._session.read_no_more()
 
 
-class _Here(local):
-    work: Callable[[], None] | None = None
-
-
 class Session:
     """Answers one client. :meth:`run` is for any number of threads."""
 
@@ -108,7 +104,7 @@ class Session:
         self._reading = Lock()
         self._sending = Lock()
         self._counting = Lock()
-        self._here = _Here()
+        self._here = local()
         self._threads = 1
         self._waiting = 0
         """Threads that wait for their turn to read."""
@@ -233,7 +229,7 @@ class Session:
 
     def step_aside(self) -> None:
         """Do this thread's work that is due before it waits."""
-        work, self._here.work = self._here.work, None
+        work, self._here.work = getattr(self._here, "work", None), None
         if work is not None:
             work()
 

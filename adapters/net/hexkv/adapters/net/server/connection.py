@@ -87,6 +87,10 @@ class Connection:
         self._waiting = None
         self._left = seconds
 
+    def disengage(self) -> None:
+        """Count the client as idle: it may give way."""
+        self._wait(0.0)
+
     def look(self, size: int) -> bytes:
         """Receive the first *size* bytes, which :meth:`begin` then returns again."""
         self._start = self.stream.take(size, self.opening)

@@ -1,9 +1,9 @@
 """Questions from the scheduler's process to the engines in the workers', over Unix sockets.
 
-A question is two parts: a JSON object with ``v`` (version), ``n`` (its number) and ``op``,
-and the tokens it is about, as uint32 of this machine. An answer is one JSON object with the
-same ``v`` and ``n``. Only the user who runs vLLM can open the sockets: they lie in a
-directory of mode 0700, and there is no other authentication.
+They are numbered requests (:mod:`hexkv.adapters.net.rpc`). A question is a JSON object, which has
+its number and its ``op``, and the tokens it is about, as uint32 of this machine; an answer is a
+JSON object. The generation in the heads is the version. Only the user who runs vLLM can open the
+sockets: they lie in a directory of mode 0700, and there is no other authentication.
 
 Where both sides are in one process, questions go by :mod:`~hexkv.adapters.vllm.lookup.in_process`.
 """
@@ -11,21 +11,28 @@ Where both sides are in one process, questions go by :mod:`~hexkv.adapters.vllm.
 from __future__ import annotations
 
 import json
-import logging
-import math
 import os
 import stat
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from struct import Struct
+from threading import Thread
 
-import zmq
-
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
+from hexkv.adapters.net.rpc import answer as asking
+from hexkv.adapters.net.rpc.asked import Bounds, Request
+from hexkv.adapters.net.rpc.link import Link
+from hexkv.adapters.net.rpc.placed import PlacedSession
+from hexkv.adapters.net.rpc.wire import Status
+from hexkv.adapters.net.server.connection import Connection, Limits
+from hexkv.adapters.net.server.listening import Listener
+from hexkv.adapters.net.server.server import StreamServer
+from hexkv.adapters.net.stream import connect
 from hexkv.adapters.vllm.lookup.in_process import (
     PENDING,
     Answer,
@@ -33,16 +40,21 @@ from hexkv.adapters.vllm.lookup.in_process import (
     InProcessLookupServer,
     Json,
 )
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Deadline
 
-VERSION = 1
+VERSION = 2
 MAX_MESSAGE = 64 << 20
 """Bytes: a prompt of 16 million tokens, or all those that wait for an answer."""
 
-_RECONNECT_MS = 20
-_HANDSHAKE_MS = 5000
-"""Milliseconds for the whole greeting of a connection, after which ZeroMQ ends it."""
+_VERB = 1
+_SIZE = Struct("<I")
+_SENDING = 0.25
+"""Seconds for a question on its way to a listener that answers."""
 
-log = logging.getLogger("vllm.hexkv")
+_CONNECTING = 1.0
+_AGAIN = 0.02
+"""Seconds between two attempts to reach a listener that is waited for."""
 
 
 def meeting_place(directory: str, instance: str, *, make: bool) -> Path:
@@ -76,7 +88,7 @@ def socket_path(place: Path, rank: int) -> Path:
     return place / f"{rank}.sock"
 
 
-class ChannelServer:
+class ChannelServer(StreamServer):
     """Answers questions on threads of its own. Closed by :meth:`close`.
 
     Args:
@@ -84,143 +96,144 @@ class ChannelServer:
         answer: called from several threads at once.
         threads: how many questions are answered at once, so that one slow store does not
             keep all others waiting.
+
+    Raises:
+        ConfigError: another process listens there.
     """
 
     def __init__(self, path: Path, answer: Answer, *, threads: int = 4) -> None:
-        self._path = path
         self._answer = answer
-        self._context = zmq.Context()
-        front = self._context.socket(zmq.ROUTER)
-        back = self._context.socket(zmq.DEALER)
-        for side in (front, back):
-            side.setsockopt(zmq.LINGER, 0)
-            side.setsockopt(zmq.SNDHWM, PENDING)
-            side.setsockopt(zmq.RCVHWM, PENDING)
-            side.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
-            side.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
-        path.unlink(missing_ok=True)
-        front.bind(f"ipc://{path}")
-        back.bind("inproc://answers")
-        self._threads = [threading.Thread(target=self._pass_on, args=(front, back), daemon=True)]
-        # Their sockets are made here: a thread that starts late may find a context that is over.
-        self._threads += [
-            threading.Thread(target=self._serve, args=(self._inside(),), daemon=True)
-            for _ in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._bounds = Bounds(
+            under_way=PENDING,
+            at_a_time=threads,
+            queued_bytes=2 * MAX_MESSAGE,
+            largest=2 * MAX_MESSAGE,
+        )
+        listener = Listener(Address(path=str(path)))
+        name = "hexkv lookups"
+        super().__init__(listener, self._attend, SystemClock(), Limits(MAX_MESSAGE), name=name)
+        self._thread = Thread(target=self.run, name=name, daemon=True)
+        self._thread.start()
         self._in_process = InProcessLookupServer(path, self._answered, threads)
 
     def close(self, seconds: float = 2.0) -> None:
         """Stop listening, and wait a while for answers under way. Twice is allowed."""
         self._in_process.close()
-        if self._threads:
-            end = threading.Thread(target=self._context.term, daemon=True)
-            end.start()
-            end.join(seconds)
-            self._threads = []
-            self._path.unlink(missing_ok=True)
+        self.stop()
+        self._thread.join(seconds)
 
-    @staticmethod
-    def _pass_on(front: zmq.Socket[bytes], back: zmq.Socket[bytes]) -> None:
-        try:
-            zmq.proxy(front, back)
-        except zmq.ContextTerminated:
-            pass
-        finally:
-            front.close()
-            back.close()
-
-    def _inside(self) -> zmq.Socket[bytes]:
-        """A socket that receives questions, for one thread."""
-        # A DEALER, not a REP: a malformed question gets no answer, and does no harm.
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect("inproc://answers")
-        return socket
-
-    def _serve(self, socket: zmq.Socket[bytes]) -> None:
-        try:
-            while True:
-                parts = socket.recv_multipart(copy=False)
-                reply = self._reply(parts[1:]) if len(parts) == 3 else None
-                if reply is not None:
-                    socket.send_multipart([parts[0].bytes, reply])
-        except zmq.ContextTerminated:
-            pass
-        finally:
-            socket.close()
-
-    def _reply(self, parts: list[zmq.Frame]) -> bytes | None:
-        try:
-            question = json.loads(parts[0].bytes)
-            number = question["n"]
-            strange = question["v"] != VERSION
-        except (ValueError, KeyError, TypeError):
-            return None
-        if strange:
-            fields = {"error": f"this side speaks version {VERSION}", "v": VERSION, "n": number}
-        else:
-            fields = dict(self._answered(question, parts[1].buffer))
-        return json.dumps(fields).encode()
+    def _attend(self, connection: Connection) -> None:
+        connection.known = True
+        _Lookups(connection, self._bounds, self._answered).attend()
 
     def _answered(self, question: Json, tokens: memoryview) -> Json:
         try:
             answer = self._answer(question, tokens)
         except Exception as error:  # noqa: BLE001 - the caller gets it; this thread goes on
             answer = {"error": f"{type(error).__name__}: {error}"}
-        return {**answer, "v": VERSION, "n": question["n"]}
+        return {**answer, "n": question["n"]}
 
 
-class _Way(Protocol):
-    """A connection to a listener. For one thread."""
+class _Lookups(PlacedSession):
+    """Answers one scheduler."""
 
-    def send(self, question: Json, tokens: bytes) -> bool: ...
-    def receive(self, seconds: float) -> list[Json]: ...
-    def reachable(self, seconds: float) -> bool: ...
-    def close(self) -> None: ...
+    kind = "lookups"
+
+    def __init__(self, connection: Connection, bounds: Bounds, answer: Answer) -> None:
+        super().__init__(connection, bounds, generation=VERSION)
+        self._answer_to = answer
+
+    def respond(self, asked: Request) -> None:
+        end = _SIZE.size + int.from_bytes(asked.body[: _SIZE.size], "little")
+        question = {**_parsed(asked.body[_SIZE.size : end]), "n": asked.head.request}
+        answer = self._answer_to(question, memoryview(asked.body)[end:])
+        self.send(asked.head, Status.DONE, json.dumps(answer).encode())
+
+
+def _parsed(data: bytes) -> dict[str, object]:
+    """Return a JSON object.
+
+    Raises:
+        BadMessage: it is none.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadMessage("no JSON") from error
+    if not isinstance(found, dict):
+        raise BadMessage("no object")
+    return found
 
 
 class _Socket:
-    """A connection to a listener in another process."""
+    """A connection to a listener in another process, made anew when it has ended."""
 
     def __init__(self, path: Path) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, PENDING)
-        self._socket.setsockopt(zmq.RCVHWM, PENDING)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        # Without a listener a question fails at once; it is not kept for one that comes later.
-        self._socket.setsockopt(zmq.IMMEDIATE, 1)
-        self._socket.connect(f"ipc://{path}")
+        self._address = Address(path=str(path))
+        self._clock = SystemClock()
+        self._link: Link | None = None
+        self._asked: dict[int, asking.Answer] = {}
+        self._late = False
+        """True since the listener was too slow to take a question, until it answers."""
 
     def send(self, question: Json, tokens: bytes) -> bool:
         """Send a question. Return False if there is no listener to take it."""
-        try:
-            self._socket.send_multipart([json.dumps(question).encode(), tokens], flags=zmq.DONTWAIT)
-        except zmq.Again:
+        link = self._connected()
+        if link is None or len(self._asked) >= PENDING:
             return False
-        return True
+        number, text = int(str(question["n"])), json.dumps(question).encode()
+        soon = Deadline.after(self._clock, 0.0 if self._late else _SENDING)
+        answer = link.ask(_VERB, b"".join((_SIZE.pack(len(text)), text, tokens)), soon, number)
+        self._late = answer is None
+        if answer is not None:
+            self._asked[number] = answer
+        return answer is not None
 
     def receive(self, seconds: float) -> list[Json]:
         """Return the answers that have arrived; if there are none, wait for one."""
-        answers: list[Json] = []
-        if self._socket.poll(math.ceil(seconds * 1000)):
-            with suppress(zmq.Again):
-                while True:
-                    answers.append(json.loads(self._socket.recv(zmq.DONTWAIT)))
-        return answers
+        if self._link is not None:
+            self._link.listen(seconds)
+        alive = self._link is not None and self._link.alive
+        over = [number for number, answer in self._asked.items() if answer.final or not alive]
+        self._late = self._late and not over
+        return [_said(number, self._asked.pop(number)) for number in over]
 
     def reachable(self, seconds: float) -> bool:
         """True if there is a listener; waits for it that long."""
-        return bool(self._socket.poll(int(seconds * 1000), zmq.POLLOUT))
+        until = Deadline.after(self._clock, seconds)
+        while self._connected() is None:
+            if until.expired:
+                return False
+            time.sleep(min(_AGAIN, until.remaining()))
+        return True
 
     def close(self) -> None:
-        """Close the socket. Twice is allowed."""
-        self._socket.close()
-        self._context.term()
+        """Close the connection. Twice is allowed."""
+        if self._link is not None:
+            self._link.abandon()
+
+    def _connected(self) -> Link | None:
+        if self._link is not None:
+            self._link.listen(0.0)  # answers that are never waited for would fill the socket
+            if self._link.alive:
+                return self._link
+            for answer in self._asked.values():  # the next connection brings none of them
+                answer.final = True
+        try:
+            sock = connect(self._address, Deadline.after(self._clock, _CONNECTING)).detach()
+        except (OutOfTime, ConnectionBroken):
+            return None
+        most, clock = 2 * MAX_MESSAGE, self._clock
+        self._link = Link(sock, clock, lambda: None, most=most, generation=VERSION)
+        return self._link
+
+
+def _said(number: int, answer: asking.Answer) -> Json:
+    """Return the answer to a question; an error if there is none."""
+    if answer.status is Status.DONE:
+        with suppress(BadMessage):
+            return {**_parsed(answer.body), "n": number}
+    return {"error": "the worker does not answer", "n": number}
 
 
 class ChannelClient:
@@ -237,7 +250,7 @@ class ChannelClient:
 
     def __init__(self, path: Path, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._way: _Way = (
+        self._way = (
             InProcessLookupClient(path) if InProcessLookupClient.leads_to(path) else _Socket(path)
         )
         self._number = 0
@@ -260,7 +273,7 @@ class ChannelClient:
         if not self._room(len(tokens)):
             return 0
         self._number += 1
-        if not self._way.send({**more, "v": VERSION, "n": self._number, "op": op}, tokens):
+        if not self._way.send({**more, "n": self._number, "op": op}, tokens):
             return 0
         if tokens:
             self._unanswered[self._number] = len(tokens)
