@@ -16,7 +16,8 @@ from administration import ALL, CHUNKS
 from configured import built
 from hexkv.adapters.admin import wire
 from hexkv.adapters.admin.server import Allowed
-from hexkv.adapters.admin.wire import HANDSHAKE, HEAD, Kind
+from hexkv.adapters.admin.wire import HANDSHAKE, Kind
+from hexkv.adapters.net.rpc.wire import HEAD, Status, head, message
 from hexkv.adapters.net.stream import Stream
 from hexkv.api.admin import connect
 from hexkv.plugins.clock import SystemClock
@@ -55,7 +56,7 @@ def ended(sock):
 
 
 def asked(stream, name, arguments):
-    wire.send(stream, Kind.VERB, wire.REQUEST.dump_json((name, arguments)), soon())
+    stream.send([message(Kind.VERB, 1, 0, wire.REQUEST.dump_json((name, arguments)))], soon())
 
 
 def test_over_tcp_both_ends_must_know_the_secret(tmp_path):
@@ -122,13 +123,13 @@ def test_who_says_nothing_gives_way_to_who_does(busy):
 
 def test_nonsense_ends_its_own_connection_alone(busy):
     there = busy()
-    huge = HEAD.pack(0xFFFF_FFFF, Kind.VERB)
+    huge = HEAD.pack(0xFFFF_FFFF, Kind.VERB, 0, 1, 0, 0.0)
     for said in (b"GET / HTTP/1.1\r\n\r\n" * 4, HANDSHAKE.hello()[:8] + bytes(99)):
         with raw(there.address) as sock:
             with suppress(OSError):
                 sock.sendall(said)
             assert ended(sock)
-    for said in (huge, HEAD.pack(2, Kind.STOP) + b"{}", HEAD.pack(9, Kind.VERB) + b"[[[[[[[[["):
+    for said in (huge, message(Kind.STOP, 1, 0, b"{}"), message(Kind.VERB, 1, 0, b"[[[[[[[[[")):
         stream = greeted(there.address)
         stream.send([said], soon())
         assert ended(stream.socket)
@@ -154,10 +155,12 @@ def test_any_argument_of_any_verb_gets_an_answer(busy):
         stream = greeted(there.address)
         try:
             asked(stream, name, arguments)
-            kind = Kind.PROGRESS
-            while kind == Kind.PROGRESS:
-                kind, _ = wire.receive(stream, wire.MAX_ANSWER, soon())
-            assert kind in (Kind.DONE, Kind.ERROR)
+            status = Status.BEGUN
+            while status == Status.BEGUN:
+                said = head(stream.take(HEAD.size, soon()), wire.MAX_ANSWER)
+                stream.take(said.length, soon())
+                status = said.status
+            assert status in (Status.DONE, Status.FAILED)
         finally:
             stream.close()
 

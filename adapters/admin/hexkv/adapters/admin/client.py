@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from hexkv.adapters.admin import wire
 from hexkv.adapters.admin.wire import VERBS, Kind
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
-from hexkv.adapters.net.stream import Stream, connect
+from hexkv.adapters.net.rpc.answer import Answer
+from hexkv.adapters.net.rpc.link import Link
+from hexkv.adapters.net.rpc.wire import Status
+from hexkv.adapters.net.stream import connect
 from hexkv.ports import (
     Administration,
     ChunkKey,
@@ -188,20 +190,20 @@ class RemoteAdministration:
         body = b'["%s",%s]' % (name.encode(), arguments)
         if len(body) > wire.MAX_REQUEST:
             raise InvalidRequest(f"more than {wire.MAX_KEYS} keys at once")
-        stream = None
+        link = None
         try:
-            stream = self._connect()
-            wire.send(stream, Kind.VERB, body, Deadline.after(self._clock, self._patience))
-            return self._hear(stream, name, watch, self._patience + patience)
+            link = self._connect()
+            answer = link.ask(Kind.VERB, body, Deadline.after(self._clock, self._patience))
+            return self._hear(link, answer, name, watch, self._patience + patience)
         except OutOfTime as error:
             raise StoreUnreachable(f"{self._address} does not answer") from error
         except BadMessage as error:
             raise StoreUnreachable(f"{self._address}: {error}") from error
         finally:
-            if stream is not None:
-                stream.close()
+            if link is not None:
+                link.abandon()
 
-    def _connect(self) -> Stream:
+    def _connect(self) -> Link:
         until = Deadline.after(self._clock, _CONNECTING)
         stream = connect(self._address, until, self._tls)
         try:
@@ -213,36 +215,32 @@ class RemoteAdministration:
         except BaseException:
             stream.close()
             raise
-        return stream
+        return Link(stream.socket, self._clock, lambda: None, most=wire.MAX_ANSWER)
 
-    def _hear(self, stream: Stream, name: str, watch: Watch | None, patience: float) -> Any:
+    def _hear(
+        self, link: Link, answer: Answer | None, name: str, watch: Watch | None, patience: float
+    ) -> Any:
+        if answer is None:
+            raise OutOfTime("the verb was not sent")
         progress: Progress | None = None
-        while True:
-            until = Deadline.after(self._clock, patience)
-            while watch is not None and not stream.ready(_LOOK_UP) and not until.expired:
-                if progress is not None and not watch(progress):
-                    _stop(stream, until)
-                    watch = None
-                    break
-            kind, body = wire.receive(stream, wire.MAX_ANSWER, until)
-            if kind == Kind.PROGRESS:
-                (progress,) = wire.read(wire.PROGRESS, body)
-                if watch is not None and not watch(progress):
-                    _stop(stream, until)
-                    watch = None
-            elif kind == Kind.DONE:
-                (found,) = wire.read(VERBS[name].answer, body)
-                return found
-            elif kind == Kind.ERROR:
-                raise wire.read_error(body)
-            else:
-                raise BadMessage(f"a message of kind {kind}")
-
-
-def _stop(stream: Stream, until: Deadline) -> None:
-    """Request an end. A server that has finished already ignores it."""
-    with suppress(ConnectionBroken):
-        wire.send(stream, Kind.STOP, b"", until)
+        until = Deadline.after(self._clock, patience)
+        while not answer.final:
+            soon = until if watch is None else Deadline.after(self._clock, _LOOK_UP)
+            if link.wait(answer, soon, begun=True) and not answer.final:
+                (progress,) = wire.read(wire.PROGRESS, answer.body)
+                answer.told = False
+                until = Deadline.after(self._clock, patience)
+            elif not link.alive:
+                raise ConnectionBroken(f"{self._address} closed the connection")
+            elif until.expired:
+                raise OutOfTime("no answer")
+            if watch is not None and progress is not None and not watch(progress):
+                link.tell(Kind.STOP, b"", until)
+                watch = None
+        if answer.status is Status.DONE:
+            (found,) = wire.read(VERBS[name].answer, answer.body)
+            return found
+        raise wire.read_error(answer.body)
 
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from threading import BoundedSemaphore, Thread
 from weakref import ref
 
-from hexkv.adapters.admin.session import AdminSession, Caller
+from hexkv.adapters.admin.session import AdminSession
 from hexkv.adapters.admin.wire import HANDSHAKE, MAX_REQUEST
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
 from hexkv.adapters.net.rpc.handshake import Refused
@@ -28,7 +28,7 @@ from hexkv.ports import Administration, Clock
 log = logging.getLogger("hexkv.admin")
 
 _OPENING = 5.0
-"""Seconds for the greeting and for the verb."""
+"""Seconds for the greeting."""
 
 _PARTING = 5.0
 
@@ -97,20 +97,18 @@ class AdminServer(StreamServer):
             self._thread.join(_PARTING)
 
     def _run_session(self, connection: Connection) -> None:
-        stream = connection.stream
-        caller = Caller(stream.peer)
+        name = connection.stream.peer
         try:
             if self._local:
-                self._check_user(stream)
+                self._check_user(connection.stream)
             HANDSHAKE.answer(connection, self._secret)
-            session = AdminSession(connection, caller, self._verbs)
-            session.run(self._administration)
         except (BadMessage, Refused) as error:
-            log.info("admin: %s is turned away: %s", caller, error)
+            log.info("admin: %s is turned away: %s", name, error)
             raise
         except (OutOfTime, ConnectionBroken, OSError) as error:
-            log.info("admin: %s is gone: %s", caller, error)
+            log.info("admin: %s is gone: %s", name, error)
             raise
+        AdminSession(connection, self._verbs, self._administration).attend()
 
     def _check_user(self, stream: Stream) -> None:
         """Check that the process at the other end of a Unix socket may connect.

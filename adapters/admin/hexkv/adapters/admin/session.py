@@ -6,15 +6,17 @@ import logging
 from collections.abc import Callable, Sequence
 from inspect import signature
 from threading import BoundedSemaphore
-from typing import Any, NamedTuple
+from typing import Any
 
 from hexkv.adapters.admin import wire
 from hexkv.adapters.admin.wire import VERBS, Kind, Verb
-from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.rpc.asked import Bounds, Request
+from hexkv.adapters.net.rpc.placed import PlacedSession
+from hexkv.adapters.net.rpc.wire import Head, Status
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.ports import (
     Administration,
-    Deadline,
     EngineClosed,
     HexKVError,
     InvalidRequest,
@@ -27,66 +29,65 @@ from hexkv.ports import (
 
 log = logging.getLogger("hexkv.admin")
 
-_SENDING = 10.0
-"""Seconds that the client may take to receive an answer."""
+_OPENING = 5.0
+"""Seconds until the verb."""
+
+_BOUNDS = Bounds(under_way=1, largest=wire.MAX_REQUEST, idle=_OPENING)
 
 _TELLING = 0.25
 """Seconds between two progress messages."""
 
 
-class Caller(NamedTuple):
-    """The client, for the log."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class AdminSession:
+class AdminSession(PlacedSession):
     """Executes the verb of one client, which has been accepted."""
 
-    def __init__(self, connection: Connection, caller: Caller, verbs: BoundedSemaphore) -> None:
-        """Serve *connection*; *verbs* limits the number of changing verbs at a time."""
-        self._connection = connection
-        self._stream = connection.stream
-        self._caller = caller
-        self._clock = connection.clock
+    kind = "admin"
+
+    def __init__(
+        self,
+        connection: Connection,
+        verbs: BoundedSemaphore,
+        target: Callable[[], Administration | None],
+    ) -> None:
+        """Serve *connection* from *target*; *verbs* limits changing verbs at a time."""
+        super().__init__(connection, _BOUNDS)
         self._verbs = verbs
+        self._target = target
+        self._going = True
+        """False once the client requests an end, or has ended."""
 
-    def run(self, target: Callable[[], Administration | None]) -> None:
-        """Receive a verb, execute it, and answer.
+    def take(self, told: Head, body: bytes) -> bool:
+        if told.verb == Kind.STOP:
+            self._going = False
+            log.info("admin: %s: wants its verb to end", self.name)
+        return super().take(told, body)
 
-        Raises:
-            BadMessage: the client does not speak the protocol.
-            OutOfTime, ConnectionBroken: it has ended.
-        """
-        connection = self._connection
-        kind, body = wire.receive(self._stream, wire.MAX_REQUEST, connection.opening)
-        connection.engage(connection.limits.patience)
-        if kind != Kind.VERB:
-            raise BadMessage(f"a message of kind {kind} in place of a verb")
-        name, raw = wire.read(wire.REQUEST, body)
+    def let_go(self) -> None:
+        self._going = False
+
+    def respond(self, asked: Request) -> None:
+        if asked.head.verb != Kind.VERB:
+            raise BadMessage(f"a message of kind {asked.head.verb} in place of a verb")
+        name, raw = wire.read(wire.REQUEST, asked.body)
         if (verb := VERBS.get(name)) is None:
             raise BadMessage("a verb that there is not")
         try:
             given = self._arguments(name, verb, raw)
-            found = self._do(name, verb, given, target)
+            answer = verb.answer.dump_json((self._do(name, verb, given, asked.head),))
         except HexKVError as error:
-            log.warning("admin: %s: %s: refused: %s", self._caller, name, _line(error))
-            self._send(Kind.ERROR, wire.pack_error(error))
-            return
+            log.warning("admin: %s: %s: refused: %s", self.name, name, _line(error))
+            self._fail(asked, error)
         except Exception:
-            log.exception("admin: %s: %s fails", self._caller, name)
-            failed = StoreError(f"{name} failed: see the log of the cache")
-            self._send(Kind.ERROR, wire.pack_error(failed))
-            return
-        answer = verb.answer.dump_json((found,))
-        if len(answer) > wire.MAX_ANSWER:
-            too_long = InvalidRequest("the answer is too long: ask for fewer chunks")
-            self._send(Kind.ERROR, wire.pack_error(too_long))
-            return
-        self._send(Kind.DONE, answer)
+            log.exception("admin: %s: %s fails", self.name, name)
+            self._fail(asked, StoreError(f"{name} failed: see the log of the cache"))
+        else:
+            if len(answer) > wire.MAX_ANSWER:
+                self._fail(asked, InvalidRequest("the answer is too long: ask for fewer chunks"))
+            else:
+                self.send(asked.head, Status.DONE, answer)
+
+    def _fail(self, asked: Request, error: Exception) -> None:
+        self.send(asked.head, Status.FAILED, wire.pack_error(error))
 
     def _arguments(self, name: str, verb: Verb, raw: object) -> tuple[Any, ...]:
         try:
@@ -95,62 +96,38 @@ class AdminSession:
             raise InvalidRequest(f"{name}: {error}") from error
         return given
 
-    def _do(
-        self,
-        name: str,
-        verb: Verb,
-        given: tuple[Any, ...],
-        target: Callable[[], Administration | None],
-    ) -> object:
-        administration = target()
+    def _do(self, name: str, verb: Verb, given: tuple[Any, ...], asked: Head) -> object:
+        administration = self._target()
         if administration is None:
             raise EngineClosed("the cache is gone")
         said = _call_of(name, given)
         if not verb.changes:
-            found = verb.call(administration, given, self._watch())
-            log.info("admin: %s: %s", self._caller, said)
+            found = verb.call(administration, given, self._watch(asked))
+            log.info("admin: %s: %s", self.name, said)
             return found
         if not self._verbs.acquire(blocking=False):
             raise StoreBusy("as many verbs are under way as may be: try again later")
         try:
-            log.info("admin: %s: %s: begins", self._caller, said)
-            found = verb.call(administration, given, self._watch())
+            log.info("admin: %s: %s: begins", self.name, said)
+            found = verb.call(administration, given, self._watch(asked))
         finally:
             self._verbs.release()
-        log.warning("admin: %s: %s: %s", self._caller, said, _outcome(found))
+        log.warning("admin: %s: %s: %s", self.name, said, _outcome(found))
         return found
 
-    def _watch(self) -> Callable[[Progress], bool]:
-        """Return a watch that sends progress; False once the client sends STOP, or has ended."""
+    def _watch(self, asked: Head) -> Callable[[Progress], bool]:
+        """Return a watch that sends progress; False once the client wants an end, or has ended."""
         told = float("-inf")
-        going = True
 
         def watch(progress: Progress) -> bool:
-            nonlocal told, going
-            if not going:
-                return False
-            now = self._clock.now()
-            try:
-                if not self._stream.quiet:
-                    self._receive_stop()
-                    going = False
-                elif now - told >= _TELLING:
-                    told = now
-                    self._send(Kind.PROGRESS, wire.PROGRESS.dump_json((progress,)))
-            except (OutOfTime, ConnectionBroken, BadMessage):
-                going = False
-            return going
+            nonlocal told
+            now = self.clock.now()
+            if self._going and now - told >= _TELLING:
+                told = now
+                self.send(asked, Status.BEGUN, wire.PROGRESS.dump_json((progress,)))
+            return self._going
 
         return watch
-
-    def _receive_stop(self) -> None:
-        until = Deadline.after(self._clock, _SENDING)
-        kind, _ = wire.receive(self._stream, 0, until)
-        if kind != Kind.STOP:
-            raise BadMessage(f"a message of kind {kind} in the middle of a verb")
-
-    def _send(self, kind: Kind, body: bytes) -> None:
-        wire.send(self._stream, kind, body, Deadline.after(self._clock, _SENDING))
 
 
 def _call_of(name: str, given: Sequence[object]) -> str:

@@ -1,9 +1,9 @@
 """The protocol of administration: a greeting, one verb, and its result.
 
-A connection is for one verb. After the handshake (:mod:`hexkv.adapters.net.rpc.handshake`) come
-messages: ``length:u32 kind:u8``, little-endian, and a body of JSON, in which keys are written in
-hexadecimal. The client sends the verb, and may send ``STOP``; the server reports progress, then
-the result or an error.
+A connection is for one verb. After the handshake come numbered requests
+(:mod:`hexkv.adapters.net.rpc`): the verb, and a message to stop it, which has no answer. Progress
+is the part of the answer that is known so far (``BEGUN``); then comes the result (``DONE``) or an
+error (``FAILED``). Bodies are JSON, in which keys are written in hexadecimal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from struct import Struct
 from types import GenericAlias
 from typing import Any
 
@@ -19,13 +18,11 @@ from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.rpc.handshake import Handshake
-from hexkv.adapters.net.stream import Stream
 from hexkv.ports import (
     Administration,
     ChunkKey,
     ClaimState,
     ConfigError,
-    Deadline,
     EngineClosed,
     Health,
     InvalidRequest,
@@ -44,7 +41,6 @@ from hexkv.ports import (
 )
 
 HANDSHAKE = Handshake("administration", b"hexkvad\n", 2, "N", "N")
-HEAD = Struct("<IB")
 
 MAX_REQUEST = 4 << 20
 """Bytes of a verb with its arguments: forty thousand keys fit."""
@@ -65,13 +61,10 @@ _CONFIG = ConfigDict(
 
 
 class Kind(IntEnum):
-    """The kind of a message."""
+    """The kind of a client's message."""
 
     VERB = 1
     STOP = 2
-    PROGRESS = 3
-    DONE = 4
-    ERROR = 5
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
@@ -167,7 +160,7 @@ _ERRORS: Mapping[str, type[Exception]] = {
 
 
 def pack_error(error: Exception) -> bytes:
-    """Return the body of ``ERROR``."""
+    """Return the body of an answer that is an error."""
     name = next((n for n, kind in _ERRORS.items() if type(error) is kind), "")
     if not name:
         name = next((n for n, kind in _ERRORS.items() if isinstance(error, kind)), "StoreError")
@@ -202,25 +195,3 @@ def _said(error: Exception) -> str:
         place = ".".join(map(str, first["loc"]))
         return f"{place}: {first['msg']}" if place else first["msg"]
     return "no JSON"
-
-
-def send(stream: Stream, kind: Kind, body: bytes, deadline: Deadline) -> None:
-    """Send a message.
-
-    Raises:
-        OutOfTime, ConnectionBroken
-    """
-    stream.send([HEAD.pack(len(body), kind), body], deadline)
-
-
-def receive(stream: Stream, most: int, deadline: Deadline) -> tuple[int, bytes]:
-    """Return the next message: its kind, and its body of *most* bytes at most.
-
-    Raises:
-        BadMessage: it is longer.
-        OutOfTime, ConnectionBroken
-    """
-    length, kind = HEAD.unpack(stream.take(HEAD.size, deadline))
-    if length > most:
-        raise BadMessage(f"a message of {length} bytes, of which there may be {most}")
-    return kind, stream.take(length, deadline)

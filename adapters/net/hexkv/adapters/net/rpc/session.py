@@ -377,6 +377,8 @@ class Session:
                 until = Deadline.after(self.clock, self._bounds.patience)
             seconds = self._bounds.idle if until is None else until.remaining()
             if not self._pipe.await_bytes(None if seconds is None else seconds * 1000):
+                if until is None and self._under_way:
+                    continue
                 raise BadMessage("a message that does not go on, or none for too long")
             try:
                 part = self._pipe.receive(_PIECE, NOW)
