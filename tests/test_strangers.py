@@ -37,7 +37,7 @@ HELLOS = {
     "hexkv": struct.pack("<8sHH4x32s", b"hexkvTCP", 1, 0, secrets.token_bytes(32)),
     "lm": struct.pack("<9i150s", 5, 0, 1, 2, 0, 0, 0, 0, 0, b"".ljust(150)),
     "peers": struct.pack("<8sH6x32s64s", b"hexkvPER", 3, secrets.token_bytes(32), b"x"),
-    "directory": struct.pack("<8sH32s", b"hexkvDIR", 2, secrets.token_bytes(32)),
+    "directory": struct.pack("<8sH32s", b"hexkvDIR", 3, secrets.token_bytes(32)),
 }
 """What is answered at once, over each wire."""
 

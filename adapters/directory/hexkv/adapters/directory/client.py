@@ -11,12 +11,11 @@ import numpy as np
 from hexkv.adapters.directory.cell import new_proof
 from hexkv.adapters.directory.local import Holders, checked
 from hexkv.adapters.directory.table import Rows
-from hexkv.adapters.directory.tags import tags_of
+from hexkv.adapters.directory.tags import TAG_BYTES, tags_of
 from hexkv.adapters.directory.wire import (
-    AHEAD,
     HANDSHAKE,
     HEAD_BYTES,
-    MOST_MEMBERS_BYTES,
+    LARGEST_ANSWER,
     MOST_TAGS,
     Head,
     Kind,
@@ -25,40 +24,40 @@ from hexkv.adapters.directory.wire import (
     unpack_members,
 )
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.errors import BadMessage, time_left
+from hexkv.adapters.net.errors import BadMessage, OutOfTime, time_left
 from hexkv.adapters.net.outcomes import answering, slices
 from hexkv.adapters.net.pool import Pool
+from hexkv.adapters.net.rpc.link import Link
 from hexkv.adapters.net.stream import Stream
-from hexkv.ports import ChunkKey, Deadline, Member, Report, StoreBusy, StoreFull
+from hexkv.ports import ChunkKey, Clock, Deadline, Member, Report, StoreBusy, StoreFull
 
 _CONNECTIONS = 4
 """Calls under way at a time; others wait."""
 
-_WORDS = 16
-"""Words of a row that a client accepts: 1,024 members."""
-
 
 class Wire:
-    """A connection after its greeting."""
+    """A connection after its handshake, for one call at a time."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, clock: Clock) -> None:
         self.stream = stream
+        self.link = Link(stream.socket, clock, lambda: None, most=LARGEST_ANSWER)
 
     def reusable(self, *, well: bool) -> bool:
         """True if the last answer was received whole."""
-        return well
+        return well and self.link.alive
 
-    def ask(self, request: bytes, deadline: Deadline) -> Head:
-        """Send a request, and receive the head of its answer.
+    def ask(self, head: Head, deadline: Deadline, rest: bytes = b"") -> tuple[Head, bytes]:
+        """Send a request, and return the head of its answer, and what follows it.
 
         Raises:
             BadMessage: that is none.
+            OutOfTime, ConnectionBroken: it did not come.
         """
-        self.stream.send([request], deadline)
-        head = unpack(self.stream.take(HEAD_BYTES, deadline, ahead=AHEAD))
-        if head.kind not in (Kind.YES, Kind.NO, Kind.FULL, Kind.TAKEN):
+        answer = self.link.call(head.kind, head.pack() + rest, deadline)
+        found = unpack(answer.body)
+        if found.kind not in (Kind.YES, Kind.NO, Kind.FULL, Kind.TAKEN):
             raise BadMessage("the directory answers with a request")
-        return head
+        return found, answer.body[HEAD_BYTES:]
 
 
 class RemoteDirectory:
@@ -99,28 +98,27 @@ class RemoteDirectory:
     ) -> bool:
         text = pack_members([(0, member)])
         with self._wire(deadline) as wire:
-            head = wire.ask(
-                Head(Kind.JOIN, text=len(text), number=self._proof).pack() + text, deadline
-            )
+            question = Head(Kind.JOIN, text=len(text), number=self._proof)
+            head, _ = wire.ask(question, deadline, text)
             self._see_room(head.kind, member)
             if head.kind is Kind.NO:
                 return False
             for batch in snapshot:
                 tags = tags_of(checked(batch))
                 part = Head(Kind.PART, first=len(tags), number=head.number).pack()
-                wire.stream.send([part, tags.tobytes()], deadline)
+                if not wire.link.tell(Kind.PART, part + tags.tobytes(), deadline):
+                    raise OutOfTime("a part of the snapshot was not sent")
             # NO: the directory forgot this life during its snapshot; the next heartbeat will show
             # it.
-            wire.ask(Head(Kind.JOINED, number=head.number).pack(), deadline)
+            wire.ask(Head(Kind.JOINED, number=head.number), deadline)
         self._numbers[member.name] = member.generation, head.number
         return True
 
     def last_life(self, name: str, deadline: Deadline) -> int:
         text = name.encode()
         with self._wire(deadline) as wire:
-            head = wire.ask(Head(Kind.MEMBERS, text=len(text)).pack() + text, deadline)
-            # An older server ignores the name and lists all members that are alive.
-            found = [member for _, member in self._columns(wire, head, deadline)]
+            _, listed = wire.ask(Head(Kind.MEMBERS, text=len(text)), deadline, text)
+            found = [member for _, member in unpack_members(listed)]
         return max((it.generation for it in found if it.name == name), default=0)
 
     def report(self, member: Member, report: Report, deadline: Deadline) -> bool:
@@ -144,8 +142,8 @@ class RemoteDirectory:
 
     def members(self, deadline: Deadline) -> Sequence[Member]:
         with self._wire(deadline) as wire:
-            head = wire.ask(Head(Kind.MEMBERS).pack(), deadline)
-            return [member for _, member in self._columns(wire, head, deadline)]
+            _, listed = wire.ask(Head(Kind.MEMBERS), deadline)
+            return [member for _, member in unpack_members(listed)]
 
     def close(self) -> None:
         self._pool.close()
@@ -165,23 +163,18 @@ class RemoteDirectory:
         self, wire: Wire, keys: Sequence[ChunkKey], deadline: Deadline
     ) -> list[tuple[Member, ...]]:
         tags, holders = tags_of(keys), self._holders
-        question = Head(Kind.LOCATE, first=len(tags), sequence=holders.version).pack()
-        head = wire.ask(question + tags.tobytes(), deadline)
-        if head.first != len(tags) or not 0 < head.words <= _WORDS:
+        question = Head(Kind.LOCATE, first=len(tags), sequence=holders.version)
+        head, found = wire.ask(question, deadline, tags.tobytes())
+        size = len(tags) * head.words * TAG_BYTES
+        if head.first != len(tags) or not head.words or len(found) != size + head.second:
             raise BadMessage("the directory answers another question")
-        rows: Rows = np.empty((len(tags), head.words), "<u8")
-        wire.stream.fill(rows.data.cast("B"), deadline)
+        rows: Rows = np.frombuffer(found[:size], "<u8").reshape(len(tags), head.words)
         if head.second:
-            holders = Holders(head.sequence, dict(self._columns(wire, head, deadline)))
+            holders = Holders(head.sequence, dict(unpack_members(found[size:])))
             self._holders = holders
         elif head.sequence != holders.version:
             holders = Holders(head.sequence, {})  # there are no members
         return holders.of(rows)
-
-    def _columns(self, wire: Wire, head: Head, deadline: Deadline) -> Iterator[tuple[int, Member]]:
-        if head.second > MOST_MEMBERS_BYTES:
-            raise BadMessage("the directory has more members than there may be")
-        return unpack_members(wire.stream.take(head.second, deadline))
 
     def _say(
         self,
@@ -197,7 +190,7 @@ class RemoteDirectory:
             number = 0  # of no membership; still sent, to see if the directory answers
         head = Head(kind, first=sizes[0], second=sizes[1], sequence=sequence, number=number)
         with self._wire(deadline) as wire:
-            return wire.ask(head.pack() + tags, deadline).kind is Kind.YES
+            return wire.ask(head, deadline, tags)[0].kind is Kind.YES
 
     @contextmanager
     def _wire(self, deadline: Deadline) -> Iterator[Wire]:
@@ -216,4 +209,4 @@ class RemoteDirectory:
         if not 0.001 <= heartbeat <= 3600:
             raise BadMessage("the directory wants no signs of life that can be given")
         self._heartbeat_seconds = heartbeat
-        return Wire(stream)
+        return Wire(stream, deadline.clock)

@@ -7,15 +7,13 @@ import socket
 import ssl
 
 from hexkv.adapters.directory.cell import Cell
-from hexkv.adapters.directory.session import Session
+from hexkv.adapters.directory.session import DirectorySession
+from hexkv.adapters.directory.wire import HANDSHAKE, LARGEST
 from hexkv.adapters.net.rpc.handshake import Refused
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.server import StreamServer
 from hexkv.plugins.notices import Notices
 from hexkv.ports import Clock
-
-_LARGEST = 1 << 20
-"""Bytes of a request or an answer, roughly."""
 
 
 class DirectoryServer(StreamServer):
@@ -54,7 +52,7 @@ class DirectoryServer(StreamServer):
             listener,
             self._run_session,
             clock,
-            Limits(_LARGEST, patience=patience),
+            Limits(LARGEST, patience=patience),
             connections=connections,
             secret=secret,
             tls=tls,
@@ -63,7 +61,8 @@ class DirectoryServer(StreamServer):
 
     def _run_session(self, connection: Connection) -> None:
         try:
-            Session(connection, self._cell, self._secret, self._notices).run()
+            HANDSHAKE.answer(connection, self._secret, self._cell.heartbeat_seconds)
         except Refused as error:
             self._notices.failed("a client", str(error), lasts=False)
             raise
+        DirectorySession(connection, self._cell, self._notices).attend()

@@ -1,8 +1,8 @@
 """Messages between a directory and the nodes that report to it or query it.
 
-A connection begins with a handshake (:mod:`hexkv.adapters.net.rpc.handshake`). Then each request is
-answered before the next one is sent, except that parts of a snapshot are not answered. Both begin
-with a head, all numbers little-endian::
+After the handshake come numbered requests (:mod:`hexkv.adapters.net.rpc`), whose verb is their
+kind; parts of a snapshot are messages without an answer. Bodies begin with a head of their own, all
+numbers little-endian::
 
     kind:u8  words:u8  text:u16  first:u32  second:u32  sequence:i64  number:u64
 
@@ -29,14 +29,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from struct import Struct
+from struct import Struct, error
 from typing import NamedTuple
 
+from hexkv.adapters.directory.tags import TAG_BYTES, Tags, tags_in
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.rpc.handshake import Handshake
 from hexkv.ports import REPORT_KEYS, InvalidRequest, Member
 
-HANDSHAKE = Handshake("directory", b"hexkvDIR", 2, "N", "dN")
+HANDSHAKE = Handshake("directory", b"hexkvDIR", 3, "N", "dN")
 """The server's field: seconds between two heartbeats."""
 
 _HEAD = Struct("<BBHIIqQ")
@@ -46,12 +47,15 @@ _MEMBER = Struct("<HBHBQ")
 MOST_TAGS = REPORT_KEYS
 """Tags of one message."""
 
-AHEAD = 8 << 10
-"""Bytes received with the head of a message, so that most take one system call."""
-
 _LONGEST_TEXT = _MEMBER.size + 255 + 1024 + 255
-MOST_MEMBERS_BYTES = 16 << 20
-"""Bytes of the members in an answer that a client accepts."""
+LARGEST = HEAD_BYTES + _LONGEST_TEXT + MOST_TAGS * TAG_BYTES
+"""Bytes of a request at most."""
+
+WORDS = 16
+"""Words of a row that a client accepts: 1,024 members."""
+
+LARGEST_ANSWER = HEAD_BYTES + MOST_TAGS * WORDS * TAG_BYTES + (16 << 20)
+"""Bytes of an answer that a client accepts: rows, and members."""
 
 
 class Kind(IntEnum):
@@ -94,28 +98,29 @@ class Head(NamedTuple):
 
 
 def unpack(data: bytes) -> Head:
-    """Return the head in *data*.
+    """Return the head at the start of *data*.
 
     Raises:
         BadMessage: it is none.
     """
-    kind, *rest = _HEAD.unpack(data)
     try:
+        kind, *rest = _HEAD.unpack_from(data)
         return Head(Kind(kind), *rest)
-    except ValueError as error:
-        raise BadMessage(f"no message of a directory is of kind {kind}") from error
+    except (ValueError, error) as wrong:
+        raise BadMessage("no message of a directory begins like this") from wrong
 
 
-def unpack_request(data: bytes) -> Head:
-    """Return the head of a request.
+def unpack_request(body: bytes) -> tuple[Head, bytes, Tags]:
+    """Return the head of a request, its text, and its tags.
 
     Raises:
-        BadMessage: it is none, or its sizes are over the limit.
+        BadMessage: it is none, or its sizes are wrong.
     """
-    head = unpack(data)
-    if head.text > _LONGEST_TEXT or head.first + head.second > MOST_TAGS:
-        raise BadMessage("a request is longer than any may be")
-    return head
+    head = unpack(body)
+    text, tags = body[HEAD_BYTES : HEAD_BYTES + head.text], body[HEAD_BYTES + head.text :]
+    if len(text) != head.text or len(tags) != (head.first + head.second) * TAG_BYTES:
+        raise BadMessage("a request of another size")
+    return head, text, tags_in(memoryview(tags))
 
 
 def pack_members(columns: Iterable[tuple[int, Member]]) -> bytes:
@@ -146,8 +151,8 @@ def unpack_members(data: bytes) -> Iterator[tuple[int, Member]]:
         try:
             texts = [data[end - size : end].decode() for end, size in _ends(start, sizes)]
             yield column, Member(texts[0], generation, *texts[1:])
-        except (UnicodeDecodeError, InvalidRequest) as error:
-            raise BadMessage("a member means nothing") from error
+        except (UnicodeDecodeError, InvalidRequest) as wrong:
+            raise BadMessage("a member means nothing") from wrong
 
 
 def _ends(start: int, sizes: Iterable[int]) -> Iterator[tuple[int, int]]:

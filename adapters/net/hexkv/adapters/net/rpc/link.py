@@ -14,7 +14,7 @@ from itertools import count
 from threading import Condition
 from weakref import WeakValueDictionary, ref
 
-from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
 from hexkv.adapters.net.rpc.answer import Answer
 from hexkv.adapters.net.rpc.doubts import NOTICED, Doubts
 from hexkv.adapters.net.rpc.pipe import NOW, Pipe
@@ -107,6 +107,20 @@ class Link:
         seconds = deadline.remaining() if waits else 0.0
         data = message(verb, answer.request, self.generation, body, seconds=seconds)
         return answer if self._send(data + after if after else data, deadline) else None
+
+    def call(self, verb: int, body: bytes, deadline: Deadline) -> Answer:
+        """Send a request and return its whole answer.
+
+        Raises:
+            OutOfTime: it did not come in time.
+            ConnectionBroken: the connection has ended.
+        """
+        answer = self.ask(verb, body, deadline)
+        if answer is not None and self.wait(answer, deadline):
+            return answer
+        if self.alive:
+            raise OutOfTime("the deadline has passed")
+        raise ConnectionBroken("the other end closed the connection")
 
     def tell(self, verb: int, body: bytes, deadline: Deadline) -> bool:
         """Send a message that has no answer."""
