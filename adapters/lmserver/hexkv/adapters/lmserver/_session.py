@@ -13,6 +13,7 @@ from hexkv.adapters.lmserver.wire import (
     ABSENT,
     DIGEST_BYTES,
     ENTRIES,
+    FRAMING,
     MAX_ENTRIES,
     REQUESTS,
     SLICE,
@@ -21,11 +22,10 @@ from hexkv.adapters.lmserver.wire import (
     Kind,
     Status,
     Verdict,
-    head,
     message,
     pack_size,
 )
-from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
+from hexkv.adapters.net.messages import Head
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.adapters.net.server.serving import Room, Unreadable, Values
 
@@ -72,9 +72,7 @@ class Session:
             EngineClosed: the server is closing; no answer is sent.
         """
         while True:
-            asked = head(self._connection.request(HEAD_BYTES, self._limits.idle, ahead=_AHEAD))
-            body = self._connection.rest(asked.length)
-            verify(asked, body)
+            asked, body = FRAMING.request(self._connection, _AHEAD)
             entries = _entries(asked, body)
             if entries:
                 self._answers[Kind(asked.kind)](entries, asked)

@@ -10,18 +10,16 @@ from hexkv.adapters.lmserver.handshake import greet
 from hexkv.adapters.lmserver.wire import (
     ABSENT,
     ENTRIES,
+    FRAMING,
     SIZE,
     UNREADABLE,
     WISHES,
     Grant,
     Kind,
     Verdict,
-    head,
-    message,
     unpack_size,
 )
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.messages import HEAD_BYTES, verify
 from hexkv.adapters.net.outcomes import answering
 from hexkv.adapters.net.stream import connect
 from hexkv.plugins.clock import SystemClock
@@ -66,7 +64,7 @@ class HexkvDoor:
             granted = self._ask(Kind.WRITE, WISHES.pack(key, len(frame)), deadline)
             if granted == bytes([Grant.SEND]):
                 self._stream.send([frame], deadline)
-                if self._hear(deadline) == bytes([Verdict.STORED]):
+                if self._hear(Kind.WRITE, deadline) == bytes([Verdict.STORED]):
                     return
         raise StoreError("the server did not take the frame")
 
@@ -85,15 +83,11 @@ class HexkvDoor:
         self._stream.close()
 
     def _ask(self, kind: Kind, body: bytes, deadline: Deadline) -> bytes:
-        patience = int(1000 * _PATIENCE)
-        self._stream.send([message(kind, 1, body, patience=patience)], deadline)
-        return self._hear(deadline)
+        FRAMING.ask(self._stream, kind, 1, body, deadline)
+        return self._hear(kind, deadline)
 
-    def _hear(self, deadline: Deadline) -> bytes:
-        found = head(self._stream.take(HEAD_BYTES, deadline))
-        body = self._stream.take(found.length, deadline)
-        verify(found, body)
-        return body
+    def _hear(self, kind: Kind, deadline: Deadline) -> bytes:
+        return FRAMING.hear(self._stream, kind, None, deadline)[1]
 
     @contextmanager
     def _soon(self) -> Iterator[Deadline]:

@@ -14,22 +14,19 @@ from hexkv.adapters.lmserver.wire import (
     ABSENT,
     DIGEST_BYTES,
     ENTRIES,
+    FRAMING,
     RANGES,
     SIZE,
     UNREADABLE,
     WISHES,
     Grant,
     Kind,
-    Status,
     Verdict,
-    head,
-    message,
     pack_keys,
     unpack_size,
 )
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.messages import HEAD_BYTES, verify
 from hexkv.adapters.net.outcomes import answering, collect, land, plain, slices
 from hexkv.adapters.net.pool import Pool
 from hexkv.adapters.net.stream import Stream
@@ -205,7 +202,7 @@ class HexkvStore:
         """The next chunks in the order of their keys; empty after the last."""
         with self._calling(deadline) as peer:
             _ask(peer, Kind.SCAN, 1, after, deadline)
-            _, body = _hear(peer, Kind.SCAN, None, ENTRIES.size, deadline)
+            body = _hear(peer, Kind.SCAN, None, ENTRIES.size, deadline)
         found = ENTRIES.iter_unpack(body)
         return [Entry(ChunkKey(key), size, stored) for key, size, stored in found]
 
@@ -216,7 +213,7 @@ class HexkvStore:
                 for part in slices(len(keys), peer.agreed.max_entries):
                     body = pack_keys(keys[part.start : part.stop])
                     _ask(peer, kind, len(part), body, deadline)
-                    found += map(bool, _hear(peer, kind, len(part), 1, deadline)[1])
+                    found += map(bool, _hear(peer, kind, len(part), 1, deadline))
         return found
 
 
@@ -235,39 +232,20 @@ class _Into:
 
 
 def _ask(peer: Peer, kind: Kind, count: int, body: bytes, deadline: Deadline) -> None:
-    patience = int(min(deadline.remaining() * 1000, 0xFFFF_FFFF))
-    peer.stream.send([message(kind, count, body, patience=patience)], deadline)
+    FRAMING.ask(peer.stream, kind, count, body, deadline)
 
 
-def _hear(
-    peer: Peer, kind: Kind, count: int | None, entry: int, deadline: Deadline
-) -> tuple[int, bytes]:
-    """Receive an answer; return the number of its entries, and its body.
-
-    Args:
-        peer: the server.
-        kind: of the request.
-        count: the number of entries that it must have, if known.
-        entry: bytes of each.
-        deadline: for all of it.
+def _hear(peer: Peer, kind: Kind, count: int | None, entry: int, deadline: Deadline) -> bytes:
+    """Receive an answer about *count* entries, if that is known, of *entry* bytes each.
 
     Raises:
         BadMessage: this does not answer the request.
         OutOfTime, ConnectionBroken: as everything that waits for a stream.
     """
-    found = head(peer.stream.take(HEAD_BYTES, deadline))
-    if found.status != Status.DONE:
-        raise BadMessage("the server did not understand the request")
-    if (
-        found.kind != kind
-        or found.entries > peer.agreed.max_entries
-        or found.entries != (found.entries if count is None else count)
-        or found.length != found.entries * entry
-    ):
+    found, body = FRAMING.hear(peer.stream, kind, count, deadline)
+    if found.entries > peer.agreed.max_entries or found.length != found.entries * entry:
         raise BadMessage("the server answered something else than was asked")
-    body = peer.stream.take(found.length, deadline)
-    verify(found, body)
-    return found.entries, body
+    return body
 
 
 def _take(peer: Peer, index: int, sink: Sink, deadline: Deadline) -> ReadOutcome:
@@ -298,7 +276,7 @@ def _put(
     frames = {index: plain(items[index].frame) for index in waiting}
     wishes = b"".join(WISHES.pack(items[index].key, frames[index].nbytes) for index in waiting)
     _ask(peer, Kind.WRITE, len(waiting), wishes, deadline)
-    grants = _hear(peer, Kind.WRITE, len(waiting), 1, deadline)[1]
+    grants = _hear(peer, Kind.WRITE, len(waiting), 1, deadline)
     sent, later = [], []
     for index, grant in zip(waiting, grants, strict=True):
         if grant == Grant.SEND:
@@ -314,7 +292,7 @@ def _put(
         if peer.agreed.checked:
             views.append(xxh3_128_digest(frames[index]))
     peer.stream.send(views, deadline)
-    verdicts = _hear(peer, Kind.WRITE, len(sent), 1, deadline)[1]
+    verdicts = _hear(peer, Kind.WRITE, len(sent), 1, deadline)
     for index, verdict in zip(sent, verdicts, strict=True):
         outcomes[index] = _outcome(verdict, frames[index].nbytes)
     return later

@@ -104,8 +104,8 @@ ABSENT = (1 << 64) - 1
 UNREADABLE = ABSENT - 1
 
 
-_FRAMING = Framing("hexkv", b"hxkv", MAX_BODY)
-message, head = _FRAMING.message, _FRAMING.head
+FRAMING = Framing("hexkv", b"hxkv", MAX_BODY)
+message, head = FRAMING.message, FRAMING.head
 
 
 def pack_size(size: int) -> bytes:

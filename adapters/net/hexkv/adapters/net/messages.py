@@ -12,11 +12,17 @@ from typing import NamedTuple
 from zlib import crc32
 
 from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.server.connection import Connection
+from hexkv.adapters.net.stream import Stream
+from hexkv.ports import Deadline
 
 _HEAD = Struct("<4sBBHIII")
 _SUMMED = Struct("<4sBBHIIII")
 _SUM = Struct("<I")
 HEAD_BYTES = _HEAD.size + _SUM.size
+
+BAD_REQUEST = 1
+"""The status of the answer to a request that is invalid, in every protocol."""
 
 
 class Head(NamedTuple):
@@ -70,6 +76,39 @@ class Framing:
         if mark != self._mark or zero or length > self._most:
             raise BadMessage(f"no message of the {self._protocol} protocol")
         return Head(kind, status, count, patience, length, data[: _HEAD.size], checksum)
+
+    def ask(self, stream: Stream, kind: int, count: int, body: bytes, deadline: Deadline) -> None:
+        """Send a request, which may wait for memory up to *deadline*."""
+        patience = min(int(deadline.remaining() * 1000), 0xFFFF_FFFF)
+        stream.send([self.message(kind, count, body, patience=patience)], deadline)
+
+    def hear(
+        self, stream: Stream, kind: int, count: int | None, deadline: Deadline
+    ) -> tuple[Head, bytes]:
+        """Receive the answer about *count* entries, if that is known: its head, and its body.
+
+        Raises:
+            BadMessage: it answers something else, or says that the request was invalid.
+            OutOfTime, ConnectionBroken: as everything that waits for a stream.
+        """
+        found = self.head(stream.take(HEAD_BYTES, deadline))
+        if found.status == BAD_REQUEST:
+            raise BadMessage("the other end did not understand the request")
+        if found.kind != kind or count not in (None, found.entries):
+            raise BadMessage("an answer to another question")
+        body = stream.take(found.length, deadline)
+        verify(found, body)
+        return found, body
+
+    def request(
+        self, connection: Connection, ahead: int, idle: float | None = None
+    ) -> tuple[Head, bytes]:
+        """Receive the next request, as :meth:`Connection.request` receives its head."""
+        idle = connection.limits.idle if idle is None else idle
+        asked = self.head(connection.request(HEAD_BYTES, idle, ahead=ahead))
+        body = connection.rest(asked.length)
+        verify(asked, body)
+        return asked, body
 
 
 def verify(found: Head, body: bytes) -> None:

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.messages import HEAD_BYTES, verify
 from hexkv.adapters.net.peers.wire import (
     ABSENT,
     FRAMING,
@@ -168,18 +167,13 @@ class Line:
         return answer
 
     def _ask(self, kind: Kind, count: int, body: bytes, deadline: Deadline) -> None:
-        patience = min(int(deadline.remaining() * 1000), (1 << 32) - 1)
-        self.stream.send([FRAMING.message(kind, count, body, patience=patience)], deadline)
+        FRAMING.ask(self.stream, kind, count, body, deadline)
 
     def _answer(self, kind: Kind, count: int, most: int, deadline: Deadline) -> tuple[int, bytes]:
         """Receive an answer about *count* entries, up to *most* bytes. Return status and body."""
-        found = FRAMING.head(self.stream.take(HEAD_BYTES, deadline))
-        if found.status == Status.BAD_REQUEST:
-            raise BadMessage("the peer did not understand a request")
-        if found.kind != kind or found.entries != count or found.length > most:
+        found, body = FRAMING.hear(self.stream, kind, count, deadline)
+        if found.length > most:
             raise BadMessage("an answer to another question")
-        body = self.stream.take(found.length, deadline)
-        verify(found, body)
         return found.status, body
 
     def _words(self, count: int, deadline: Deadline) -> bytes:

@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any
 
 from hexkv.adapters.net.guarded import GuardedSource
-from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
+from hexkv.adapters.net.messages import Head
 from hexkv.adapters.net.peers.wire import (
     ABSENT,
     AHEAD,
@@ -82,10 +82,7 @@ class Session:
         """
         self._source = self._greet()
         while True:
-            head = self._connection.request(HEAD_BYTES, self._idle, ahead=AHEAD)
-            asked = FRAMING.head(head)
-            body = self._connection.rest(asked.length)
-            verify(asked, body)
+            asked, body = FRAMING.request(self._connection, AHEAD, self._idle)
             if not self._answer(asked, body):
                 # Well framed, but meaningless: both sides still agree on the position in the
                 # stream.
