@@ -34,6 +34,7 @@ from hexkv.adapters.tcp.channel import TcpChannel
 from hexkv.contracts.channel.blocks import Blocks
 from hexkv.contracts.channel.source import HeldFrames
 from hexkv.contracts.doubles import ManualClock
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import FRAME_VERSION, PAGE, Deadline
 from nodes import FRAME, Node
@@ -205,6 +206,24 @@ def test_a_byte_now_and_then_buys_no_time(make):
         with suppress(ConnectionResetError):
             assert not stream.socket.recv(1), "it is over"
         until(lambda: there.admission.turned_away == {"late": 1})
+
+
+@every_listener
+@each("ends", ["it vanishes", "it sends noise"])
+def test_a_client_that_ends_amid_a_message_frees_its_place_and_harms_no_other(make, ends):
+    with ExitStack() as opened:
+        there = make(opened, SystemClock(), PLACES, PATIENCE)
+        if ends == "it vanishes":
+            streams = [silent(opened, there.address) for _ in range(PLACES)]
+            for stream in streams[:-1]:
+                stream.send([there.start[:7]], soon())
+                stream.close()
+        else:
+            streams = [silent(opened, there.address)]
+            streams[0].send([there.start + bytes(range(256)) * 4], soon())
+        streams[-1].abort()
+        until(lambda: not there.admission.clients)
+        there.greet(silent(opened, there.address))
 
 
 def test_probes_are_answered_beside_500_silent_and_500_trickling_connections():

@@ -118,7 +118,7 @@ class Link:
         answer = self.ask(verb, body, deadline)
         if answer is not None and self.wait(answer, deadline):
             return answer
-        if self.alive:
+        if self.alive or deadline.expired:
             raise OutOfTime("the deadline has passed")
         raise ConnectionBroken("the other end closed the connection")
 
