@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime
-from hexkv.adapters.net.rpc.asked import Bounds
+from hexkv.adapters.net.rpc.asked import ClientBounds
 from hexkv.adapters.net.rpc.handshake import Handshake, Refused
 from hexkv.adapters.net.rpc.link import Link
 from hexkv.adapters.net.rpc.placed import PlacedSession
@@ -63,7 +63,7 @@ def served():
             ours, theirs = pair or socket.socketpair()
             over = Event()
             bounds = {"largest": LARGEST, **bounds}
-            session = Echo(theirs, "c", CLOCK, Bounds(**bounds), ended=lambda _: over.set())
+            session = Echo(theirs, "c", CLOCK, ClientBounds(**bounds), ended=lambda _: over.set())
             Thread(target=session.run, daemon=True).start()
             opened.callback(lambda: over.wait(PATIENCE))
             opened.callback(session.go.set)
@@ -123,7 +123,7 @@ def test_noise_ends_its_own_session_or_link_and_raises_nothing(noise, whole):
     data = message(ECHO, 2, 0, noise) if whole else noise
     ours, theirs = socket.socketpair()
     over = Event()
-    session = Echo(theirs, "c", CLOCK, Bounds(largest=LARGEST), ended=lambda _: over.set())
+    session = Echo(theirs, "c", CLOCK, ClientBounds(largest=LARGEST), ended=lambda _: over.set())
     with ours:
         Thread(target=session.run, daemon=True).start()
         ours.sendall(data + b"\xff" * HEAD.size)
@@ -204,7 +204,7 @@ def test_a_connection_gives_way_between_its_requests_alone():
     class Placed(PlacedSession, Echo):
         at_once = ()
 
-    session = Placed(connection, Bounds(largest=LARGEST))
+    session = Placed(connection, ClientBounds(largest=LARGEST))
     thread = Thread(target=session.attend, daemon=True)
     thread.start()
     link = Link(ours, CLOCK, lambda: None, most=LARGEST)

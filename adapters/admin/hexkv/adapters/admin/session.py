@@ -11,7 +11,7 @@ from typing import Any
 from hexkv.adapters.admin import wire
 from hexkv.adapters.admin.wire import VERBS, Kind, Verb
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.rpc.asked import Bounds, Request
+from hexkv.adapters.net.rpc.asked import ClientBounds, Request
 from hexkv.adapters.net.rpc.placed import PlacedSession
 from hexkv.adapters.net.rpc.wire import Head, Status
 from hexkv.adapters.net.server.connection import Connection
@@ -32,7 +32,7 @@ log = logging.getLogger("hexkv.admin")
 _OPENING = 5.0
 """Seconds until the verb."""
 
-_BOUNDS = Bounds(under_way=1, largest=wire.MAX_REQUEST, idle=_OPENING)
+_BOUNDS = ClientBounds(under_way=1, largest=wire.MAX_REQUEST, idle=_OPENING)
 
 _TELLING = 0.25
 """Seconds between two progress messages."""

@@ -16,7 +16,7 @@ from hexkv.adapters.directory.wire import (
 )
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.rpc import wire as rpc
-from hexkv.adapters.net.rpc.asked import Bounds, Request
+from hexkv.adapters.net.rpc.asked import ClientBounds, Request
 from hexkv.adapters.net.rpc.placed import PlacedSession
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.plugins.notices import Notices
@@ -32,7 +32,7 @@ class DirectorySession(PlacedSession):
     def __init__(self, connection: Connection, cell: Cell, notices: Notices) -> None:
         limits = connection.limits
         super().__init__(
-            connection, Bounds(largest=LARGEST, patience=limits.patience, idle=limits.idle)
+            connection, ClientBounds(largest=LARGEST, patience=limits.patience, idle=limits.idle)
         )
         self._notices = notices
         self._cell = cell

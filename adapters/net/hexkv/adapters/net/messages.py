@@ -88,7 +88,7 @@ class Framing:
         """Receive the answer about *count* entries, if that is known: its head, and its body.
 
         Raises:
-            BadMessage: it answers something else, or says that the request was invalid.
+            BadMessage: it answers something else, or reports an invalid request.
             OutOfTime, ConnectionBroken: as everything that waits for a stream.
         """
         found = self.head(stream.take(HEAD_BYTES, deadline))

@@ -9,7 +9,7 @@ from hexkv.adapters.net.rpc.wire import Head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ClientBounds:
     """The limits of one client."""
 
     under_way: int = 64
@@ -38,4 +38,4 @@ class Request(NamedTuple):
     head: Head
     body: bytes
     grant: Any = None
-    """The result of :meth:`Session.note`."""
+    """The result of :meth:`hexkv.adapters.net.rpc.session.Session.note`."""

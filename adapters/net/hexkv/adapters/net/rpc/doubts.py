@@ -13,7 +13,7 @@ from collections.abc import Collection
 from hexkv.adapters.net.rpc.answer import Answer
 
 NOTICED = 0.1
-"""Seconds of waiting without an answer; less than that says nothing about the server."""
+"""Seconds of waiting without an answer; a shorter wait means nothing."""
 
 
 class Doubts:

@@ -42,8 +42,8 @@ class Refused(StoreUnreachable):
 class Handshake:
     """The handshake of one protocol.
 
-    Fields are codes of :mod:`struct`, little-endian. ``N`` is a nonce. ``V`` is one byte of the
-    challenge, 1 if the version is wrong, for clients that speak several.
+    Fields are codes of the module ``struct``, little-endian. ``N`` is a nonce. ``V`` is one byte of
+    the challenge, 1 if the version is wrong, for clients that speak several.
 
     Args:
         name: of the server, for errors.

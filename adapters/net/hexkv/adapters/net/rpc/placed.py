@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Event
 from typing import Any
 
-from hexkv.adapters.net.rpc.asked import Bounds, Request
+from hexkv.adapters.net.rpc.asked import ClientBounds, Request
 from hexkv.adapters.net.rpc.session import Session
 from hexkv.adapters.net.rpc.wire import Head
 from hexkv.adapters.net.server.connection import Connection
@@ -23,7 +23,9 @@ class PlacedSession(Session):
         generation: of this server.
     """
 
-    def __init__(self, connection: Connection, bounds: Bounds, *, generation: int = 0) -> None:
+    def __init__(
+        self, connection: Connection, bounds: ClientBounds, *, generation: int = 0
+    ) -> None:
         self._connection = connection
         self._end_of_all = Event()
         stream, clock = connection.stream, connection.clock

@@ -21,7 +21,7 @@ from threading import Lock, Thread, local
 from typing import Any
 
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.rpc.asked import Bounds, Request
+from hexkv.adapters.net.rpc.asked import ClientBounds, Request
 from hexkv.adapters.net.rpc.barrier import Barrier
 from hexkv.adapters.net.rpc.pipe import NOW, Pipe
 from hexkv.adapters.net.rpc.wire import HEAD, Head, Status, head, message
@@ -72,7 +72,7 @@ class Session:
         sock: socket.socket,
         name: str,
         clock: Clock,
-        bounds: Bounds,
+        bounds: ClientBounds,
         *,
         generation: int = 0,
         ended: Callable[[Session], None] | None = None,
@@ -122,7 +122,7 @@ class Session:
 
         Raises:
             BadMessage: the client does not speak the protocol.
-            InvalidRequest: the request is invalid; the client is told why.
+            InvalidRequest: the request is invalid; the client gets the reason.
             EngineClosed: the server ends.
         """
         raise NotImplementedError

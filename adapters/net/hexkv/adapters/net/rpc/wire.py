@@ -6,7 +6,7 @@ All numbers are little-endian::
 
 Requests are numbered by the client and answered in any order; number 0 is of messages without an
 answer. The generation is of one life of a server: a message with another one is refused. A request
-that takes longer may be answered more than once: with what is known so far (``BEGUN``), and then
+that takes longer may be answered more than once: with the part known so far (``BEGUN``), and then
 with all of it. *seconds* is the time for which the client waits.
 """
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hexkv.adapters.net.rpc.asked import Bounds
+from hexkv.adapters.net.rpc.asked import ClientBounds
 
 
 @dataclass(frozen=True, slots=True)
-class Limits(Bounds):
+class Limits(ClientBounds):
     """The limits of one client."""
 
     leased_bytes: int

@@ -25,7 +25,7 @@ from threading import Thread
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
 from hexkv.adapters.net.rpc import answer as asking
-from hexkv.adapters.net.rpc.asked import Bounds, Request
+from hexkv.adapters.net.rpc.asked import ClientBounds, Request
 from hexkv.adapters.net.rpc.link import Link
 from hexkv.adapters.net.rpc.placed import PlacedSession
 from hexkv.adapters.net.rpc.wire import Status
@@ -103,7 +103,7 @@ class ChannelServer(StreamServer):
 
     def __init__(self, path: Path, answer: Answer, *, threads: int = 4) -> None:
         self._answer = answer
-        self._bounds = Bounds(
+        self._bounds = ClientBounds(
             under_way=PENDING,
             at_a_time=threads,
             queued_bytes=2 * MAX_MESSAGE,
@@ -139,7 +139,7 @@ class _Lookups(PlacedSession):
 
     kind = "lookups"
 
-    def __init__(self, connection: Connection, bounds: Bounds, answer: Answer) -> None:
+    def __init__(self, connection: Connection, bounds: ClientBounds, answer: Answer) -> None:
         super().__init__(connection, bounds, generation=VERSION)
         self._answer_to = answer
 
