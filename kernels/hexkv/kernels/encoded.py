@@ -3,7 +3,7 @@
 A payload crosses the bus as it is, which is a third or less of the chunk, and is decoded into
 pages: a launch for each form of planes decodes those of many chunks, while the next chunks cross.
 The host gives the places of blocks; the device checks the rest in the same pass, and one word
-of it says for a whole call if something was wrong.
+of it is set for a whole call if something was wrong.
 """
 
 from __future__ import annotations

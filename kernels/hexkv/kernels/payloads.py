@@ -1,7 +1,7 @@
 """Blocks of coded chunks: their places, and how a device that decodes them reads each.
 
 A serde and a device's kernels have to agree on these. A payload goes to the device as it is; the
-host says where its blocks begin and end, and nothing else. Needs numpy, and never imports torch.
+host gives the places of its blocks, and nothing else. Needs numpy, and never imports torch.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Reason(StrEnum):
     UNLIKELY = "unlikely"
     """It was not written: chunks like it are seldom requested again."""
     DROPPED = "dropped"
-    """It was not written to the tier; the detail says why."""
+    """It was not written to the tier; the detail has the cause."""
     FAILURES = "failures"
     """Several calls in a row failed: why a breaker opened."""
     PRESENT = "present"

@@ -1,7 +1,7 @@
 """Coded chunks decoded from their payloads into pages: one launch for all planes of one form.
 
-Nothing in a payload is aligned, so everything is read byte by byte. Of each block the host says
-where it begins and ends; all else is checked here, and one word for all is set if it is wrong.
+Nothing in a payload is aligned, so everything is read byte by byte. The host gives the
+place of each block; all else is checked here, and one word for all is set if it is wrong.
 This has numbers with scales, and what all forms need; :mod:`.bits` what rANS coded.
 """
 
