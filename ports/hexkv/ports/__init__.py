@@ -19,8 +19,9 @@ alone. Fourteen modules, in this order, are the system:
 14. ``prefix_cache``: the cache by tokens, which serving engines call.
 
 The folders have the rest: ``runtime`` (time, threads, memory), ``abilities`` (optional, of stores,
-serdes and windows), ``caches`` (further calls of the two caches), ``peers``, ``operate`` (the
-operator's side) and ``blending``. Import names from here: the list below is by theme.
+serdes and windows), ``caches`` (further calls of the two caches), ``service`` (their lower half),
+``peers``, ``operate`` (the operator's side) and ``blending``. Import names from here: the list
+below is by theme.
 """
 # fmt: off
 # ruff: noqa: I001 -- the imports are a table of contents, by theme

@@ -2,7 +2,7 @@
 
 Nothing in a payload is aligned, so everything is read byte by byte. The host gives the
 place of each block; all else is checked here, and one word for all is set if it is wrong.
-This has numbers with scales, and what all forms need; :mod:`.bits` what rANS coded.
+This has numbers with scales, and what all forms need; ``bits`` what rANS coded.
 """
 
 from collections.abc import Sequence

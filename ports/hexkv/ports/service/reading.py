@@ -62,7 +62,7 @@ class ServiceReads(Protocol):
         ...
 
     def use(self, owner: str, keys: Sequence[ChunkKey], *, keep: bool) -> None:
-        """Note that one request uses these chunks; *keep* pins them until :meth:`sweep`."""
+        """Note that one request uses these chunks; *keep* pins them until its ``sweep``."""
         ...
 
     @property

@@ -33,7 +33,7 @@ class ServiceWrites(Protocol):
             after: the chunk before the first of them.
             owner: of leases taken for it.
             deadline: of the answer.
-            below: as for :meth:`match`.
+            below: as for :meth:`~hexkv.ports.ChunkLeases.match`.
             asks: False uses indexes only, and queries no store.
         """
         ...
