@@ -14,10 +14,11 @@ from threading import Thread
 import pytest
 
 from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.server.client_check import Allowed
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.node.client.client import NodeClient
 from hexkv.adapters.node.server.limits import Limits
-from hexkv.adapters.node.server.server import Allowed, NodeServer
+from hexkv.adapters.node.server.server import NodeServer
 from hexkv.adapters.node.server.taking import Predecessor
 from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, now, soon, spec

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from administration import ALL, CHUNKS
 from configured import built
 from hexkv.adapters.admin import wire
-from hexkv.adapters.admin.server import Allowed
 from hexkv.adapters.admin.wire import HANDSHAKE, Kind
 from hexkv.adapters.net.rpc.wire import HEAD, Status, head, message
+from hexkv.adapters.net.server.client_check import Allowed
 from hexkv.adapters.net.stream import Stream
 from hexkv.api.admin import connect
 from hexkv.plugins.clock import SystemClock
@@ -90,7 +90,7 @@ def test_a_server_that_does_not_know_the_secret_is_not_believed():
 
 def test_users_that_are_not_named_are_turned_away():
     assert Allowed().lets_in(geteuid(), 77_777)
-    assert Allowed().lets_in(0, 0)
+    assert Allowed({0}).lets_in(0, 0)
     assert not Allowed().lets_in(77_777, 77_777)
     assert Allowed(uids={77_777}).lets_in(77_777, 1)
     assert Allowed(gids={77_777}).lets_in(1, 77_777)

@@ -116,7 +116,7 @@ def test_only_the_nodes_own_user_and_root_may_list_what_others_stored(
     node, hexkv, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("hexkv.adapters.node.server.server.os.geteuid", lambda: os.getuid() + 1)
-    monkeypatch.setattr("hexkv.adapters.node.server.server.Allowed.lets_in", lambda *_: True)
+    monkeypatch.setattr("hexkv.adapters.net.server.client_check.Allowed.lets_in", lambda *_: True)
     monkeypatch.setattr("hexkv.adapters.net.stream.peer_of", lambda _: (1, os.getuid() + 2, 1))
     code, _, err = hexkv("export", tmp_path / "archive", over(node))
     assert code == 2

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.rpc.wire import HEAD
+from hexkv.adapters.net.server.client_check import Allowed
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.node import wire
 from hexkv.adapters.node.server.limits import Limits
-from hexkv.adapters.node.server.server import Allowed
 from hexkv.adapters.node.server.verbs import VERBS
 from hexkv.adapters.node.wire import HANDSHAKE, Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, SIZE, TOKENS, content, now, put, soon, specs

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from hexkv.adapters.admin.client import RemoteAdministration
-from hexkv.adapters.admin.server import AdminServer, Allowed
+from hexkv.adapters.admin.server import AdminServer
 from hexkv.adapters.admin.settings import SocketSettings, parse_address
 from hexkv.adapters.net.security import is_local, read_secret
-from hexkv.adapters.net.server.client_check import announce, processes_of
+from hexkv.adapters.net.server.client_check import Allowed, announce, processes_of
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.net.tls import Trust, server_context
 from hexkv.plugins.spec import about
@@ -48,7 +48,7 @@ class SocketAccess:
             self._clock,
             secret=secret,
             tls=tls,
-            allowed=Allowed(frozenset(settings.uids), frozenset(settings.gids)),
+            allowed=Allowed(frozenset({0, *settings.uids}), frozenset(settings.gids)),
             clients=settings.clients,
             verbs=settings.verbs,
         )

@@ -8,10 +8,7 @@ access.
 from __future__ import annotations
 
 import logging
-import os
 import ssl
-from collections.abc import Collection
-from dataclasses import dataclass, field
 from threading import BoundedSemaphore, Thread
 from weakref import ref
 
@@ -19,6 +16,7 @@ from hexkv.adapters.admin.session import AdminSession
 from hexkv.adapters.admin.wire import HANDSHAKE, MAX_REQUEST
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
 from hexkv.adapters.net.rpc.handshake import Refused
+from hexkv.adapters.net.server.client_check import OWN_AND_ROOT, Allowed
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.net.server.server import StreamServer
@@ -33,19 +31,6 @@ _OPENING = 5.0
 _PARTING = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """Users and groups that may connect to a Unix socket, beside root and the cache's user."""
-
-    uids: Collection[int] = field(default_factory=frozenset)
-    gids: Collection[int] = field(default_factory=frozenset)
-    """Primary groups of processes."""
-
-    def lets_in(self, uid: int, gid: int) -> bool:
-        """True if a process of this user and group may connect."""
-        return uid in (0, os.geteuid()) or uid in self.uids or gid in self.gids
-
-
 class AdminServer(StreamServer):
     """Serves administration from threads of its own, until :meth:`close`."""
 
@@ -57,7 +42,7 @@ class AdminServer(StreamServer):
         *,
         secret: bytes = b"",
         tls: ssl.SSLContext | None = None,
-        allowed: Allowed = Allowed(),
+        allowed: Allowed = OWN_AND_ROOT,
         clients: int = 16,
         verbs: int = 4,
     ) -> None:

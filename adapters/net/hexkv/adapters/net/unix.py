@@ -12,7 +12,7 @@ from typing import NamedTuple
 _PEER = struct.Struct("3i")
 
 _MOST = 4
-"""Descriptors that the other end may send at a time; the kernel closes those beyond."""
+"""Descriptors that the other end may send at a time, by default; the kernel closes those beyond."""
 
 SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
 """Seals of memory that other processes map: its size cannot change again."""
@@ -31,8 +31,10 @@ def peer_of(sock: socket.socket) -> Peer:
     return Peer(*_PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)))
 
 
-def receive_descriptors(sock: socket.socket, most: int) -> tuple[bytes, list[int]]:
-    """Receive the next bytes, *most* at most, and the descriptors that come along.
+def receive_descriptors(
+    sock: socket.socket, most: int, together: int = _MOST
+) -> tuple[bytes, list[int]]:
+    """Receive the next bytes, *most* at most, and up to *together* descriptors that come along.
 
     The caller closes the descriptors, used or not.
 
@@ -40,7 +42,7 @@ def receive_descriptors(sock: socket.socket, most: int) -> tuple[bytes, list[int
         OSError: the connection breaks, or nothing comes in time.
     """
     descriptors = array("i")
-    room = socket.CMSG_SPACE(_MOST * descriptors.itemsize)
+    room = socket.CMSG_SPACE(together * descriptors.itemsize)
     said, extra, _, _ = sock.recvmsg(most, room, socket.MSG_CMSG_CLOEXEC)
     for level, kind, data in extra:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -13,11 +13,11 @@ from typing import Annotated
 import typer
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.server.client_check import announce, processes_of
+from hexkv.adapters.net.server.client_check import Allowed, announce, processes_of
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.node.memory import region_bytes
 from hexkv.adapters.node.server.limits import Limits
-from hexkv.adapters.node.server.server import Allowed, NodeServer
+from hexkv.adapters.node.server.server import NodeServer
 from hexkv.adapters.node.server.taking import Inherited, NotHandedOver, Predecessor
 from hexkv.adapters.node.settings import SharedSettings
 from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app

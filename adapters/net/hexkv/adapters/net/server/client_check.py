@@ -13,6 +13,7 @@ import os
 import socket
 import ssl
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from hexkv.adapters.net.owners import own_user
 from hexkv.adapters.net.rpc.handshake import Refused
@@ -24,6 +25,22 @@ log = logging.getLogger("hexkv")
 
 _NAMED = 16
 """Users whose refusal is logged, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The processes that may connect to a Unix socket, beside those of this user."""
+
+    uids: Collection[int] = frozenset()
+    gids: Collection[int] = frozenset()
+    """Primary groups of processes."""
+
+    def lets_in(self, uid: int, gid: int) -> bool:
+        """True if a process of this user and group may connect."""
+        return uid == os.geteuid() or uid in self.uids or gid in self.gids
+
+
+OWN, OWN_AND_ROOT = Allowed(), Allowed(frozenset({0}))
 
 
 class ClientCheck:

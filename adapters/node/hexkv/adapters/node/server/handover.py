@@ -23,11 +23,12 @@ from __future__ import annotations
 import json
 import os
 import socket
-from array import array
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from struct import Struct
 from typing import NamedTuple
 
+from hexkv.adapters.net import unix
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.node.wire import VERSION
 from hexkv.plugins.composition.inheritance import Pin, Place
@@ -287,28 +288,13 @@ def receive_descriptors(sock: socket.socket, count: int) -> list[int]:
         OSError: they do not come; then none is open.
     """
     found: list[int] = []
-    try:
+    with ExitStack() as opened:
         while len(found) < count:
-            found += _some_descriptors(sock)
-    except BaseException:
-        for descriptor in found:
-            os.close(descriptor)
-        raise
-    return found
-
-
-def _some_descriptors(sock: socket.socket) -> array[int]:
-    """Return the descriptors that come with the next byte.
-
-    Raises:
-        OSError: there are none.
-    """
-    found = array("i")
-    room = socket.CMSG_SPACE(_TOGETHER * found.itemsize)
-    _, extra, _, _ = sock.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
-    for level, kind, data in extra:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) // found.itemsize * found.itemsize])
-    if not found:
-        raise ConnectionResetError("descriptors are missing")
+            _, some = unix.receive_descriptors(sock, 1, _TOGETHER)
+            for descriptor in some:
+                opened.callback(os.close, descriptor)
+            if not some:
+                raise ConnectionResetError("descriptors are missing")
+            found += some
+        opened.pop_all()
     return found

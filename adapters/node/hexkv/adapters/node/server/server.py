@@ -8,8 +8,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from itertools import count
 from math import inf
 from threading import Condition, Lock
@@ -18,6 +17,7 @@ from hexkv.adapters.net.rpc.barrier import Barrier
 from hexkv.adapters.net.rpc.handshake import Refused
 from hexkv.adapters.net.rpc.session import Session
 from hexkv.adapters.net.server.admission import Admission, TurnedAway
+from hexkv.adapters.net.server.client_check import OWN, Allowed
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.adapters.net.server.connection import Limits as ConnectionLimits
 from hexkv.adapters.net.server.listening import Listener
@@ -49,19 +49,6 @@ _WRITING = 30.0
 """Seconds for queued writes to end, before clients have to wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """The processes that may connect, beside those of the node's own user."""
-
-    uids: Collection[int] = field(default_factory=frozenset)
-    gids: Collection[int] = field(default_factory=frozenset)
-    """Primary groups of processes."""
-
-    def lets_in(self, uid: int, gid: int) -> bool:
-        """True if a process of this user and group may use the node."""
-        return uid == os.geteuid() or uid in self.uids or gid in self.gids
-
-
 class NodeServer:
     """Serves a keyed cache whose pool is shared memory."""
 
@@ -72,7 +59,7 @@ class NodeServer:
         clock: Clock,
         limits: Limits,
         *,
-        allowed: Allowed = Allowed(),
+        allowed: Allowed = OWN,
         clients: int = 64,
         parting: float = 5.0,
         inherited: Inherited | None = None,

@@ -14,6 +14,7 @@ from threading import Thread
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from hexkv.adapters.net import unix
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.node.memory import SharedRegion
 from hexkv.adapters.node.server.handover import (
@@ -123,13 +124,7 @@ class Predecessor:
             raise
 
     def _read_hello(self) -> None:
-        room = socket.CMSG_SPACE(4)
-        said, extra, _, _ = self._socket.recvmsg(HELLO.size, room, socket.MSG_CMSG_CLOEXEC)
-        descriptors = [
-            int.from_bytes(data[:4], "little")
-            for level, kind, data in extra
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
-        ]
+        said, descriptors = unix.receive_descriptors(self._socket, HELLO.size)
         for descriptor in descriptors:
             self._opened.callback(os.close, descriptor)
         if not said or not descriptors:
