@@ -159,7 +159,8 @@ class Link:
         turn = Turn()
         try:
             with self._changed:
-                if self._reader is not None and self._reader() is not None:
+                busy = self._reader is not None and self._reader() is not None
+                if busy or not self.alive:
                     return
                 self._reader = ref(turn)
             self._receive(seconds)
