@@ -180,9 +180,12 @@ class BlockKV:
             raise InvalidRequest(f"a block is not in [{NOWHERE}, {pages.count})")
         self._pages = pages
         self._blocks = np.array(numbers, np.int64)
-        # Parts of a block by number; those of a NOWHERE block are below zero.
-        parts = np.arange(pages.parts)
-        self._sent = Sent((self._blocks[:, None] * pages.parts + parts).reshape(-1))
+        rows = self._blocks
+        if pages.fused is not None:
+            # Parts of a block by number; those of a NOWHERE block are below zero.
+            parts = np.arange(pages.parts)
+            rows = (rows[:, None] * pages.parts + parts).reshape(-1)
+        self._sent = Sent(rows)
 
     @property
     def layout(self) -> KVLayout:

@@ -2,8 +2,8 @@
 
 A payload crosses the bus as it is, which is a third or less of the chunk, and is decoded into
 pages: a launch for each form of planes decodes those of many chunks, while the next chunks cross.
-The host gives the places of blocks; the device checks the rest in the same pass, and one word
-of it is set for a whole call if something was wrong.
+The host finds where blocks begin and end; the device checks the rest in the same pass, and one word
+of it shows for a whole call if something was wrong.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Alike(NamedTuple):
 
 
 class Decoder:
-    """What a serde's payloads and an engine's pages say before any payload is there."""
+    """Properties of a serde's payloads and of an engine's pages, known before any payload is."""
 
     def __init__(
         self, layout: KVLayout, serde: SupportsDevicePlanes, lines: Sequence[tuple[int, ...]]

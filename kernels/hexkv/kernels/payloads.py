@@ -1,7 +1,8 @@
 """Blocks of coded chunks: their places, and how a device that decodes them reads each.
 
 A serde and a device's kernels have to agree on these. A payload goes to the device as it is; the
-host gives the places of its blocks, and nothing else. Needs numpy, and never imports torch.
+host finds where its blocks begin and end, and reads nothing else. Needs numpy, and never imports
+torch.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class SupportsDevicePlanes(Protocol):
 
 
 class Columns(NamedTuple):
-    """Properties of the planes of some layers, known before any payload, a column for each."""
+    """Properties of the planes of some layers, before any payload: a column for each."""
 
     rows: Numbers
     """Elements of a token."""

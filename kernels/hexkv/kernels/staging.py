@@ -253,7 +253,7 @@ def grouped(
 ) -> Iterator[tuple[int, list[Piece]]]:
     """Yield the number of each group's first chunk, and its pieces.
 
-    At most *groups* groups, unless these do not fit into buffers.
+    There are at most *groups* of them, unless these do not fit into buffers.
 
     Args:
         hosts: addresses of the chunks.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +16,8 @@ import torch
 
 from hexkv.kernels.forms import bytes_at
 from hexkv.ports import Deadline, Finished, Transfer
+
+log = logging.getLogger("hexkv")
 
 _POLL = 50e-6
 """Seconds between two checks of an event: well under the time one chunk takes."""
@@ -213,15 +216,18 @@ class Runtime:
         """Queue the copy of *pieces* into the device's memory at *base*, or out of it.
 
         One call for each run at equal distances, if these are one or two; else one call for all, if
-        the host's memory is pinned.
+        the host's memory is pinned and the runtime takes it.
 
         Raises:
             RuntimeError: the runtime refuses.
         """
         found = list(_runs(pieces))
         if len(found) > 2 and self._batches and pinned:
-            self._batch(pieces, base, stream, into=into)
-            return
+            refused = self._batch(pieces, base, stream, into=into)
+            if not refused:
+                return
+            log.warning("the CUDA runtime refuses batches of copies: error %d", refused)
+            self._batches = False
         for first, count, pitch, step in found:
             here, there = base + first.at, first.host
             kind = 1 if into else 2  # cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost
@@ -234,13 +240,13 @@ class Runtime:
                 call = self._library.cudaMemcpy2DAsync
             _accepted(call(*map(_word, [*ends, *sizes]), kind, _word(stream)))
 
-    def _batch(self, pieces: Sequence[Piece], base: int, stream: int, *, into: bool) -> None:
+    def _batch(self, pieces: Sequence[Piece], base: int, stream: int, *, into: bool) -> int:
         host, at, sizes = np.array(pieces, np.uint64).T.copy()
         at += np.uint64(base)
         ends = (at, host) if into else (host, at)
         attributes, first = _Attributes(1), ctypes.c_size_t(0)
         call = self._library.cudaMemcpyBatchAsync
-        _accepted(
+        return int(
             call(
                 *(_word(array.ctypes.data) for array in (*ends, sizes)),
                 _word(len(pieces)),

@@ -1,8 +1,8 @@
 """Coded chunks decoded from their payloads into pages: one launch for all planes of one form.
 
-Nothing in a payload is aligned, so everything is read byte by byte. The host gives the
-place of each block; all else is checked here, and one word for all is set if it is wrong.
-This has numbers with scales, and what all forms need; ``bits`` what rANS coded.
+Nothing in a payload is aligned, so everything is read byte by byte. Of each block the host has
+found where it begins and ends; all else is checked here, and one word for all shows a fault. Blocks
+that rANS coded are decoded by :mod:`hexkv.kernels.in_triton.bits`.
 """
 
 from collections.abc import Sequence
@@ -79,7 +79,7 @@ class Job:
         Args:
             driver: of the device.
             tables: the payloads, uint8; planes, chunks with their blocks, and slots, int64; and the
-                word that is set if something is wrong.
+                word that shows a fault.
             first: line of the first plane.
             some: number of planes.
             skipped: number of the first plane of the first layer that is decoded.
