@@ -182,7 +182,7 @@ class Calls:
                 life = _Life()
                 owner = self._begin(life)
                 try:
-                    self._requests.tidy()
+                    self._tidy()
                     return work(owner)
                 finally:
                     self._end(owner)
@@ -199,7 +199,7 @@ class Calls:
                 life = _Life()
                 owner = self._begin(life)
                 try:
-                    self._requests.tidy()
+                    self._tidy()
                     yield owner
                 finally:
                     self._end(owner)
@@ -215,7 +215,7 @@ class Calls:
             owner = self._begin(life)
         try:
             with self.door.passing():
-                self._requests.tidy()
+                self._tidy()
             yield owner
         finally:
             self.door.give_back(partial(self._end, owner))
@@ -224,7 +224,7 @@ class Calls:
         """Return the state of the engine and of all below it, which may take *seconds* to query."""
         with self.door.passing():
             if self.state == "open":  # so that no number counts expired holds
-                self._requests.tidy()
+                self._tidy()
             below = self._requests.health(Deadline.after(self._clock, seconds))
             # Over a node that is gone the calls of an open engine have no effect.
             state = self.state if below.state or self.state != "open" else ""
@@ -292,6 +292,16 @@ class Calls:
                 self._idle.notify_all()
             raise EngineClosed("the engine was closed")
         return owner
+
+    def _tidy(self) -> None:
+        """Release late copies, and prefetches and pins past their time."""
+        requests = self._requests
+        if requests.copier.late:
+            requests.copier.reap(Deadline(self._clock, 0.0))
+        if requests.prefetches.waiting:
+            requests.prefetches.reap()
+        if requests.chunks.expiring:
+            requests.chunks.expire()
 
     def _end(self, owner: str) -> None:
         """End a call: take back everything that it still holds."""

@@ -14,7 +14,7 @@ from hexkv.core.requests.checks import check_seconds, check_window
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.steps import Laps
-from hexkv.core.tiers.local import Published
+from hexkv.core.tiers.batches import Published
 from hexkv.ports import (
     ChunkCache,
     ChunkKey,

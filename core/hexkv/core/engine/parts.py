@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from hexkv.core.engine.calls import Door
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.requests.arrived import Arrived
+from hexkv.core.requests.accounts import Arrived
 from hexkv.core.requests.layers.retrieve import LayeredRetrieve
 from hexkv.ports import (
     CounterName,

@@ -21,8 +21,7 @@ from hexkv.core.keys.chunking import SegmentChunker
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack
-from hexkv.core.requests.accounts import Accounts
-from hexkv.core.requests.arrived import Arrived
+from hexkv.core.requests.accounts import Accounts, Arrived
 from hexkv.core.requests.checks import check_share, check_window, skipped
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.pipeline import Pipeline

@@ -14,11 +14,18 @@ class Pace:
 
     def __init__(self, chunks: ChunkService) -> None:
         self._chunks = chunks
+        self.fixed: Pipelining | None = None
+        """The pace for all prompts; ``None``: it depends on their chunks."""
+
+        if (block := chunks.block_bytes) is not None:
+            self.fixed = Pipelining.with_slots(max(1, chunks.pool_bytes // block), block)
         self._last: tuple[KVLayout, int, int, Pipelining] | None = None
         """The last answer: usually all prompts have chunks of one size."""
 
     def of(self, prompt: Prompt) -> Pipelining:
         """Return how many chunks of *prompt*, which has some, to move at once."""
+        if self.fixed is not None:
+            return self.fixed
         layout, bytes_ = prompt.layout, self._chunks.pool_bytes
         first = prompt.ends[0] - prompt.starts[0]
         last = self._last
@@ -30,7 +37,8 @@ class Pace:
 
     def slots(self, prompt: Prompt) -> int:
         """Return how many of the largest chunk of *prompt* there is memory for; at least one."""
-        return max(1, self._chunks.pool_bytes // frame_bytes(largest_bytes(prompt)))
+        block = self._chunks.block_bytes or frame_bytes(largest_bytes(prompt))
+        return max(1, self._chunks.pool_bytes // block)
 
 
 def largest_bytes(prompt: Prompt) -> int:

@@ -8,16 +8,15 @@ from functools import partial
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.requests.arrived import Arrived
-from hexkv.core.requests.holding import Held
+from hexkv.core.requests.accounts import Arrived, Kept
 from hexkv.core.requests.layers.limits import Hosts, TimeBudget
 from hexkv.core.requests.layers.retrieve import LayeredRetrieve
 from hexkv.core.requests.layers.store import LayeredStore
 from hexkv.core.requests.pace import Pace
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
 from hexkv.core.requests.request import PromptRequest
-from hexkv.core.requests.retrieve import Loading
-from hexkv.core.requests.store import Kept, Storing
+from hexkv.core.requests.retrieve import Held, Loading
+from hexkv.core.requests.store import Storing
 from hexkv.core.runtime import Runtime
 from hexkv.ports import (
     ChunkService,
@@ -130,15 +129,6 @@ class Pipeline:
         told = self.chunks.health(deadline) or _UNKNOWN
         leases = {**told.leases, **self.chunks.ledger()}
         return replace(told, leases=leases, prefetches=len(self.prefetches))
-
-    def tidy(self) -> None:
-        """Release late copies, and prefetches and pins past their time."""
-        if self.copier.late:
-            self.copier.reap(Deadline(self.runtime.clock, 0.0))
-        if self.prefetches.waiting:
-            self.prefetches.reap()
-        if self.chunks.expiring:
-            self.chunks.expire()
 
     def close(self, deadline: Deadline) -> Mapping[str, int]:
         """Finish writes queued here and close everything. Return the leases left, by owner."""

@@ -73,7 +73,8 @@ def find_prefix(
     With *served*, on tiers that serve requests.
     """
     if prompt.tails is None and not sure:
-        return Prefix(prompt, prompt, run_of(chunks.match(prompt.keys, deadline, served=served)))
+        found = chunks.match(prompt.keys, deadline, served=served)
+        return Prefix(prompt, prompt, run_of(found) if None in found else found)  # type: ignore[arg-type]
     full = prompt.full
     if sure >= len(prompt.keys):
         return Prefix(prompt, prompt, [""] * sure)

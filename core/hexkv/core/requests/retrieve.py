@@ -8,9 +8,8 @@ from math import inf
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.requests.arrived import Arrived
+from hexkv.core.requests.accounts import Arrived
 from hexkv.core.requests.decoding import Decodable, load
-from hexkv.core.requests.holding import CROWDED, Held
 from hexkv.core.requests.pace import Pace
 from hexkv.core.requests.past_host import PastHost
 from hexkv.core.requests.prefix import Prefix, find_prefix, find_tail
@@ -26,6 +25,76 @@ from hexkv.ports import (
     ServiceHold,
     release_all,
 )
+
+CROWDED = (Reason.REFUSED, Reason.QUEUE_FULL)
+"""The reasons of chunks for whose read there was no room."""
+
+
+class Held:
+    """Chunks ``[start, end)`` of a prompt, in a hold from its chunk *at* on."""
+
+    __slots__ = ("alone", "at", "early", "end", "hold", "last", "layered", "start")
+
+    def __init__(self, hold: ServiceHold, start: int, end: int, at: int = 0) -> None:
+        self.hold = hold
+        self.start = start
+        self.end = end
+        self.at = at
+        self.alone = False
+        """True if there was no memory for it although nothing else was held."""
+
+        self.early = False
+        """True if it was prefetched: then its reads have a deadline of their own."""
+
+        self.layered = False
+        """True if its chunks come a group of layers at a time."""
+
+        self.last = True
+        """True unless the hold has further chunks of the prompt."""
+
+    @property
+    def begun(self) -> int:
+        """The number of the first chunks that are here or on their way, as far as known."""
+        reasons = self.hold.reasons[self.at : self.at + self.end - self.start]
+        return next((i for i, why in enumerate(reasons) if why is not None), len(reasons))
+
+    def arrived(self, deadline: Deadline) -> tuple[Sequence[Lease], Sequence[str], Reason | None]:
+        """Return the first chunks that have come, their tiers, and why the next one is missing."""
+        hold, at, count = self.hold, self.at, self.end - self.start
+        if hold.lent:
+            return hold.leases, hold.origins, None  # type: ignore[return-value] # none is missing
+        done = hold.wait(deadline, at + count)
+        leases, tiers = hold.leases, hold.origins
+        if at or len(leases) != count:
+            leases, tiers = leases[at : at + count], tiers[at : at + count]
+        if None not in leases and len(leases) == count:
+            return leases, tiers, None  # type: ignore[return-value] # none is missing
+        count = leases.index(None) if None in leases else len(leases)
+        reasons = hold.reasons[at + count : at + count + 1]
+        why = reasons[0] if reasons else None
+        why = why or (Reason.FAILED if done else Reason.TIMED_OUT)
+        return leases[:count], tiers[:count], why  # type: ignore[return-value] # up to the first
+
+    def bring(self, group: int, deadline: Deadline) -> tuple[int, Reason | None]:
+        """Return how many of its first chunks have a group of layers, and why the next has not."""
+        if self.layered:
+            count = min(self.hold.bring(group, deadline), self.end - self.start)
+            reasons = self.hold.reasons[self.at + count : self.at + count + 1]
+            return count, reasons[0] if reasons else None
+        if group:
+            return self.end - self.start, None
+        leases, _, why = self.arrived(deadline)
+        return len(leases), why
+
+    def leases(self, end: int) -> list[Lease]:
+        """Return the leases of its chunks up to chunk *end* of the prompt, which have come."""
+        last = self.at + min(end, self.end) - self.start
+        return [lease for lease in self.hold.leases[self.at : last] if lease is not None]
+
+    def tiers(self, end: int) -> Sequence[str]:
+        """Return the tiers of its chunks up to chunk *end* of the prompt, which have come."""
+        return self.hold.origins[self.at : self.at + min(end, self.end) - self.start]
+
 
 Take = Callable[[Prompt, Collection[str]], Sequence[Held]]
 """Returns the parts of a prompt that were prefetched, decoded unless by one of these serdes."""
@@ -90,8 +159,9 @@ class Loading:
         """Find the chunks first, which costs little, and load those that are found."""
         chunks, request = self._chunks, self._request
         prefix = find_prefix(chunks, self._asked, self._deadline)
-        self._prompt, self._found = prefix.found, prefix.tiers
-        found = prefix.tiers
+        self._found = found = prefix.tiers
+        if prefix.short or len(found) < len(self._asked.keys):
+            self._prompt = prefix.found
         keys = self._prompt.keys
         # All at once, so that the first chunks loaded do not evict the last ones. With little
         # room, chunks promoted on the way would evict them nevertheless, unless they are pinned.
@@ -149,12 +219,12 @@ class Loading:
                 leases, tiers, why = window.arrived(deadline)
                 laps.mark(("read", tiers[0] if tiers else self._name(number), laps.now()))
                 if leases:
-                    part = prompt.part(number, number + len(leases))
+                    part = prompt
+                    if len(leases) < end:
+                        part = prompt.part(number, number + len(leases))
                     if why is None and self._next < end:
                         self._hold_ahead(waits=False)
-                    if not load(
-                        self._chunks, self._copier, self._request.device, part, leases, deadline
-                    ):
+                    if not self._copy(part, leases):
                         return Reason.DEVICE
                     laps.mark(("copy", "", laps.now()))
                     if not window.hold.lent:
@@ -175,6 +245,13 @@ class Loading:
             # Try again with nothing held: then the hold waits for memory.
             self._start_again(arrived.chunks)
         return None
+
+    def _copy(self, part: Prompt, leases: Sequence[Lease]) -> bool:
+        """Copy the chunks of *part* into the device. True if that was done in time."""
+        device, deadline = self._request.device, self._deadline
+        if self._encoded != ():  # their number is queried from the device
+            return load(self._chunks, self._copier, device, part, leases, deadline)
+        return self._copier.copy(device, part.spans(leases), leases, deadline, gather=False)
 
     def _load_past(self, past: PastHost, number: int) -> int:
         """Load chunks past the host from *number* on, if no read of it has begun."""
@@ -198,7 +275,7 @@ class Loading:
                     self._windows.append(part)
                     self._next = part.end
                 else:
-                    part.release()
+                    part.hold.release()
                 continue
             stop = self._stop(end)
             if stop == self._next or (not alone and self._name(self._next) in self._in_place):
@@ -215,13 +292,13 @@ class Loading:
                 if begun:
                     window.end = self._next = self._next + begun
                 elif not alone:
-                    self._windows.pop().release()
+                    self._windows.pop().hold.release()
                 return
             self._next = stop
 
     def _enough(self) -> bool:
         """True if as many windows are held as may be."""
-        pace = self._pace.of(self._asked)
+        pace = self._pace.fixed or self._pace.of(self._asked)
         return len(self._windows) >= pace.ahead // pace.step
 
     def _hold(self, stop: int, *, alone: bool) -> ServiceHold:
@@ -248,7 +325,7 @@ class Loading:
         if found is None:
             return min(end, start + self._pace.of(self._asked).step)
         here = found[start] in self._in_place
-        pace = self._pace.of(self._asked)
+        pace = self._pace.fixed or self._pace.of(self._asked)
         end = min(end, start + (pace.run if here else pace.step))
         if self._past is not None:
             past = self._past.numbers

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import compress
 from operator import sub
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
+from hexkv.core.requests.accounts import Kept
 from hexkv.core.requests.pace import Pace
 from hexkv.core.requests.request import PromptRequest
 from hexkv.ports import (
@@ -24,19 +24,6 @@ from hexkv.ports import (
     Telemetry,
     release_all,
 )
-
-
-@dataclass(slots=True)
-class Kept:
-    """The results of a store so far, in tokens."""
-
-    asked: int = 0
-    present: int = 0
-    present_chunks: int = 0
-    stored: int = 0
-    size: int = 0
-    queued: int = 0
-    tiers: dict[str, int] = field(default_factory=dict)
 
 
 class Storing:
@@ -77,15 +64,16 @@ class Storing:
             return self.kept
         near, step = self._chunks.near, 1
         if len(missing) > 1:
-            pace = self.pace.of(prompt)
             # Small steps, so that writing begins after the first.
-            step = min(pace.run, self._chunks.write_step or (pace.run if near else pace.step))
+            step = self._chunks.write_step or self.pace.of(prompt).step
         ahead: ServiceHold | None = None
         while missing:
             count = 1
             while count < min(step, len(missing)) and missing[count] == missing[0] + count:
                 count += 1
-            part = prompt.part(missing[0], missing[0] + count)
+            part = prompt
+            if count < len(prompt.keys):
+                part = prompt.part(missing[0], missing[0] + count)
             leases = (self._reserved(ahead) if ahead is not None else None) or self.lease(part)
             self._laps.mark(("room", "", self._laps.now()))
             ahead = None
@@ -157,7 +145,8 @@ class Storing:
             self.deadline,
             transfer=transfer,
             keep=None if last else self._owner,
-            wait=self._wait,
+            # Rather wait for running writes than have this one dropped.
+            wait=self._wait and bool(self._writing),
         )
         self._writing.append((part, publishing))
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 from threading import Lock
 
 from hexkv.core.io.rules import Priority, Refused
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.matching import (
@@ -58,11 +59,11 @@ class TierStack:
         """The pool of blocks."""
 
         self.tiers: tuple[Tier, ...] = ()
-        self.lending: frozenset[str] = frozenset()
+        self.lending: set[str] = set()
         """The names of the tiers in memory."""
 
-        self.step: int | None = None
-        """The least number of chunks that one worker of a tier writes at a time."""
+        self.step = self._run = Pipelining.of(self.pool).run
+        """The number of chunks to write together, so that writing begins soon."""
 
         self.fetcher = Fetcher(runtime)
         self.writer = Writer(runtime)
@@ -332,8 +333,10 @@ class TierStack:
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = self.pins.tiers = tuple(tiers)
-        self.step = min([tier.step for tier in tiers if tier.step], default=None)
-        self.lending = frozenset(tier.name for tier in tiers if tier.lends)
+        self.step = min([self._run, *[tier.step for tier in tiers if tier.step]])
+        lending = {tier.name for tier in tiers if tier.lends}
+        self.lending &= lending
+        self.lending |= lending
         # In a pool of one slot, a slot for each queue would be all of it.
         least = self.pool.slot_bytes if self.pool.slots > 1 else 0
         share_out(self.tiers, self.pool.capacity, least)

@@ -8,20 +8,21 @@ from dataclasses import replace
 from functools import partial
 from itertools import compress
 from math import inf
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from hexkv.core.io.rules import Priority, Refused
-from hexkv.core.tiers.batches import Batch, Pending
+from hexkv.core.memory.pool import raw_sizes
+from hexkv.core.tiers.batches import Batch, Pending, Published
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.health import health_of
-from hexkv.core.tiers.holds.hold import Ended, LocalHold
+from hexkv.core.tiers.holds.hold import LocalHold
 from hexkv.core.tiers.holds.layered_hold import LayeredHold
-from hexkv.core.tiers.holds.lent_hold import LentHold
-from hexkv.core.tiers.holds.recording import count_held, held
+from hexkv.core.tiers.holds.recording import counting
 from hexkv.core.tiers.matching import run_of, runs, why_absent
 from hexkv.core.tiers.read.direct import read_to_room
-from hexkv.core.tiers.read.reading import raw_sizes
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.stores.encoding_choice import rate_to_pay
 from hexkv.core.tiers.tier import Tier
@@ -44,55 +45,65 @@ from hexkv.ports import (
     Serde,
     ServiceHold,
     ServicePublishing,
+    WholeChunks,
+    release_all,
 )
 
 _OF_HOSTS = HoldTerms()
 
 
-class Published:
-    """Chunks being written to the tiers; see :class:`hexkv.ports.ServicePublishing`."""
+class LentHold(WholeChunks):
+    """Chunks of the fastest tier, leased where they lie."""
 
-    def __init__(
+    __slots__ = ("begun", "leases", "origins", "reasons")
+
+    done = lent = True
+    bytes = 0
+
+    def __init__(self, leases: Sequence[Lease | None], tier: str) -> None:
+        self.leases = leases
+        self.origins: Sequence[str] = [tier] * len(leases)
+        self.reasons: Sequence[Reason | None] = [None] * len(leases)
+        self.begun = len(leases)
+
+    def wait(self, deadline: Deadline, first: int | None = None) -> bool:
+        del deadline, first
+        return True
+
+    def known(self, deadline: Deadline) -> bool:
+        del deadline
+        return True
+
+    def keep(self, deadline: Deadline, encoded: Collection[str] = ()) -> bool:
+        del deadline, encoded
+        return True
+
+    def bring(self, group: int, deadline: Deadline) -> int:
+        del group, deadline
+        return len(self.leases)
+
+    def release(self) -> None:
+        leases, self.leases = self.leases, ()
+        if leases:
+            release_all(leases)  # type: ignore[arg-type] # all were lent
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
         self,
-        tiers: Sequence[Tier] = (),
-        keys: Sequence[ChunkKey] = (),
-        written: Mapping[str, Pending] | None = None,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        """Report *keys*, *written* to *tiers*; by default nothing is."""
-        self._tiers = tiers
-        self._keys = keys
-        self._written = written or {}
-
-    @property
-    def targets(self) -> Collection[str]:
-        return self._written
-
-    @property
-    def done(self) -> bool:
-        return all(pending.done for pending in self._written.values())
-
-    def wait(self, deadline: Deadline, tier: str | None = None) -> bool:
-        if tier is not None:
-            return self._written[tier].wait(deadline)
-        waits = [pending.wait(deadline) for pending in self._written.values()]
-        return all(waits)
-
-    @property
-    def tiers(self) -> Mapping[str, Sequence[bool]]:
-        on: dict[str, Sequence[bool]] = {n: it.result for n, it in self._written.items()}
-        for tier in self._tiers:
-            row = on.get(tier.name, ())
-            if tier.index.decides and True in row:
-                # A concurrent clear may have deleted it.
-                here = tier.index.contains(self._keys)
-                on[tier.name] = [a and b for a, b in zip(row, here, strict=True)]
-        return on
+        self.release()
 
 
 class LocalChunks:
     """Chunks on the tiers of a stack, in blocks of its pool."""
 
     near = True
+    write_step = property(attrgetter("stack.step"))
 
     def __init__(self, stack: TierStack, *, patience: float = 1.0) -> None:
         """Take ownership of *stack* and its pool.
@@ -106,11 +117,13 @@ class LocalChunks:
         self._runtime = stack.runtime
         self._pool = stack.pool
         self.pool_bytes = stack.pool.capacity
+        self.block_bytes: int | None = stack.pool.slot_bytes
         self.serdes: Mapping[str, Serde] = stack.runtime.serdes
         # Delegated without a wrapper.
         self.fits = stack.pool.fits
         self.ledger = stack.pool.ledger
         self.assign = stack.assign
+        self.in_place: Collection[str] = stack.lending
         self.flush = stack.flush
         self.unpin = stack.pins.unpin
         self.expiring = stack.pins.until
@@ -137,10 +150,6 @@ class LocalChunks:
 
     def why_absent(self, key: ChunkKey) -> Reason | None:
         return why_absent(self.stack.tiers, self._runtime, key)
-
-    @property
-    def in_place(self) -> Collection[str]:
-        return self.stack.lending
 
     def worth_loading(self, tier: str, saved: float) -> bool:
         if (rate := self._runtime.compute_rate) is None or not saved:
@@ -176,7 +185,7 @@ class LocalChunks:
                         lease.release()
         if terms.layered and wanted:
             return LayeredHold(stack, wanted, owner, deadline, terms)
-        ended = self._counting(wanted) if terms is _OF_HOSTS else None
+        ended = counting(self._runtime, wanted) if terms is _OF_HOSTS else None
         return LocalHold(stack, wanted, owner, deadline, terms, ended)
 
     def allocate(
@@ -203,10 +212,6 @@ class LocalChunks:
 
     def reserve(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> ServiceHold:
         return LentHold(self.allocate(wanted, owner, Deadline(deadline.clock, 0.0)), "")
-
-    @property
-    def write_step(self) -> int | None:
-        return self.stack.step
 
     def publish(
         self,
@@ -360,19 +365,6 @@ class LocalChunks:
                 return lease
         return None
 
-    def _counting(self, wanted: Sequence[ChunkSpec]) -> Ended:
-        """Return a function that counts and records a hold of *wanted* for a host."""
-        clock, telemetry, calls = self._runtime.clock, self._runtime.telemetry, self._runtime.calls
-        start = clock.now()
-
-        def count(tiers: Sequence[str], reasons: Sequence[Reason | None]) -> None:
-            seconds = clock.now() - start
-            count_held(telemetry, wanted, tiers, reasons, seconds)
-            if calls is not None and wanted:
-                calls.record(held(wanted, tiers, reasons, start, seconds))
-
-        return count
-
 
 def _check(leases: Sequence[Lease]) -> None:
     """Check that each of *leases* has the spec of its payload.
@@ -392,5 +384,5 @@ def keeping(tiers: Sequence[Tier], below: int) -> list[Tier]:
 
 if TYPE_CHECKING:
 
-    def _is_a_service(chunks: LocalChunks) -> ChunkService:
-        return chunks
+    def _are_as_ports_say(chunks: LocalChunks, hold: LentHold) -> tuple[ChunkService, ServiceHold]:
+        return chunks, hold

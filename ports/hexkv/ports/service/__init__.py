@@ -51,6 +51,11 @@ class ChunkService(ServiceReads, ServiceWrites, ChunkLeases, Protocol):
         """Bytes of the memory; of the last one, while there is none."""
         ...
 
+    @property
+    def block_bytes(self) -> int | None:
+        """Bytes of the largest block of the memory, header page included; ``None``: any."""
+        ...
+
     def fits(self, payload_bytes: int) -> bool:
         """True if a chunk of *payload_bytes* could ever be leased. Needs no connection."""
         ...

@@ -42,6 +42,7 @@ class FarTiers:
     near = False
     serdes: Mapping[str, Serde] = MappingProxyType({})
     in_place: Collection[str] = ()
+    block_bytes: int | None = None
     write_step: int | None = None
     expiring: Collection[str] = ()
 

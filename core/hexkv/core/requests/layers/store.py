@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 from hexkv.core.memory.background import in_background, open_lane
 from hexkv.core.memory.copying import Copier, Copy
+from hexkv.core.requests.accounts import Kept
 from hexkv.core.requests.layers.groups import layer_groups
 from hexkv.core.requests.layers.limits import Hosts, TimeBudget, room
 from hexkv.core.requests.request import PromptRequest
-from hexkv.core.requests.store import Kept, Storing
+from hexkv.core.requests.store import Storing
 from hexkv.core.tiers.matching import runs
 from hexkv.ports import (
     ChunkService,

@@ -6,7 +6,7 @@ requested by token, and a gap does not end the hold: the caller decides about mi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from threading import Condition, Lock
 from types import TracebackType
@@ -17,6 +17,7 @@ from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import Found, find_tiers_soon, runs, why_absent
 from hexkv.core.tiers.read.pending_reads import PendingRead
+from hexkv.core.tiers.recording import Ended
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     ChunkSpec,
@@ -29,8 +30,6 @@ from hexkv.ports import (
     frame_bytes,
     release_all,
 )
-
-Ended = Callable[[Sequence[str], Sequence[Reason | None]], None]
 
 
 class LocalHold(WholeChunks):
@@ -101,16 +100,18 @@ class LocalHold(WholeChunks):
     def wait(self, deadline: Deadline, first: int | None = None) -> bool:
         if self._asking and not self.known(deadline):
             return False
+        # A read is late after its own deadline, whatever deadline the waiting caller has.
+        final = deadline.at >= self._deadline.at
+        until, here = self._deadline if final else deadline, None
         while self._claims:
             with self._lock:
                 number, claim = next(iter(self._claims.items()), (0, None))
             if claim is None or (first is not None and number >= first and self._in_order):
                 break
-            # A read is late after its own deadline, whatever deadline the waiting caller has.
-            final = deadline.at >= self._deadline.at
-            until = self._deadline if final else deadline
-            if not claim.ready(until, final=final) and not self._deadline.expired:
-                return False
+            if here is None or claim.fetch is not here:  # usually one read brings several
+                here = claim.fetch
+                if not claim.ready(until, final=final) and not self._deadline.expired:
+                    return False
             self._take(number, claim)
         return True
 
@@ -173,6 +174,9 @@ class LocalHold(WholeChunks):
         origins = self._origins[start:end]
         if origins.count(fastest) == len(origins):
             return
+        if None not in self._leases[start:end]:
+            self._promote(start, end, deadline)
+            return
         for run in runs([i for i in range(start, end) if self._leases[i] is not None]):
             self._promote(run[0], run[-1] + 1, deadline)
 
@@ -229,7 +233,9 @@ class LocalHold(WholeChunks):
         wait = None if terms.ahead else (terms.wait or self._deadline)
         priority = Priority.PREFETCH if terms.ahead else Priority.GET
         full, left = False, terms.most
-        for run in runs([i for i, tier in enumerate(found) if tier is not None]):
+        alike = bool(found) and found[0] is not None and found.count(found[0]) == len(found)
+        here = [range(len(found))] if alike else runs([i for i, t in enumerate(found) if t])
+        for run in here:
             for tier, part in groupby(run, found.__getitem__):
                 numbers = list(part)
                 specs = self._wanted[numbers[0] : numbers[-1] + 1]
@@ -262,7 +268,7 @@ class LocalHold(WholeChunks):
                 full = len(claims) < len(numbers)
                 for number in numbers[len(claims) :]:
                     self._reasons[number] = Reason.REFUSED
-        for number, tier in enumerate(found):
+        for number, tier in enumerate(found) if None in found else ():
             if tier is None:
                 key = self._wanted[number].key
                 self._reasons[number] = why_absent(stack.tiers, stack.runtime, key)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
 
+from hexkv.core.runtime import Runtime
 from hexkv.ports import (
     ChunkSpec,
     CounterName,
@@ -14,6 +15,9 @@ from hexkv.ports import (
     RecordedKind,
     Telemetry,
 )
+
+Ended = Callable[[Sequence[str], Sequence[Reason | None]], None]
+"""Takes the tier of each chunk of a hold, and why others are missing."""
 
 
 def held(
@@ -63,3 +67,17 @@ def count_held(
         telemetry.count(CounterName.MISSES, reasons.count(reason), reason=reason)
         telemetry.count(CounterName.MISSED_TOKENS, some, reason=reason)
     telemetry.observe(HistogramName.RETRIEVE, seconds)
+
+
+def counting(runtime: Runtime, wanted: Sequence[ChunkSpec]) -> Ended:
+    """Return a function that counts and records a hold of *wanted*, which begins now."""
+    clock, telemetry, calls = runtime.clock, runtime.telemetry, runtime.calls
+    start = clock.now()
+
+    def count(tiers: Sequence[str], reasons: Sequence[Reason | None]) -> None:
+        seconds = clock.now() - start
+        count_held(telemetry, wanted, tiers, reasons, seconds)
+        if calls is not None and wanted:
+            calls.record(held(wanted, tiers, reasons, start, seconds))
+
+    return count

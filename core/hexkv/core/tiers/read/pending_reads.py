@@ -115,7 +115,7 @@ class Fetch:
 class PendingRead:
     """One chunk that a caller waits for: a block, and the read that fills it, if any does."""
 
-    __slots__ = ("_fetch", "_index", "_lease", "spec", "tier", "why")
+    __slots__ = ("_index", "_lease", "fetch", "spec", "tier", "why")
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class PendingRead:
         self.tier = tier
         self.why = why
         self._lease = lease
-        self._fetch = fetch
+        self.fetch = fetch
         self._index = index
 
     def ready(self, deadline: Deadline, *, final: bool) -> bool:
@@ -140,7 +140,7 @@ class PendingRead:
             deadline: the time limit.
             final: True if the read is late then; otherwise the caller may call again.
         """
-        ticket = None if self._fetch is None else self._fetch.ticket
+        ticket = None if self.fetch is None else self.fetch.ticket
         if ticket is None:
             return True
         return ticket.wait(deadline) if final else ticket.peek(deadline)
@@ -152,7 +152,7 @@ class PendingRead:
         that began the read may not have known which caller would use it.
         """
         lease, self._lease = self._lease, None
-        fetch, self._fetch = self._fetch, None
+        fetch, self.fetch = self.fetch, None
         if lease is None:
             return None
         if fetch is not None:
@@ -190,7 +190,7 @@ class PendingRead:
     def drop(self) -> None:
         """Leave the read, and release the block."""
         lease, self._lease = self._lease, None
-        fetch, self._fetch = self._fetch, None
+        fetch, self.fetch = self.fetch, None
         if lease is not None:
             lease.release()
         if fetch is not None:

@@ -18,7 +18,7 @@ from threading import RLock
 
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import Priority, Refused
-from hexkv.core.memory.pool import BlockLease
+from hexkv.core.memory.pool import BlockLease, raw_sizes
 from hexkv.core.tiers.read.encoding import bring_into, open_into, scratch
 from hexkv.core.tiers.read.intake import read_frames
 from hexkv.core.tiers.read.pending_reads import Fetch, PendingRead
@@ -371,17 +371,6 @@ class Fetcher:
                 return None
 
         return lease
-
-
-def raw_sizes(specs: Sequence[ChunkSpec]) -> list[int]:
-    """Return the bytes of KV of each chunk, computed once for neighbours of one shape."""
-    sizes: list[int] = []
-    layout, tokens, size = None, 0, 0
-    for spec in specs:
-        if spec[3] != tokens or spec[2] is not layout:  # by place: it is read for each chunk
-            layout, tokens, size = spec.layout, spec.tokens, spec.raw_bytes
-        sizes.append(size)
-    return sizes
 
 
 def _stays(
