@@ -184,14 +184,14 @@ def test_whoever_leaves_an_encoded_read_leaves_no_block_behind(rig):
     assert settled(r)
     stack, prompt = r.engine._chunks.stack, r.engine._naming.prompt(PROMPT, None)
     until = Deadline.after(r.clock, 1e6)
-    found = [r.tiers["link"]] * 6
+    tier, specs = r.tiers["link"], prompt.specs(0, 6)
 
     def begin():
-        return stack.begin(prompt.specs(0, 6), found, "a test", until, encoded={"eight/1"})
+        return stack.fetcher.begin(tier, specs, "a test", until, encoded={"eight/1"})
 
     arrived = begin()
     assert len(arrived) == 6
-    assert all(claim.ready(until, final=False) for claim in arrived)
+    assert all(claim.fetch.ticket.peek(until) for claim in arrived)
     for claim in arrived[:3]:
         with claim.settle("a test", until, {"eight/1"}) as lease:
             assert lease.spec.serde == "eight/1"

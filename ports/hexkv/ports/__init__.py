@@ -36,7 +36,7 @@ from hexkv.ports.keys import (
 # A chunk and its frame; outcomes of an operation for one; errors.
 from hexkv.ports.chunk import (
     FRAME_VERSION, IDENTITY_BYTES, KEY_AT, MAGIC, PAGE, RAW, ChunkSpec, FrameHeader,
-    frame_bytes, names_key,
+    frame_bytes, names_key, raw_sizes,
 )
 from hexkv.ports.outcomes import (
     STORE_REASONS, Corrupt, Failed, Hit, Miss, Outcome, ReadOutcome, Reason, Stored, TimedOut,
@@ -179,5 +179,5 @@ __all__ = [
     "SupportsZeroCopy", "Telemetry", "TierHealth", "TierState", "TimedOut", "Tokens",
     "TraceStep", "Transfer", "TransferChannel", "TransferOutcome", "Watch", "WholeChunks",
     "Why", "WorkReport", "WriteOutcome", "frame_bytes", "names_key", "namespace_of",
-    "release_all", "share_all", "traced", "traceparent",
+    "raw_sizes", "release_all", "share_all", "traced", "traceparent",
 ]

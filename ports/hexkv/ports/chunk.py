@@ -45,6 +45,17 @@ class ChunkSpec(NamedTuple):
         return self.layout.chunk_bytes(self.tokens)
 
 
+def raw_sizes(specs: Sequence[ChunkSpec]) -> list[int]:
+    """Return the bytes of KV of each chunk, computed once for neighbours of one shape."""
+    sizes: list[int] = []
+    layout, tokens, size = None, 0, 0
+    for spec in specs:
+        if spec[3] != tokens or spec[2] is not layout:  # by place: it is read for each chunk
+            layout, tokens, size = spec.layout, spec.tokens, spec.raw_bytes
+        sizes.append(size)
+    return sizes
+
+
 PAGE = 4096
 """Bytes of a header, and the alignment of frames in memory and of their lengths."""
 

@@ -66,7 +66,7 @@ class ChunkServiceContract(Whole):
 
     @promise(
         "service.2",
-        "keeps a hold taken ahead until it is used or released",
+        "keeps chunks that are held ahead until they are taken, or released",
         level="L1",
         clause="ServiceHold.keep",
         why="a prefetched prompt would be read again, or its memory lost",
@@ -121,7 +121,7 @@ class ChunkServiceContract(Whole):
 
     @promise(
         "service.4",
-        "takes leases over with their contents, when they are published for good",
+        "takes leases over with their content, when they are published for good",
         level="L4",
         clause="ChunkService.publish",
         why="each stored chunk would be copied once more, or its memory lost",
@@ -146,7 +146,7 @@ class ChunkServiceContract(Whole):
 
     @promise(
         "service.5",
-        "reports for each chunk if it need not be stored",
+        "answers which chunks need not be stored",
         level="L1",
         clause="ChunkService.stored",
         why="a prompt would be copied again at each turn, or never be stored",
@@ -164,7 +164,7 @@ class ChunkServiceContract(Whole):
 
     @promise(
         "service.6",
-        "reserves empty memory for the first chunks, and takes it back from clients that left",
+        "reserves empty memory for the first chunks, and takes it back from an owner that is gone",
         level="L4",
         clause="ChunkService.reserve",
         why="memory that a call left behind would be lost",

@@ -27,10 +27,14 @@ from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher, Prompt
 from hexkv.core.requests.accounts import Accounts
 from hexkv.core.requests.checks import check_seconds, check_window, skipped
 from hexkv.core.requests.layers.limits import TimeBudget
+from hexkv.core.requests.layers.retrieve import LayeredRetrieve
+from hexkv.core.requests.layers.store import LayeredStore
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import AT_ONCE
 from hexkv.core.requests.prefix import find_prefix
 from hexkv.core.requests.request import PromptRequest
+from hexkv.core.requests.retrieve import Loading
+from hexkv.core.requests.store import Storing
 from hexkv.core.steps import Laps
 from hexkv.core.tiers.index.tenants import Tenant, TenantsBySalt
 from hexkv.ports import (
@@ -238,7 +242,8 @@ class CacheEngine:
             if first := skipped(skip, prompt.length):
                 prompt = prompt.since(first)
             laps.mark(("name", "", laps.now()))
-            got = self._requests.load(PromptRequest(prompt, device, owner, laps, lookup_id), until)
+            request = PromptRequest(prompt, device, owner, laps, lookup_id)
+            got = Loading(self._requests, request, until).run()
             spent = laps.end(self._requests.runtime.steps, "retrieve", owner, prompt.keys)
             return self._accounts.retrieved(prompt, first, got, spent, lookup_id)
 
@@ -262,7 +267,8 @@ class CacheEngine:
                 check_window(device, prompt.layout, prompt.length)
                 skip = skipped(skip, prompt.length)
                 prompt = prompt.since(skip)
-                layers = self._requests.load_layers(
+                layers = LayeredRetrieve(
+                    self._requests,
                     PromptRequest(prompt, device, owner, Laps(self._clock), lookup_id),
                     patience,
                     lambda got: self._accounts.retrieved(
@@ -294,7 +300,8 @@ class CacheEngine:
             if first:
                 prompt = prompt.since(first)
             laps.mark(("name", "", laps.now()))
-            kept = self._requests.save(PromptRequest(prompt, device, owner, laps), until, wait=wait)
+            request = PromptRequest(prompt, device, owner, laps)
+            kept = Storing(self._requests, request, until, wait=wait).run(prompt)
             spent = laps.end(self._requests.runtime.steps, "store", owner, prompt.keys)
             return self._accounts.stored(prompt, kept, spent)
 
@@ -317,11 +324,10 @@ class CacheEngine:
                     whole = self._naming.prompt(tokens, namespace, until)
                 check_window(device, whole.layout, whole.length)
                 prompt = whole.since(skipped(skip, whole.length))
-                frozen = self._calls.frozen
-                layers = self._requests.save_layers(
-                    PromptRequest(
-                        prompt.part(0, 0) if frozen else prompt, device, owner, Laps(self._clock)
-                    ),
+                chosen = prompt.part(0, 0) if (frozen := self._calls.frozen) else prompt
+                layers = LayeredStore(
+                    self._requests,
+                    PromptRequest(chosen, device, owner, Laps(self._clock)),
                     patience,
                     lambda kept: (
                         StoreReport(prompt.length, frozen=True)

@@ -13,6 +13,8 @@ from hexkv.core.requests.accounts import Accounts
 from hexkv.core.requests.checks import check_seconds, check_window
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.request import PromptRequest
+from hexkv.core.requests.retrieve import Loading
+from hexkv.core.requests.store import Storing
 from hexkv.core.steps import Laps
 from hexkv.core.tiers.batches import Published
 from hexkv.ports import (
@@ -76,7 +78,8 @@ class KeyedCache:
         def load(owner: str) -> Retrieved:
             prompt = self._window(wanted, device)
             laps = Laps(self._clock)
-            got = self._requests.load(PromptRequest(prompt, device, owner, laps), deadline)
+            request = PromptRequest(prompt, device, owner, laps)
+            got = Loading(self._requests, request, deadline).run()
             spent = laps.end(self._requests.runtime.steps, "retrieve", owner, prompt.keys)
             return self._accounts.retrieved(prompt, 0, got, spent)
 
@@ -95,9 +98,8 @@ class KeyedCache:
             if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)
             laps = Laps(self._clock)
-            kept = self._requests.save(
-                PromptRequest(prompt, device, owner, laps), deadline, wait=wait
-            )
+            request = PromptRequest(prompt, device, owner, laps)
+            kept = Storing(self._requests, request, deadline, wait=wait).run(prompt)
             spent = laps.end(self._requests.runtime.steps, "store", owner, prompt.keys)
             return self._accounts.stored(prompt, kept, spent)
 

@@ -24,9 +24,12 @@ from hexkv.core.keys.tokens import TOKEN_BYTES, pack
 from hexkv.core.requests.accounts import Accounts, Arrived
 from hexkv.core.requests.checks import check_share, check_window, skipped
 from hexkv.core.requests.layers.limits import TimeBudget
+from hexkv.core.requests.layers.retrieve import LayeredRetrieve
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefix import find_prefix
 from hexkv.core.requests.request import PromptRequest
+from hexkv.core.requests.retrieve import Loading
+from hexkv.core.requests.store import Storing
 from hexkv.core.steps import Laps
 from hexkv.ports import (
     BLEND_KINDS,
@@ -140,7 +143,7 @@ class Segments:
             front: Retrieved | None = None
             if found.prefix > skip:
                 some = found.front.since(skip)
-                got = self._requests.load(PromptRequest(some, device, owner, laps), until)
+                got = Loading(self._requests, PromptRequest(some, device, owner, laps), until).run()
                 spent = laps.end(steps, "retrieve", owner, some.keys)
                 front = self._accounts.retrieved(some, skip, got, spent)
                 laps = Laps(self._clock)
@@ -148,7 +151,7 @@ class Segments:
             came = [False] * len(chunks)
             while at < len(chunks) and not until.expired:
                 rest = chunks.part(at, len(chunks))
-                got = self._requests.load(PromptRequest(rest, device, owner, laps), until)
+                got = Loading(self._requests, PromptRequest(rest, device, owner, laps), until).run()
                 came[at : at + got.chunks] = [True] * got.chunks
                 join(total, got, again=True)
                 at += got.chunks + 1  # a missing chunk is a hole; those behind it may come
@@ -193,13 +196,21 @@ class Segments:
                         found.tokens, got.end_token, sum(got.tokens.values()), got.size
                     )
 
-                before = self._requests.load_layers(
-                    PromptRequest(front, device, first, laps), patience, in_front, skip=0
+                before = LayeredRetrieve(
+                    self._requests,
+                    PromptRequest(front, device, first, laps),
+                    patience,
+                    in_front,
+                    skip=0,
                 )
                 held.callback(door.give_back, before.close)
                 before.begin()
-                after = self._requests.load_layers(
-                    PromptRequest(chunks, device, second, laps), patience, behind, skip=0
+                after = LayeredRetrieve(
+                    self._requests,
+                    PromptRequest(chunks, device, second, laps),
+                    patience,
+                    behind,
+                    skip=0,
                 )
                 held.callback(door.give_back, after.close)
                 after.begin()
@@ -221,9 +232,9 @@ class Segments:
             if self._calls.frozen:
                 return StoreReport(segment.length, frozen=True)
             laps.mark(("name", "", laps.now()))
-            kept = self._requests.save(
-                PromptRequest(segment, device, owner, laps), until, wait=wait
-            )
+            kept = Storing(
+                self._requests, PromptRequest(segment, device, owner, laps), until, wait=wait
+            ).run(segment)
             _index(finder, packed, segment, len(segment))
             spent = laps.end(self._requests.runtime.steps, "store segment", owner, segment.keys)
             return self._accounts.stored(segment, kept, spent)

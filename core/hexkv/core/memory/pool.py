@@ -24,7 +24,6 @@ from threading import Condition
 from hexkv.core.memory.lease import BlockLease, Ledger
 from hexkv.core.turns import Turn
 from hexkv.ports import (
-    ChunkSpec,
     ConfigError,
     Deadline,
     Executor,
@@ -36,7 +35,7 @@ from hexkv.ports import (
     frame_bytes,
 )
 
-__all__ = ["BlockLease", "BlockPool", "Give", "per_task", "raw_sizes"]
+__all__ = ["BlockLease", "BlockPool", "Give", "per_task"]
 
 Give = Callable[[Sequence[Lease], str], None]
 """Transfers leases to another owner: :meth:`BlockPool.hand_over`."""
@@ -280,17 +279,6 @@ class BlockPool:
             f"{owner}: {len(held)}" for owner, held in sorted(self._ledger.held.items())
         )
         return f"no block of {size} bytes in {self.slots} slots; leases: {owners or 'none'}"
-
-
-def raw_sizes(specs: Sequence[ChunkSpec]) -> list[int]:
-    """Return the bytes of KV of each chunk, computed once for neighbours of one shape."""
-    sizes: list[int] = []
-    layout, tokens, size = None, 0, 0
-    for spec in specs:
-        if spec[3] != tokens or spec[2] is not layout:  # by place: it is read for each chunk
-            layout, tokens, size = spec.layout, spec.tokens, spec.raw_bytes
-        sizes.append(size)
-    return sizes
 
 
 _TASK_BYTES = 32 << 20

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from math import inf
+from typing import TYPE_CHECKING
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.memory.copying import Copier
 from hexkv.core.requests.accounts import Arrived
 from hexkv.core.requests.decoding import Decodable, load
-from hexkv.core.requests.pace import Pace
 from hexkv.core.requests.past_host import PastHost
 from hexkv.core.requests.prefix import Prefix, find_prefix, find_tail
 from hexkv.core.requests.request import PromptRequest
+from hexkv.core.tiers.matching import run_of
 from hexkv.ports import (
     Bounds,
     ChunkService,
@@ -25,6 +25,9 @@ from hexkv.ports import (
     ServiceHold,
     release_all,
 )
+
+if TYPE_CHECKING:
+    from hexkv.core.requests.pipeline import Pipeline
 
 CROWDED = (Reason.REFUSED, Reason.QUEUE_FULL)
 """The reasons of chunks for whose read there was no room."""
@@ -96,10 +99,6 @@ class Held:
         return self.hold.origins[self.at : self.at + min(end, self.end) - self.start]
 
 
-Take = Callable[[Prompt, Collection[str]], Sequence[Held]]
-"""Returns the parts of a prompt that were prefetched, decoded unless by one of these serdes."""
-
-
 class Loading:
     """One load under way: requests holds ahead of the copies.
 
@@ -108,23 +107,20 @@ class Loading:
 
     def __init__(
         self,
-        chunks: ChunkService,
-        pace: Pace,
-        copier: Copier,
+        requests: Pipeline,
         request: PromptRequest,
         deadline: Deadline,
-        take: Take | None,
     ) -> None:
-        """Load the prompt of *request*; *take* returns the parts of it that were prefetched."""
-        self._chunks = chunks
-        self._copier = copier
+        """Load the prompt of *request*. The prefetch that it names is consumed, used or not."""
+        self._chunks = chunks = requests.chunks
+        self._copier = requests.copier
+        self._prefetches = requests.prefetches
         self._request = request
         self._asked = self._prompt = request.prompt
         self._found: Sequence[str] | None = None
         self._deadline = deadline
-        self._pace = pace
+        self._pace = requests.pace
         self._in_place = chunks.in_place
-        self._take = take
         self._ready: deque[Held] = deque()
         self._windows: deque[Held] = deque()
         self._next = 0
@@ -158,17 +154,24 @@ class Loading:
     def _near(self, arrived: Arrived) -> tuple[Prefix, Reason | None]:
         """Find the chunks first, which costs little, and load those that are found."""
         chunks, request = self._chunks, self._request
-        prefix = find_prefix(chunks, self._asked, self._deadline)
+        if self._asked.tails is None:
+            there = chunks.match(self._asked.keys, self._deadline)
+            run = run_of(there) if None in there else there
+            prefix = Prefix(self._asked, self._asked, run)  # type: ignore[arg-type] # all are found
+        else:
+            prefix = find_prefix(chunks, self._asked, self._deadline)
         self._found = found = prefix.tiers
         if prefix.short or len(found) < len(self._asked.keys):
             self._prompt = prefix.found
         keys = self._prompt.keys
         # All at once, so that the first chunks loaded do not evict the last ones. With little
         # room, chunks promoted on the way would evict them nevertheless, unless they are pinned.
-        chunks.use(request.owner, keys, keep=bool(found) and found.count(found[0]) < len(found))
+        chunks.touch(keys)
+        if found and found.count(found[0]) < len(found):
+            chunks.keep(request.owner, keys)
         request.laps.mark(("match", "", request.laps.now()))
-        if self._take is not None:
-            self._ready.extend(self._take(self._prompt, self._encoded))
+        if request.lookup_id is not None:
+            self._ready.extend(self._prefetched(request.lookup_id))
         if hasattr(request.device, "device_room"):
             past = PastHost(chunks, self._copier, request, self._prompt, found, self._deadline)
             for part in self._ready:
@@ -183,8 +186,8 @@ class Loading:
         """Load without a question before, which would cost a round trip."""
         asked = self._asked
         prefix = Prefix(asked, asked, ())
-        if self._take is not None:
-            self._ready.extend(self._take(asked, self._encoded))
+        if self._request.lookup_id is not None:
+            self._ready.extend(self._prefetched(self._request.lookup_id))
         # If it is not held, query the tail behind the chunks: there may be a shorter one.
         whole = bool(self._ready) and self._ready[-1].end == len(asked)
         self._prompt = asked if whole else asked.part(0, asked.full)
@@ -197,6 +200,10 @@ class Loading:
         if why is None and arrived.chunks < len(asked.keys) + prefix.short:
             why = Reason.ABSENT
         return prefix, why
+
+    def _prefetched(self, name: str) -> Sequence[Held]:
+        """Return the parts of the prompt that prefetch *name* holds."""
+        return self._prefetches.take(name, self._prompt, self._deadline, self._encoded)
 
     def _load(self, arrived: Arrived) -> Reason | None:
         """Load the chunks behind those that have *arrived*; return why one is missing, or None."""
@@ -215,6 +222,7 @@ class Loading:
                 return self._why(Reason.REFUSED)
             window = self._windows.popleft()
             leases: Sequence[Lease] = ()
+            why: Reason | None = None
             try:
                 leases, tiers, why = window.arrived(deadline)
                 laps.mark(("read", tiers[0] if tiers else self._name(number), laps.now()))
@@ -230,12 +238,13 @@ class Loading:
                     if not window.hold.lent:
                         window.hold.used(deadline)
                     laps.mark(("promote", "", laps.now()))
-                    arrived.add(part, tiers)
             finally:
-                if window.last:
-                    window.hold.release()
-                elif leases:
+                if leases and (why is None or not window.last):
                     release_all(leases)
+                else:
+                    window.hold.release()
+            if tiers:
+                arrived.add(part, tiers)
             if why is None:
                 continue
             late = why is Reason.TIMED_OUT and window.early
@@ -371,7 +380,7 @@ def worth_waiting(chunks: ChunkService, tier: str, tokens: int, deadline: Deadli
     At most the time that loading saves compared with computing, where that is known: so a useless
     wait costs at most as much again.
     """
-    spare = chunks.spare(tier, tokens)
+    spare = inf if chunks.compute_rate is None else chunks.spare(tier, tokens)
     if spare == inf:
         return deadline
     wait = Deadline.after(deadline.clock, spare)

@@ -6,14 +6,12 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import compress
 from operator import sub
+from typing import TYPE_CHECKING
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.memory.copying import Copier
 from hexkv.core.requests.accounts import Kept
-from hexkv.core.requests.pace import Pace
 from hexkv.core.requests.request import PromptRequest
 from hexkv.ports import (
-    ChunkService,
     CounterName,
     Deadline,
     InvalidRequest,
@@ -21,9 +19,11 @@ from hexkv.ports import (
     Reason,
     ServiceHold,
     ServicePublishing,
-    Telemetry,
     release_all,
 )
+
+if TYPE_CHECKING:
+    from hexkv.core.requests.pipeline import Pipeline
 
 
 class Storing:
@@ -31,23 +31,21 @@ class Storing:
 
     def __init__(
         self,
-        chunks: ChunkService,
-        pace: Pace,
-        copier: Copier,
+        requests: Pipeline,
         request: PromptRequest,
-        telemetry: Telemetry,
-        *,
         deadline: Deadline,
+        *,
         wait: bool,
     ) -> None:
+        """Store chunks of the prompt of *request*; *wait* for the writes of slower tiers."""
         self.kept = Kept()
         self.deadline = deadline
         self._laps = request.laps
-        self._chunks = chunks
-        self.pace = pace
-        self._copier = copier
+        self._chunks = requests.chunks
+        self.pace = requests.pace
+        self._copier = requests.copier
         self._device = request.device
-        self._telemetry = telemetry
+        self._telemetry = requests.runtime.telemetry
         self._owner = request.owner
         self._wait = wait
         self._writing: deque[tuple[Prompt, ServicePublishing]] = deque()

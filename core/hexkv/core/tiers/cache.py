@@ -26,7 +26,6 @@ from hexkv.core.tiers.matching import (
     serving,
 )
 from hexkv.core.tiers.pins import Pins
-from hexkv.core.tiers.read.pending_reads import PendingRead
 from hexkv.core.tiers.read.reading import Fetcher
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import TierRuntime
@@ -195,42 +194,6 @@ class TierStack:
                 tier.index.touch(keys)
             self.runtime.ages.used([tier.name for tier in self.tiers], keys)
 
-    def begin(
-        self,
-        specs: Sequence[ChunkSpec],
-        found: Sequence[Tier],
-        owner: str,
-        deadline: Deadline,
-        priority: Priority = Priority.GET,
-        *,
-        wait: Deadline | None = None,
-        keeps: bool = False,
-        encoded: Collection[str] = (),
-    ) -> list[PendingRead]:
-        """Begin reads of the first of *specs*, each from the tier where it was found.
-
-        Return as many as there is room for. For *wait*, *keeps*, *encoded* see
-        :meth:`Fetcher.begin`.
-        """
-        claims: list[PendingRead] = []
-        cuts = [0]
-        for i in range(1, len(found)):
-            if found[i] is not found[i - 1] or i - cuts[-1] == found[i].step:
-                cuts.append(i)
-        cuts.append(len(found))
-        for start, end in pairwise(cuts):
-            if start == end:
-                continue
-            tier, part = found[start], specs[start:end]
-            got = self.fetcher.begin(
-                tier, part, owner, deadline, priority, wait=wait, keeps=keeps, encoded=encoded
-            )
-            wait = None
-            claims.extend(got)
-            if len(got) < end - start:
-                break
-        return claims
-
     def promote(self, batch: Batch, origin: Sequence[str], deadline: Deadline) -> None:
         """Copy chunks to the tiers that are faster than the one each came from (*origin*).
 
@@ -243,6 +206,9 @@ class TierStack:
         for ordinal, tier in enumerate(self.tiers[: max(places, default=0)]):
             if tier.rules.promotes:
                 until = deadline if tier.lends else background_deadline(self.runtime)
+                if min(places) > ordinal:  # usually all are from one tier
+                    self.writer.put(tier, batch, until)
+                    continue
                 for run in runs([i for i, place in enumerate(places) if place > ordinal]):
                     self.writer.put(tier, batch.part(run[0], run[-1] + 1), until)
 

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.io.rules import Priority, Refused
-from hexkv.core.memory.pool import raw_sizes
 from hexkv.core.tiers.batches import Batch, Pending, Published
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import background_deadline
@@ -46,6 +45,7 @@ from hexkv.ports import (
     ServiceHold,
     ServicePublishing,
     WholeChunks,
+    raw_sizes,
     release_all,
 )
 
@@ -123,6 +123,8 @@ class LocalChunks:
         self.fits = stack.pool.fits
         self.ledger = stack.pool.ledger
         self.assign = stack.assign
+        self.touch = stack.touch
+        self.compute_rate = stack.runtime.compute_rate
         self.in_place: Collection[str] = stack.lending
         self.flush = stack.flush
         self.unpin = stack.pins.unpin
@@ -143,10 +145,8 @@ class LocalChunks:
             return [first.name] * len(found)
         return [None if tier is None else tier.name for tier in found]
 
-    def use(self, owner: str, keys: Sequence[ChunkKey], *, keep: bool) -> None:
-        self.stack.touch(keys)
-        if keep:
-            self.stack.pins.pin(owner, keys)
+    def keep(self, owner: str, keys: Sequence[ChunkKey]) -> None:
+        self.stack.pins.pin(owner, keys)
 
     def why_absent(self, key: ChunkKey) -> Reason | None:
         return why_absent(self.stack.tiers, self._runtime, key)
@@ -329,7 +329,7 @@ class LocalChunks:
         self._pool.close()
 
     def _make_room(self, size: int) -> bool:
-        """Make room in the pool: end expired prefetches, or else evict from memory."""
+        """Make room in the pool: end holds past their time, or else evict from memory."""
         made = self._reap() or self.stack.make_room(size)
         if made:
             self._runtime.telemetry.count(CounterName.POOL_RECLAIMS, 1)

@@ -109,7 +109,7 @@ class ChunkService(ServiceReads, ServiceWrites, ChunkLeases, Protocol):
         ...
 
     def close(self, deadline: Deadline | None = None) -> None:
-        """Release everything, and write what is queued here up to *deadline*. May come twice.
+        """Release everything; finish writes queued here, up to *deadline*. May come twice.
 
         Memory with views stays mapped until the last view of it is gone.
         """

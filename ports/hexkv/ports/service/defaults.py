@@ -49,8 +49,13 @@ class FarTiers:
     def assign(self, prefix: bytes, tenant: str) -> None:
         """Do nothing: the other process knows its tenants."""
 
-    def use(self, owner: str, keys: Sequence[ChunkKey], *, keep: bool) -> None:
+    compute_rate: float | None = None
+
+    def touch(self, keys: Sequence[ChunkKey]) -> None:
         """Do nothing: the other process notes the use of what it reads."""
+
+    def keep(self, owner: str, keys: Sequence[ChunkKey]) -> None:
+        """Do nothing: the other process keeps what it reads."""
 
     def why_absent(self, key: ChunkKey) -> Reason | None:
         """Return ``None``: holds have the reasons."""

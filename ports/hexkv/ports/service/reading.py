@@ -46,6 +46,11 @@ class ServiceReads(Protocol):
         """The tiers whose chunks are leased where they lie, without a read."""
         ...
 
+    @property
+    def compute_rate(self) -> float | None:
+        """Tokens per second that the model computes, if known here."""
+        ...
+
     def worth_loading(self, tier: str, saved: float) -> bool:
         """True if loading KV from *tier* is faster than computing the share *saved* of it.
 
@@ -61,8 +66,12 @@ class ServiceReads(Protocol):
         """Return why no tier serves a chunk; ``None`` if that is unknown. Queries no store."""
         ...
 
-    def use(self, owner: str, keys: Sequence[ChunkKey], *, keep: bool) -> None:
-        """Note that one request uses these chunks; *keep* pins them until its ``sweep``."""
+    def touch(self, keys: Sequence[ChunkKey]) -> None:
+        """Note that one request uses these chunks."""
+        ...
+
+    def keep(self, owner: str, keys: Sequence[ChunkKey]) -> None:
+        """Pin chunks for a request until the end of *owner*."""
         ...
 
     @property

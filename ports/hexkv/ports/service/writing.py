@@ -31,9 +31,9 @@ class ServiceWrites(Protocol):
         Args:
             keys: neighbours in one prompt, which is about to be stored.
             after: the chunk before the first of them.
-            owner: of leases taken for it.
+            owner: of leases that it takes for this time.
             deadline: of the answer.
-            below: as for :meth:`~hexkv.ports.ChunkLeases.match`.
+            below: as for ``match``.
             asks: False uses indexes only, and queries no store.
         """
         ...

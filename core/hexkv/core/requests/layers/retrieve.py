@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from hexkv.core.memory.background import in_background, open_lane
-from hexkv.core.memory.copying import Copier, Copy
+from hexkv.core.memory.copying import Copy
 from hexkv.core.requests.accounts import Arrived
 from hexkv.core.requests.decoding import decoded_by, is_raw, load
 from hexkv.core.requests.layers.groups import layer_groups
-from hexkv.core.requests.layers.limits import Hosts, TimeBudget
+from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.prefix import Prefix, find_prefix
 from hexkv.core.requests.request import PromptRequest
-from hexkv.core.requests.retrieve import Held, Take, worth_waiting
+from hexkv.core.requests.retrieve import Held, worth_waiting
 from hexkv.core.tiers.read.ranges import FIRST
 from hexkv.ports import (
-    ChunkService,
     Deadline,
     HoldTerms,
     InvalidRequest,
@@ -26,6 +25,9 @@ from hexkv.ports import (
     Retrieved,
     Span,
 )
+
+if TYPE_CHECKING:
+    from hexkv.core.requests.pipeline import Pipeline
 
 _GROUPS_AHEAD = 4
 """Groups of layers that are read ahead of the one that the model computes. One is copied."""
@@ -43,26 +45,27 @@ class LayeredRetrieve:
 
     def __init__(
         self,
-        chunks: ChunkService,
-        copier: Copier,
+        requests: Pipeline,
         request: PromptRequest,
         budget: TimeBudget,
+        report: Callable[[Arrived], Retrieved],
         *,
         skip: int,
-        hosts: Hosts,
-        take: Take | None,
-        report: Callable[[Arrived], Retrieved],
     ) -> None:
-        """Load the prompt of *request*, behind the first *skip* tokens; *report* its result."""
-        self._chunks = chunks
-        self._copier = copier
+        """Load the prompt of *request*, behind the first *skip* tokens.
+
+        *report* makes the result. The prefetch that *request* names is consumed, used or not.
+        """
+        self._chunks = requests.chunks
+        self._copier = requests.copier
+        self._prefetches = requests.prefetches
+        self._lookup_id = request.lookup_id
         self._prompt = request.prompt
         self._device = request.device
         self._owner = request.owner
         self._budget = budget
         self._skip = skip
-        self._hosts = hosts
-        self._take = take
+        self._hosts = requests.hosts
         self._report = report
         self._prefix = Prefix(request.prompt, request.prompt, ())
         self._encoded: frozenset[str] = frozenset()
@@ -94,7 +97,7 @@ class LayeredRetrieve:
     def hit_tokens(self) -> int:
         """The device gets the KV of tokens ``[0, hit_tokens)``, as far as known by now."""
         hit = self._hit
-        if not self._next and not self._closed:  # reasons of a service may have come since
+        if not self._next and not self._closed:  # a service may have answered since
             hit = min(hit, self._begun())
         return max(self._skip, self._prompt.ends[hit - 1]) if hit else self._skip
 
@@ -167,10 +170,11 @@ class LayeredRetrieve:
             self._prefix = find_prefix(chunks, asked, deadline)
             self._prompt = self._prefix.found
             # Making room for one chunk must not evict another one of the same prompt.
-            chunks.use(self._owner, self._prompt.keys, keep=True)
-            self._parts = self._prefetched()
+            chunks.touch(self._prompt.keys)
+            chunks.keep(self._owner, self._prompt.keys)
+            self._parts = self._prefetched(deadline)
         else:
-            self._parts = self._prefetched()
+            self._parts = self._prefetched(deadline)
             if asked.tails is not None:
                 sure = 0
                 for part in self._parts:
@@ -181,9 +185,11 @@ class LayeredRetrieve:
         if (missing := self._prefix.missing) is not None:
             self._why = chunks.why_absent(missing)
 
-    def _prefetched(self) -> list[Held]:
+    def _prefetched(self, deadline: Deadline) -> list[Held]:
         """Return the parts of the prompt that a prefetch holds."""
-        return [] if self._take is None else list(self._take(self._prompt, self._encoded))
+        if self._lookup_id is None:
+            return []
+        return self._prefetches.take(self._lookup_id, self._prompt, deadline, self._encoded)
 
     def _hold(self, deadline: Deadline) -> None:
         """Hold the chunks between those that were prefetched, and behind them, in order."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from hexkv.core.memory.background import in_background, open_lane
-from hexkv.core.memory.copying import Copier, Copy
+from hexkv.core.memory.copying import Copy
 from hexkv.core.requests.accounts import Kept
 from hexkv.core.requests.layers.groups import layer_groups
-from hexkv.core.requests.layers.limits import Hosts, TimeBudget, room
+from hexkv.core.requests.layers.limits import TimeBudget, room
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.store import Storing
 from hexkv.core.tiers.matching import runs
 from hexkv.ports import (
-    ChunkService,
     Deadline,
     InvalidRequest,
     Lease,
@@ -21,29 +21,30 @@ from hexkv.ports import (
     StoreReport,
 )
 
+if TYPE_CHECKING:
+    from hexkv.core.requests.pipeline import Pipeline
+
 
 class LayeredStore:
     """A store under way: the host calls it for each complete layer, and goes on computing."""
 
     def __init__(
         self,
-        chunks: ChunkService,
-        copier: Copier,
+        requests: Pipeline,
         request: PromptRequest,
         patience: TimeBudget,
-        storing: Storing,
-        *,
-        hosts: Hosts,
         report: Callable[[Kept], StoreReport],
+        *,
+        wait: bool,
     ) -> None:
-        self._chunks = chunks
-        self._copier = copier
+        """Store the prompt of *request*; *report* makes the result."""
+        self._copier = requests.copier
         self._prompt = prompt = request.prompt
         self._device = request.device
-        self._storing = storing
+        self._storing = Storing(requests, request, patience.end(), wait=wait)
         self._owner = request.owner
         self._patience = patience
-        self._hosts = hosts
+        self._hosts = requests.hosts
         self._report = report
         self._missing: Sequence[int] = ()
         self._leases: list[Lease] = []

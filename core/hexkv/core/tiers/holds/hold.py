@@ -7,7 +7,7 @@ requested by token, and a gap does not end the hold: the caller decides about mi
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from threading import Condition, Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -16,7 +16,7 @@ from hexkv.core.io.rules import Priority
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import Found, find_tiers_soon, runs, why_absent
-from hexkv.core.tiers.read.pending_reads import PendingRead
+from hexkv.core.tiers.read.pending_reads import Fetch, PendingRead
 from hexkv.core.tiers.recording import Ended
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
@@ -55,8 +55,7 @@ class LocalHold(WholeChunks):
             owner: the owner of the leases.
             deadline: the deadline of the reads.
             terms: how to read.
-            ended: called once all reads have ended, unless the hold was released before: with the
-                tier that each of *wanted* came from, and the reason why it is missing.
+            ended: called once all reads have ended, unless the hold was released before.
         """
         self._stack = stack
         self._wanted = wanted
@@ -102,17 +101,18 @@ class LocalHold(WholeChunks):
             return False
         # A read is late after its own deadline, whatever deadline the waiting caller has.
         final = deadline.at >= self._deadline.at
-        until, here = self._deadline if final else deadline, None
+        until = self._deadline if final else deadline
         while self._claims:
             with self._lock:
                 number, claim = next(iter(self._claims.items()), (0, None))
             if claim is None or (first is not None and number >= first and self._in_order):
                 break
-            if here is None or claim.fetch is not here:  # usually one read brings several
-                here = claim.fetch
-                if not claim.ready(until, final=final) and not self._deadline.expired:
+            ticket = None if claim.fetch is None else claim.fetch.ticket
+            if ticket is not None:
+                ended = ticket.wait(until) if final else ticket.peek(until)
+                if not ended and not self._deadline.expired:
                     return False
-            self._take(number, claim)
+            self._take(claim.fetch, first)
         return True
 
     @property
@@ -249,10 +249,11 @@ class LocalHold(WholeChunks):
                         wait = None
                     continue
                 if left is not None:
-                    specs = _within(specs, left)
-                claims = stack.begin(
+                    ends = accumulate([frame_bytes(spec.raw_bytes) for spec in specs])
+                    specs = specs[: sum(end <= left for end in ends)]
+                claims = stack.fetcher.begin(
+                    tier,
                     specs,
-                    [tier] * len(specs),
                     self._owner,
                     self._deadline,
                     priority,
@@ -288,32 +289,46 @@ class LocalHold(WholeChunks):
         self._claims[number] = claim
         self._tried[number] = {claim.tier}
 
-    def _take(self, number: int, claim: PendingRead) -> None:
-        """Record the result of a read that has ended, or is late; begin another where it helps."""
+    def _take(self, fetch: Fetch | None, first: int | None) -> None:
+        """Record the results of a read that has ended, or is late: of chunks up to *first*."""
+        now = Deadline(self._deadline.clock, 0.0)
         with self._settling:
-            if self._claims.get(number) is not claim:
-                return  # released by now, or settled by another thread
-            now = Deadline(self._deadline.clock, 0.0)
-            lease = claim.settle(self._owner, now, self._encoded)
-            other = None if lease is not None else self._elsewhere(number, claim)
-            behind: list[PendingRead] = []
+            came: dict[int, tuple[PendingRead, Lease]] = {}
+            lost: tuple[int, PendingRead] | None = None
+            for number, claim in list(self._claims.items()):  # none if it was released by now
+                behind = first is not None and number >= first and self._in_order
+                if claim.fetch is not fetch or behind:
+                    break
+                lease = claim.settle(self._owner, now, self._encoded)
+                if lease is None:
+                    lost = number, claim
+                    break
+                came[number] = claim, lease
             with self._lock:
-                del self._claims[number]
-                if lease is not None:
-                    self._leases[number] = lease
-                    self._origins[number] = claim.tier
-                elif other is not None:
-                    # In order, or after the others, whose reads are in progress.
-                    one, rest = {number: other}, self._claims
-                    self._claims = one | rest if self._in_order else rest | one
-                else:
-                    self._reasons[number] = claim.why or Reason.FAILED
-                    if self._in_order:
-                        behind, self._claims = list(self._claims.values()), {}
-            for left in behind:
-                left.drop()
+                for number, (claim, lease) in came.items():
+                    del self._claims[number]
+                    self._leases[number], self._origins[number] = lease, claim.tier
+            if lost is not None:
+                self._lose(*lost)
             if not self._claims:
                 self._end()
+
+    def _lose(self, number: int, claim: PendingRead) -> None:
+        """Read a chunk that did not come from another tier, or record why it is missing."""
+        other = self._elsewhere(number, claim)
+        behind: list[PendingRead] = []
+        with self._lock:
+            del self._claims[number]
+            if other is None:
+                self._reasons[number] = claim.why or Reason.FAILED
+                if self._in_order:
+                    behind, self._claims = list(self._claims.values()), {}
+            elif self._in_order:
+                self._claims = {number: other, **self._claims}
+            else:
+                self._claims[number] = other  # behind those whose reads are in progress
+        for left in behind:
+            left.drop()
 
     def _end(self) -> None:
         """Report the result of a hold that was not for a request: its chunks were used."""
@@ -348,9 +363,9 @@ class LocalHold(WholeChunks):
             # A remote store is read without a lookup: absence is an answer, too.
             if tier.calls.faults.barred([key]) or not (tier.remote or tier.contains([key], now)[0]):
                 continue
-            begun = stack.begin(
+            begun = stack.fetcher.begin(
+                tier,
                 [claim.spec],
-                [tier],
                 self._owner,
                 self._deadline,
                 keeps=not self._terms.passing,
@@ -377,17 +392,6 @@ class _Answer:
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.answer(found)
-
-
-def _within(specs: Sequence[ChunkSpec], most: int) -> Sequence[ChunkSpec]:
-    """Return the first of *specs* whose frames have *most* bytes together."""
-    count = 0
-    for spec in specs:
-        most -= frame_bytes(spec.raw_bytes)
-        if most < 0:
-            break
-        count += 1
-    return specs[:count]
 
 
 if TYPE_CHECKING:

@@ -143,10 +143,9 @@ class LayeredHold(LocalHold):
 
     def _begin_whole(self, tier: Tier, start: int, end: int, wait: Deadline | None = None) -> int:
         """Begin to read whole chunks, as many as there is room for."""
-        tiers = [tier] * (end - start)
-        claims = self._stack.begin(
+        claims = self._stack.fetcher.begin(
+            tier,
             self._wanted[start:end],
-            tiers,
             self._owner,
             self._deadline,
             wait=wait,
@@ -234,7 +233,7 @@ def _fitted(runtime: TierRuntime, leases: Sequence[Lease], owner: str) -> Iterat
                     mine[-1].spec, lease = lease.spec, mine[-1]
             kept.append(lease)
     except (PoolExhausted, CorruptFrame) as error:
-        log.debug("chunks that were read encoded are not promoted: %s", error)
+        log.debug("encoded chunks are not promoted: %s", error)
     try:
         yield kept
     finally:

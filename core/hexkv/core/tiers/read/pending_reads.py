@@ -133,18 +133,6 @@ class PendingRead:
         self.fetch = fetch
         self._index = index
 
-    def ready(self, deadline: Deadline, *, final: bool) -> bool:
-        """Wait for the read. False if *deadline* passes first.
-
-        Args:
-            deadline: the time limit.
-            final: True if the read is late then; otherwise the caller may call again.
-        """
-        ticket = None if self.fetch is None else self.fetch.ticket
-        if ticket is None:
-            return True
-        return ticket.wait(deadline) if final else ticket.peek(deadline)
-
     def settle(self, owner: str, deadline: Deadline, encoded: Collection[str] = ()) -> Lease | None:
         """Wait for the chunk; the caller releases the lease. ``None``: see :attr:`why`.
 

@@ -18,7 +18,7 @@ from threading import RLock
 
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import Priority, Refused
-from hexkv.core.memory.pool import BlockLease, raw_sizes
+from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.read.encoding import bring_into, open_into, scratch
 from hexkv.core.tiers.read.intake import read_frames
 from hexkv.core.tiers.read.pending_reads import Fetch, PendingRead
@@ -35,6 +35,7 @@ from hexkv.ports import (
     PoolExhausted,
     Reason,
     frame_bytes,
+    raw_sizes,
     release_all,
     share_all,
 )
@@ -109,13 +110,15 @@ class Fetcher:
         specs: Sequence[ChunkSpec],
         owner: str,
         deadline: Deadline,
-        priority: Priority,
+        priority: Priority = Priority.GET,
         *,
         wait: Deadline | None = None,
         keeps: bool = False,
         encoded: Collection[str] = (),
     ) -> list[PendingRead]:
         """Begin reads of the first of *specs*, as many as there is room for.
+
+        As many together as one worker of the tier reads at a time.
 
         Args:
             tier: the tier where they were found.
@@ -130,6 +133,17 @@ class Fetcher:
             encoded: serdes, as frames name them, whose frames may stay encoded. Such a read is not
                 joined.
         """
+        step = tier.step or max(1, len(specs))
+        if not 0 < len(specs) <= step:
+            begun: list[PendingRead] = []
+            for at in range(0, len(specs), step):
+                part, some = specs[at : at + step], None if begun else wait
+                begun += self.begin(
+                    tier, part, owner, deadline, priority, wait=some, keeps=keeps, encoded=encoded
+                )
+                if len(begun) < at + len(part):
+                    break
+            return begun
         if tier.lends:
             # The caller that will use a prefetched chunk, and if it decodes, is not known yet.
             known = () if priority is Priority.PREFETCH else encoded
