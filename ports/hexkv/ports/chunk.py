@@ -13,6 +13,7 @@ version never changes its meaning.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hexkv.ports.keys import KEY_BYTES, ChunkKey

@@ -1,4 +1,4 @@
-"""The writing side of a service: known chunks, memory for the rest, and writes."""
+"""The writing side of a service: chunks stored already, memory for the rest, and writes."""
 
 from __future__ import annotations
 
