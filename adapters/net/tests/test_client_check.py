@@ -12,8 +12,8 @@ from contextlib import ExitStack
 import pytest
 
 from hexkv.adapters.net import owners
+from hexkv.adapters.net.errors import Refused
 from hexkv.adapters.net.owners import own_user, owner_of
-from hexkv.adapters.net.rpc.handshake import Refused
 from hexkv.adapters.net.server import client_check
 from hexkv.adapters.net.server.client_check import ClientCheck
 from hexkv.adapters.net.stream import Stream

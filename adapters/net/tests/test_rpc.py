@@ -11,9 +11,9 @@ import trustme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime
+from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, Refused
 from hexkv.adapters.net.rpc.asked import ClientBounds
-from hexkv.adapters.net.rpc.handshake import Handshake, Refused
+from hexkv.adapters.net.rpc.handshake import Handshake
 from hexkv.adapters.net.rpc.link import Link
 from hexkv.adapters.net.rpc.placed import PlacedSession
 from hexkv.adapters.net.rpc.session import Session

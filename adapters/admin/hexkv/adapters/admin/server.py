@@ -14,8 +14,7 @@ from weakref import ref
 
 from hexkv.adapters.admin.session import AdminSession
 from hexkv.adapters.admin.wire import HANDSHAKE, MAX_REQUEST
-from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
-from hexkv.adapters.net.rpc.handshake import Refused
+from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime, Refused
 from hexkv.adapters.net.server.client_check import OWN_AND_ROOT, Allowed
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.listening import Listener

@@ -9,7 +9,7 @@ import ssl
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.session import DirectorySession
 from hexkv.adapters.directory.wire import HANDSHAKE, LARGEST
-from hexkv.adapters.net.rpc.handshake import Refused
+from hexkv.adapters.net.errors import Refused
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.server import StreamServer
 from hexkv.plugins.notices import Notices

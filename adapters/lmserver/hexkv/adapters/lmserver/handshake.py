@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hexkv.adapters.lmserver.wire import CHECKED, HANDSHAKE, MAX_ENTRIES
-from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.rpc.handshake import Refused
+from hexkv.adapters.net.errors import BadMessage, Refused
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Deadline

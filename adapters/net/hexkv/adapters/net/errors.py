@@ -29,6 +29,10 @@ class BadMessage(StoreUnreachable):
     """The other end does not speak the protocol: its further bytes have no meaning."""
 
 
+class Refused(StoreUnreachable):
+    """The other end speaks another version, or does not know the same secret."""
+
+
 def time_left(deadline: Deadline) -> float:
     """Return the seconds until *deadline*, more than 0.
 

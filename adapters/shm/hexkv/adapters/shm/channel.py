@@ -10,12 +10,12 @@ from pathlib import Path
 from secrets import token_hex
 
 from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import Refused
 from hexkv.adapters.net.peers.channel import LIMITS, PeerChannel, Security
 from hexkv.adapters.net.peers.direct_line import DirectLine
 from hexkv.adapters.net.peers.direct_session import DirectSession
 from hexkv.adapters.net.peers.line import Line, greet
 from hexkv.adapters.net.peers.session import Session
-from hexkv.adapters.net.rpc.handshake import Refused
 from hexkv.adapters.net.server.accepting import BACKLOG
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.listening import bind

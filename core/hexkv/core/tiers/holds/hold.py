@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Self
 from hexkv.core.io.rules import Priority
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.holds.recording import Ended
 from hexkv.core.tiers.matching import Found, find_tiers_soon, runs, why_absent
 from hexkv.core.tiers.read.pending_reads import Fetch, PendingRead
-from hexkv.core.tiers.recording import Ended
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     ChunkSpec,

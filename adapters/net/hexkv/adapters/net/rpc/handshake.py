@@ -23,20 +23,16 @@ from secrets import token_bytes
 from struct import Struct
 from typing import Any
 
-from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.errors import BadMessage, Refused
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.adapters.net.stream import Stream
-from hexkv.ports import Deadline, StoreUnreachable
+from hexkv.ports import Deadline
 
 NONCE_BYTES = PROOF_BYTES = 32
 _ADMITTED, _WRONG_SECRET = 0, 2
 
 _VERDICT = Struct(f"<B7x{PROOF_BYTES}s")
 _START = "<8sH"
-
-
-class Refused(StoreUnreachable):
-    """The other end speaks another version, or does not know the same secret."""
 
 
 class Handshake:

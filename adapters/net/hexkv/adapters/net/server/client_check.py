@@ -15,8 +15,8 @@ import ssl
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from hexkv.adapters.net.errors import Refused
 from hexkv.adapters.net.owners import own_user
-from hexkv.adapters.net.rpc.handshake import Refused
 from hexkv.adapters.net.security import asks_for_certificates, check_exposure
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import ConfigError

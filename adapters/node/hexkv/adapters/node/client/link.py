@@ -15,9 +15,8 @@ from pathlib import Path
 from struct import pack
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime
+from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, Refused
 from hexkv.adapters.net.rpc.answer import Answer
-from hexkv.adapters.net.rpc.handshake import Refused
 from hexkv.adapters.net.rpc.link import Link, Turn
 from hexkv.adapters.net.rpc.wire import message
 from hexkv.adapters.net.stream import Stream, connect

@@ -13,8 +13,8 @@ from itertools import count
 from math import inf
 from threading import Condition, Lock
 
+from hexkv.adapters.net.errors import Refused
 from hexkv.adapters.net.rpc.barrier import Barrier
-from hexkv.adapters.net.rpc.handshake import Refused
 from hexkv.adapters.net.rpc.session import Session
 from hexkv.adapters.net.server.admission import Admission, TurnedAway
 from hexkv.adapters.net.server.client_check import OWN, Allowed
