@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.admin.explain import Explanation, explain
@@ -172,12 +171,7 @@ class CacheEngine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def key_space(self, namespace: Namespace | None = None) -> KeySpace:

@@ -16,7 +16,7 @@ from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Loading
 from hexkv.core.requests.store import Storing
 from hexkv.core.steps import Laps
-from hexkv.core.tiers.write.published import Published
+from hexkv.core.tiers.batches import Published
 from hexkv.ports import (
     ChunkCache,
     ChunkKey,

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.io.rules import Priority, Refused
-from hexkv.core.tiers.batches import Batch, Pending
+from hexkv.core.tiers.batches import Batch, Pending, Published
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.health import health_of
@@ -26,7 +26,6 @@ from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.stores.encoding_choice import rate_to_pay
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.write.clearing import settle_writes
-from hexkv.core.tiers.write.published import Published
 from hexkv.ports import (
     KEY_BYTES,
     ChunkKey,
