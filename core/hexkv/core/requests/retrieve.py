@@ -248,7 +248,8 @@ class Loading:
             if why is None:
                 continue
             late = why is Reason.TIMED_OUT and window.early
-            again = late or (why in CROWDED and not (window.alone and not leases))
+            alone = window.alone or (self._sooner is not None and self._sooner.expired)
+            again = late or (why in CROWDED and not (alone and not leases))
             if not again or deadline.expired:
                 return self._why(why)
             # Try again with nothing held: then the hold waits for memory.
