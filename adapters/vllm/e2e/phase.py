@@ -218,7 +218,7 @@ def _engine(worker: object) -> PrefixCache:
 
     del worker
     connector = get_kv_transfer_group()
-    if hasattr(connector, "_rig"):
+    if hasattr(connector, "_worker"):
         engine: PrefixCache = connector._worker.half._engine
     else:  # behind vLLM's offloading
         engine = connector.connector_worker.worker._held._engine

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from hexkv.adapters.net.rpc.wire import Status
 from hexkv.adapters.node.client import client, holds
 from hexkv.adapters.node.client.leases import Ledger
 from hexkv.adapters.node.server import verbs
 from hexkv.adapters.node.server.granted import Granted
-from hexkv.adapters.net.rpc.wire import Status
 from hexkv.adapters.node.wire import Verb
 from hexkv.contracts.chunk_cache._base import TOKENS
 from hexkv.ports import PAGE, Reason

@@ -124,7 +124,7 @@ class LocalChunks:
         self.ledger = stack.pool.ledger
         self.assign = stack.assign
         self.touch = stack.touch
-
+        self.compute_rate = stack.runtime.compute_rate
         self.in_place: Collection[str] = stack.lending
         self.flush = stack.flush
         self.unpin = stack.pins.unpin
@@ -150,10 +150,6 @@ class LocalChunks:
 
     def why_absent(self, key: ChunkKey) -> Reason | None:
         return why_absent(self.stack.tiers, self._runtime, key)
-
-    @property
-    def compute_rate(self) -> float | None:
-        return self._runtime.compute_rate
 
     def worth_loading(self, tier: str, saved: float) -> bool:
         if (rate := self._runtime.compute_rate) is None or not saved:
