@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import accumulate, groupby
 from threading import Condition, Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.io.rules import Priority
@@ -194,12 +193,7 @@ class LocalHold(WholeChunks):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def _find(self) -> Found:
@@ -293,6 +287,8 @@ class LocalHold(WholeChunks):
         """Record the results of a read that has ended, or is late: of chunks up to *first*."""
         now = Deadline(self._deadline.clock, 0.0)
         with self._settling:
+            if not self._claims:
+                return  # released by now, or settled by another thread
             came: dict[int, tuple[PendingRead, Lease]] = {}
             lost: tuple[int, PendingRead] | None = None
             for number, claim in list(self._claims.items()):  # none if it was released by now
