@@ -14,7 +14,7 @@ from hexkv.core.peers.lending import Lending, LendingRules
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.memory.store import MemoryStore
-from hexkv.ports import CounterName, Deadline, Offer, release_all
+from hexkv.ports import CounterName, Deadline, Offer, Selection, release_all
 from processes import until
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
@@ -262,3 +262,22 @@ def test_what_the_index_knows_is_not_asked_of_a_store_whose_listing_is_being_tak
     r.engine.prefetch("a", PROMPT)
     assert store.questions == 0
     r.engine.cancel("a")
+
+
+def test_a_lost_chunk_leaves_layers_the_prefetched_ones_before_it(rig):
+    store = Gated()
+    rules = PrefetchRules(share=1.0)
+    r = filled(rig, store, slots=32, memory=True, prefetch=rules)
+    keys = r.engine.chunk_keys(PROMPT)
+    r.engine.admin.copy(Selection(keys=(keys[1],)), "slow", "memory")
+    store.gate.clear()
+    assert r.engine.prefetch("a", PROMPT) == FULL  # one hold, of the chunks around keys[1]
+    del store.medium[keys[2]]
+    store.gate.set()
+    target = empty()
+    with r.engine.retrieve_layers(PROMPT, target, lookup_id="a") as layers:
+        assert list(layers) == list(range(LAYOUT.layers))
+        got = layers.result()
+    assert got.hit_tokens == 2 * CHUNK
+    assert target.agrees(computed(), got.hit_tokens)
+    assert r.at_rest()

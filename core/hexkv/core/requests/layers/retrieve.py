@@ -229,8 +229,7 @@ class LayeredRetrieve:
                 self._why = hold.reasons[hold.begun]
                 break
             number = stop
-        for part in ready:
-            part.hold.release()
+        self._release(ready)
 
     def _begun(self) -> int:
         """Return the number of chunks that are held or on their way, as far as known."""
@@ -295,11 +294,16 @@ class LayeredRetrieve:
                 self._shorten(part.start + here, why)
                 break
 
+    def _release(self, behind: Sequence[Held]) -> None:
+        """Release the holds of the parts *behind*, but for one that an earlier part shares."""
+        kept = [part.hold for part in self._parts if part not in behind]
+        for part in behind:
+            if part.hold not in kept:
+                part.hold.release()
+
     def _shorten(self, hit: int, why: Reason | None) -> None:
         """Load only the first *hit* chunks from now on."""
-        for part in self._parts:
-            if part.start >= hit:
-                part.hold.release()
+        self._release([part for part in self._parts if part.start >= hit])
         self._hit, self._why, self._held = hit, why, None
 
     def _spans(self) -> tuple[list[Lease], list[Span]]:
