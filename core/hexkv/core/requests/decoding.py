@@ -34,10 +34,11 @@ def decoded_by(
     serdes: Mapping[str, Serde], device: DeviceKV, *, by_layers: bool = False
 ) -> frozenset[str]:
     """Return the names, as in frames, of those of *serdes* whose payloads *device* decodes."""
+    if not serdes or not hasattr(device, "decodes"):
+        return frozenset()
     ability = SupportsEncodedLayers if by_layers else SupportsEncoded
     # The class first: for an instance Python 3.11 looks up each method of the protocol anew.
-    able = issubclass(type(device), ability) or isinstance(device, ability)
-    if not serdes or not able:
+    if not issubclass(type(device), ability) and not isinstance(device, ability):
         return frozenset()
     decodes = cast("SupportsEncoded", device).decodes
     found: set[str] = set()

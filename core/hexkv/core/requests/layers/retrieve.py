@@ -109,8 +109,8 @@ class LayeredRetrieve:
             self._hold(deadline)
             held = self._parts[-1].end if self._parts else 0
             self._hit = self._begun() if self._chunks.near else held
-            layout, tokens = self._prompt.layout, sum(map(self._prompt.tokens, range(self._hit)))
-            self._groups = layer_groups(layout, tokens)
+            tokens = self._prompt.ends[self._hit - 1] - self._prompt.starts[0] if self._hit else 0
+            self._groups = layer_groups(self._prompt.layout, tokens)
             for part in self._parts:
                 part.hold.divide(self._groups)
             if self._chunks.near and any(part.hold.bytes for part in self._parts):
@@ -129,8 +129,8 @@ class LayeredRetrieve:
         if self._closed:
             raise InvalidRequest("the context of the retrieve was left")
         try:
-            with self._budget.step() as deadline:
-                if self._next == 0 or layer == self._groups[self._next - 1].stop:
+            if self._next == 0 or layer == self._groups[self._next - 1].stop:
+                with self._budget.step() as deadline:
                     self._bring(self._next, deadline)
         except BaseException:
             self.close()  # the content of the device is unknown
@@ -152,16 +152,18 @@ class LayeredRetrieve:
 
     def close(self) -> None:
         """Release everything; reads and copies that have begun keep their blocks until they end."""
-        self._closed = True
+        if self._closed:
+            return
         self._ahead = None
         self._copier.left(self._owner, self._budget.end())
         for part in self._parts:
             part.hold.release()
         self._parts.clear()
         self._held = None
-        self._hosts.leave(self)
         if self._chunks.near:
+            self._hosts.leave(self)
             self._chunks.unpin(self._owner)
+        self._closed = True  # at last: a call after an interrupt releases the rest
 
     def _find(self, deadline: Deadline) -> None:
         """Find the chunks, as far as that has to be known before they are held."""
@@ -265,7 +267,7 @@ class LayeredRetrieve:
         if not (self._beside and self._hit and group < len(self._groups)):
             return
         leases, spans = self._spans()
-        if not all(map(is_raw, leases)):
+        if self._encoded and not all(map(is_raw, leases)):
             return  # a worker only copies bytes
         self._ahead = self._copier.begin_beside(
             self._device,
@@ -321,7 +323,7 @@ class LayeredRetrieve:
         if not spans:
             return
         layers, device = self._groups[group], self._device
-        if all(map(is_raw, leases)):
+        if not self._encoded or all(map(is_raw, leases)):
             copied = self._copier.copy(device, spans, leases, deadline, gather=False, layers=layers)
         else:
             part = self._prompt.part(0, self._hit)
