@@ -14,7 +14,7 @@ from hexkv.core.peers.lending import Lending, LendingRules
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.memory.store import MemoryStore
-from hexkv.ports import CounterName, Deadline, Offer, Selection, release_all
+from hexkv.ports import CounterName, Deadline, Miss, Offer, Reason, Selection, release_all
 from processes import until
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
@@ -281,3 +281,16 @@ def test_a_lost_chunk_leaves_layers_the_prefetched_ones_before_it(rig):
     assert got.hit_tokens == 2 * CHUNK
     assert target.agrees(computed(), got.hit_tokens)
     assert r.at_rest()
+
+
+def test_a_store_that_refuses_a_chunk_is_read_a_bounded_number_of_times(rig):
+    class Refusing(Gated):
+        def read(self, keys, sink, deadline):
+            self.reads.extend(keys)
+            return [Miss(Reason.REFUSED) for _ in keys]
+
+    store = Refusing()
+    r = filled(rig, store)
+    got = r.engine.retrieve(PROMPT, empty())
+    assert (got.hit_tokens, got.misses[Reason.REFUSED]) == (0, 1)
+    assert store.reads.count(r.engine.chunk_keys(PROMPT)[0]) <= 1001

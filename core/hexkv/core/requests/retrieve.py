@@ -33,6 +33,10 @@ CROWDED = (Reason.REFUSED, Reason.QUEUE_FULL)
 """The reasons of chunks for whose read there was no room."""
 
 
+_AGAIN = 1000
+"""Times that a load tries chunks again, for which a tier had no room or which it refused."""
+
+
 class Held:
     """Chunks ``[start, end)`` of a prompt, in a hold from its chunk *at* on."""
 
@@ -124,6 +128,7 @@ class Loading:
         self._ready: deque[Held] = deque()
         self._windows: deque[Held] = deque()
         self._next = 0
+        self._again = 0
         self._sure = True
         """False once a chunk was not where it was found."""
 
@@ -250,7 +255,8 @@ class Loading:
             late = why is Reason.TIMED_OUT and window.early
             alone = window.alone or (self._sooner is not None and self._sooner.expired)
             again = late or (why in CROWDED and not (alone and not leases))
-            if not again or deadline.expired:
+            self._again += 1
+            if not again or deadline.expired or self._again > _AGAIN:
                 return self._why(why)
             # Try again with nothing held: then the hold waits for memory.
             self._start_again(arrived.chunks)
