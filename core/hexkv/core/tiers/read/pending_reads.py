@@ -102,10 +102,13 @@ class Fetch:
         with self._lock:
             self._ended = True
             wasted = self._size_of(self._joined)
-        if self._blocks:
-            release_all(self._blocks)
-        if wasted:
-            self._wasted(wasted)
+        # Counted first: the numbers are right once no block is leased.
+        try:
+            if wasted:
+                self._wasted(wasted)
+        finally:
+            if self._blocks:
+                release_all(self._blocks)
 
     def _size_of(self, left: Iterable[int]) -> int:
         """Return the bytes read of the chunks in *left* that all readers left without a use."""
