@@ -194,6 +194,18 @@ def test_pins_past_their_time_keep_nothing_out_that_a_peer_gives(rig):
     release_all(frames)
 
 
+def test_chunks_behind_a_shorter_prompt_are_given_back_and_count_as_wasted(rig):
+    r = filled(rig, Gated(), slots=32, prefetch=PrefetchRules(share=1.0))
+    assert r.engine.prefetch("a", PROMPT) == FULL
+    assert r.tiers["slow"].reading.drain(r.engine.admin._until(30))
+    start = PROMPT[: 3 * CHUNK]
+    held = r.engine.retrieve(start, empty(start), lookup_id="a")
+    assert held.hit_tokens == 3 * CHUNK
+    assert r.given_back()
+    behind = r.telemetry.total(CounterName.READ_BYTES) - 3 * FRAME
+    assert r.telemetry.total(CounterName.WASTED_BYTES) == behind > 0
+
+
 def test_a_prefetch_of_another_prompt_is_not_mistaken_for_this_one(rig):
     r = filled(rig, Gated())
     r.engine.prefetch("a", PROMPT)

@@ -59,6 +59,13 @@ class Held:
         self.last = True
         """True unless the hold has further chunks of the prompt."""
 
+    def ends_hold(self, why: Reason | None) -> bool:
+        """True if the hold is of no use after these chunks, of which the next is missing for *why*.
+
+        One of a prefetch may have chunks behind them that the prompt has not, or that were lost.
+        """
+        return self.last and (self.early or why is not None)
+
     @property
     def begun(self) -> int:
         """The number of the first chunks that are here or on their way, as far as known."""
@@ -244,7 +251,7 @@ class Loading:
                         window.hold.used(deadline)
                     laps.mark(("promote", "", laps.now()))
             finally:
-                if leases and (why is None or not window.last):
+                if leases and not window.ends_hold(why):
                     release_all(leases)
                 else:
                     window.hold.release()

@@ -63,6 +63,8 @@ class AdminSession(PlacedSession):
         return super().take(told, body)
 
     def let_go(self) -> None:
+        if self._going and self._under_way:
+            log.info("admin: %s: is gone, its verb ends", self.name)
         self._going = False
 
     def respond(self, asked: Request) -> None:
