@@ -135,7 +135,7 @@ def test_a_node_that_is_taken_over_is_read_by_its_peers_again(taken, channel, fi
     for thread in threads:
         thread.join()
     assert not wrong
-    assert "peers are no longer served" not in node.said()
+    assert "peers are not served" not in node.said()
 
 
 def test_a_node_that_hands_over_leaves_its_directory_to_its_successor(tmp_path):
@@ -163,7 +163,7 @@ def test_a_node_that_is_not_taken_over_after_all_serves_its_peers_again(taken):
         squatter = held.enter_context(socket.create_server(("127.0.0.1", port)))
         before.__exit__(None, None, None)
         assert hit(engine) == len(PROMPT)
-        eventually(lambda: "peers are no longer served" in node.said())
+        eventually(lambda: "peers are not served" in node.said())
         squatter.close()
         eventually(lambda: hit(reader) == len(PROMPT))
 
