@@ -10,7 +10,7 @@ from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import Writes
-from hexkv.ports import CounterName
+from hexkv.ports import CounterName, Miss, Reason
 from layered import Ranged, memory
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
@@ -78,18 +78,27 @@ def test_loads_with_a_queue_of_one_chunk_wait_for_each_other(rig):
     assert r.at_rest()
 
 
-def test_a_chunk_that_another_tier_must_bring_waits_for_room_there(rig):
-    class Torn(ScanningStore):
-        """Holds everything, and brings nothing whole."""
+class Torn(ScanningStore):
+    """Holds everything, and brings nothing whole."""
 
-        def read(self, keys, sink, deadline):
-            for key in keys:
-                self.medium[key] = bytes(len(self.medium[key]))
-            return super().read(keys, sink, deadline)
+    def read(self, keys, sink, deadline):
+        for key in keys:
+            self.medium[key] = bytes(len(self.medium[key]))
+        return super().read(keys, sink, deadline)
 
+
+class Refusing(ScanningStore):
+    """Holds everything, and still does after it has brought nothing."""
+
+    def read(self, keys, sink, deadline):
+        return [Miss(Reason.REFUSED) for _ in keys]
+
+
+@pytest.mark.parametrize("other", [Torn, Refusing])
+def test_a_chunk_that_another_tier_must_bring_waits_for_room_there(rig, other):
     lane = LaneRules(workers=1, queue_bytes=FRAME)
     r = rig(
-        [tier("torn", Torn({})), tier("sound", ScanningStore({}), lane=lane)],
+        [tier("other", other({})), tier("sound", ScanningStore({}), lane=lane)],
         slots=8,
     )
     for number in range(8):

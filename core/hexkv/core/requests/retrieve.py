@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.accounts import Arrived
 from hexkv.core.requests.decoding import Decodable, load
+from hexkv.core.requests.held import Held
 from hexkv.core.requests.past_host import PastHost
 from hexkv.core.requests.prefix import Prefix, find_prefix, find_tail
 from hexkv.core.requests.request import PromptRequest
@@ -31,83 +32,6 @@ if TYPE_CHECKING:
 
 CROWDED = (Reason.REFUSED, Reason.QUEUE_FULL)
 """The reasons of chunks for whose read there was no room."""
-
-
-_AGAIN = 1000
-"""Times that a load tries chunks again, for which a tier had no room or which it refused."""
-
-
-class Held:
-    """Chunks ``[start, end)`` of a prompt, in a hold from its chunk *at* on."""
-
-    __slots__ = ("alone", "at", "early", "end", "hold", "last", "layered", "start")
-
-    def __init__(self, hold: ServiceHold, start: int, end: int, at: int = 0) -> None:
-        self.hold = hold
-        self.start = start
-        self.end = end
-        self.at = at
-        self.alone = False
-        """True if there was no memory for it although nothing else was held."""
-
-        self.early = False
-        """True if it was prefetched: then its reads have a deadline of their own."""
-
-        self.layered = False
-        """True if its chunks come a group of layers at a time."""
-
-        self.last = True
-        """True unless the hold has further chunks of the prompt."""
-
-    def ends_hold(self, why: Reason | None) -> bool:
-        """True if the hold is of no use after these chunks, of which the next is missing for *why*.
-
-        One of a prefetch may have chunks behind them that the prompt has not, or that were lost.
-        """
-        return self.last and (self.early or why is not None)
-
-    @property
-    def begun(self) -> int:
-        """The number of the first chunks that are here or on their way, as far as known."""
-        reasons = self.hold.reasons[self.at : self.at + self.end - self.start]
-        return next((i for i, why in enumerate(reasons) if why is not None), len(reasons))
-
-    def arrived(self, deadline: Deadline) -> tuple[Sequence[Lease], Sequence[str], Reason | None]:
-        """Return the first chunks that have come, their tiers, and why the next one is missing."""
-        hold, at, count = self.hold, self.at, self.end - self.start
-        if hold.lent:
-            return hold.leases, hold.origins, None  # type: ignore[return-value] # none is missing
-        done = hold.wait(deadline, at + count)
-        leases, tiers = hold.leases, hold.origins
-        if at or len(leases) != count:
-            leases, tiers = leases[at : at + count], tiers[at : at + count]
-        if None not in leases and len(leases) == count:
-            return leases, tiers, None  # type: ignore[return-value] # none is missing
-        count = leases.index(None) if None in leases else len(leases)
-        reasons = hold.reasons[at + count : at + count + 1]
-        why = reasons[0] if reasons else None
-        why = why or (Reason.FAILED if done else Reason.TIMED_OUT)
-        return leases[:count], tiers[:count], why  # type: ignore[return-value] # up to the first
-
-    def bring(self, group: int, deadline: Deadline) -> tuple[int, Reason | None]:
-        """Return how many of its first chunks have a group of layers, and why the next has not."""
-        if self.layered:
-            count = min(self.hold.bring(group, deadline), self.end - self.start)
-            reasons = self.hold.reasons[self.at + count : self.at + count + 1]
-            return count, reasons[0] if reasons else None
-        if group:
-            return self.end - self.start, None
-        leases, _, why = self.arrived(deadline)
-        return len(leases), why
-
-    def leases(self, end: int) -> list[Lease]:
-        """Return the leases of its chunks up to chunk *end* of the prompt, which have come."""
-        last = self.at + min(end, self.end) - self.start
-        return [lease for lease in self.hold.leases[self.at : last] if lease is not None]
-
-    def tiers(self, end: int) -> Sequence[str]:
-        """Return the tiers of its chunks up to chunk *end* of the prompt, which have come."""
-        return self.hold.origins[self.at : self.at + min(end, self.end) - self.start]
 
 
 class Loading:
@@ -135,9 +59,13 @@ class Loading:
         self._ready: deque[Held] = deque()
         self._windows: deque[Held] = deque()
         self._next = 0
-        self._again = 0
         self._sure = True
         """False once a chunk was not where it was found."""
+
+        self._left = -1, ""
+        """The number of a chunk that is to be read from a tier whose queue or pool was full."""
+
+        self._turned: set[tuple[int, str]] = set()
 
         self._past: PastHost | None = None
         self._sooner: Deadline | None = None
@@ -261,13 +189,27 @@ class Loading:
                 continue
             late = why is Reason.TIMED_OUT and window.early
             alone = window.alone or (self._sooner is not None and self._sooner.expired)
-            again = late or (why in CROWDED and not (alone and not leases))
-            self._again += 1
-            if not again or deadline.expired or self._again > _AGAIN:
+            again = late or (why in CROWDED and (bool(leases) or not alone))
+            again = again or (why in CROWDED and self._turn(window, arrived.chunks))
+            if not again or deadline.expired:
                 return self._why(why)
             # Try again with nothing held: then the hold waits for memory.
             self._start_again(arrived.chunks)
         return None
+
+    def _turn(self, window: Held, number: int) -> bool:
+        """Turn to the tier that has a chunk which another did not bring. False if it is in vain.
+
+        The hold may not wait for room there, because others of this load have memory.
+        """
+        origins = window.hold.origins[window.at + number - window.start :]
+        left = number, origins[0] if origins else ""
+        if left in self._turned or (self._chunks.near and not left[1]):
+            return False
+        self._turned.add(left)
+        if left[1]:
+            self._left = left
+        return True
 
     def _copy(self, part: Prompt, leases: Sequence[Lease]) -> bool:
         """Copy the chunks of *part* into the device. True if that was done in time."""
@@ -309,7 +251,7 @@ class Loading:
                 return  # a service was restarted with less memory than a chunk takes
             begun = hold.begun if near else stop - self._next
             window = Held(hold, self._next, stop)
-            window.alone = alone and not (near and begun)
+            window.alone = alone
             self._windows.append(window)
             if begun < stop - self._next and hold.reasons[begun] is Reason.REFUSED:
                 if begun:
@@ -326,10 +268,13 @@ class Loading:
 
     def _hold(self, stop: int, *, alone: bool) -> ServiceHold:
         """Hold the next chunks up to *stop*; *alone*: wait for memory as long as that pays."""
-        start, prompt, found = self._next, self._prompt, self._found
+        start, prompt = self._next, self._prompt
+        found = self._found[start:stop] if self._found is not None and self._sure else None
+        if start == self._left[0]:
+            found = [self._left[1]]
         terms = HoldTerms(
             prompt.keys[start - 1] if start else prompt.after,
-            found[start:stop] if found is not None and self._sure else None,
+            found,
             self._patience(start) if alone else Deadline(self._deadline.clock, 0.0),
             self._encoded,
             passing=True,
@@ -341,6 +286,8 @@ class Loading:
     def _stop(self, end: int) -> int:
         """Return the end of the next window: of chunks that come the same way."""
         start, found = self._next, self._found
+        if start == self._left[0]:
+            return start + 1
         if self._ready:
             end = min(end, self._ready[0].start)
         if end == start + 1 and self._past is None:

@@ -18,6 +18,7 @@ from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.health import health_of
 from hexkv.core.tiers.holds.hold import LocalHold
+from hexkv.core.tiers.holds.hold_ahead import HoldAhead
 from hexkv.core.tiers.holds.layered_hold import LayeredHold
 from hexkv.core.tiers.holds.recording import counting
 from hexkv.core.tiers.matching import run_of, runs, why_absent
@@ -185,6 +186,8 @@ class LocalChunks:
                         lease.release()
         if terms.layered and wanted:
             return LayeredHold(stack, wanted, owner, deadline, terms)
+        if terms.ahead:
+            return HoldAhead(stack, wanted, owner, deadline, terms)
         ended = counting(self._runtime, wanted) if terms is _OF_HOSTS else None
         return LocalHold(stack, wanted, owner, deadline, terms, ended)
 

@@ -10,11 +10,12 @@ from hexkv.core.memory.background import in_background, open_lane
 from hexkv.core.memory.copying import Copy
 from hexkv.core.requests.accounts import Arrived
 from hexkv.core.requests.decoding import decoded_by, is_raw, load
+from hexkv.core.requests.held import Held
 from hexkv.core.requests.layers.groups import layer_groups
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.prefix import Prefix, find_prefix
 from hexkv.core.requests.request import PromptRequest
-from hexkv.core.requests.retrieve import Held, worth_waiting
+from hexkv.core.requests.retrieve import worth_waiting
 from hexkv.core.tiers.read.ranges import FIRST
 from hexkv.ports import (
     Deadline,

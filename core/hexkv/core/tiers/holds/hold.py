@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import accumulate, groupby
-from threading import Condition, Lock
+from threading import Lock
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.io.rules import Priority
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.holds.recording import Ended
-from hexkv.core.tiers.matching import Found, find_tiers_soon, runs, why_absent
+from hexkv.core.tiers.matching import Found, runs, why_absent
 from hexkv.core.tiers.read.pending_reads import Fetch, PendingRead
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
@@ -73,20 +73,12 @@ class LocalHold(WholeChunks):
         self._in_order = terms.passing or terms.ahead or terms.layered
         """True for a request that uses no chunk behind a missing one."""
 
-        self._asking = terms.ahead
         self._lock = Lock()
-        self._answered = Condition() if terms.ahead else None
         self._settling = Lock()
         """Held while a read is settled or dropped, which only one thread may do."""
 
         try:
-            if terms.ahead:
-                keys = [spec.key for spec in wanted]
-                find_tiers_soon(stack.serving, keys, deadline, _Answer(self))
-                return
-            self._begin(self._find())
-            if not self._claims:
-                self._end()
+            self._start()
         except BaseException:
             self.release()
             raise
@@ -96,8 +88,6 @@ class LocalHold(WholeChunks):
         return self.wait(Deadline(self._deadline.clock, 0.0))
 
     def wait(self, deadline: Deadline, first: int | None = None) -> bool:
-        if self._asking and not self.known(deadline):
-            return False
         # A read is late after its own deadline, whatever deadline the waiting caller has.
         final = deadline.at >= self._deadline.at
         until = self._deadline if final else deadline
@@ -136,23 +126,14 @@ class LocalHold(WholeChunks):
 
     @property
     def bytes(self) -> int:
-        if self._asking:
-            total = sum([frame_bytes(spec.raw_bytes) for spec in self._wanted])
-            return total if self._terms.most is None else min(total, self._terms.most)
         return sum([frame_bytes(self._wanted[number].raw_bytes) for number in self._tried])
 
     def known(self, deadline: Deadline) -> bool:
-        if not self._asking or self._answered is None:
-            return True
-        with self._answered:
-            executor = self._stack.runtime.executor
-            return executor.wait(self._answered, lambda: not self._asking, deadline)
+        del deadline
+        return True
 
     def keep(self, deadline: Deadline, encoded: Collection[str] = ()) -> bool:
         del deadline
-        if self._asking:  # what the tiers hold may not be known for long
-            self.release()
-            return False
         self._encoded = encoded
         return True
 
@@ -196,6 +177,12 @@ class LocalHold(WholeChunks):
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    def _start(self) -> None:
+        """Find the chunks and begin to read them."""
+        self._begin(self._find())
+        if not self._claims:
+            self._end()
+
     def _find(self) -> Found:
         """Return the tier of each chunk."""
         names = self._terms.found
@@ -208,19 +195,6 @@ class LocalHold(WholeChunks):
             here = [key for key, tier in zip(keys, found, strict=True) if tier is not None]
             self._stack.touch(here)
         return found
-
-    def answer(self, found: Found) -> None:
-        """Begin the reads, on the caller's thread or on the worker that queried the last store."""
-        assert self._answered is not None  # noqa: S101 - it is ahead
-        try:
-            if not self._released:
-                self._begin(found)
-        finally:
-            with self._answered:
-                self._asking = False
-                self._answered.notify_all()
-            if self._released:
-                self.release()
 
     def _begin(self, found: Found) -> None:
         terms, stack = self._terms, self._stack
@@ -344,7 +318,11 @@ class LocalHold(WholeChunks):
         self._stack.promote(batch, self._origins[start:end], deadline)
 
     def _elsewhere(self, number: int, claim: PendingRead) -> PendingRead | None:
-        """Begin to read the chunk from a tier that was not tried yet, if one may hold it."""
+        """Begin to read the chunk from a tier that was not tried yet, if one may hold it.
+
+        A tier that has no room for the read now becomes the origin of the missing chunk: a request
+        may come again, and wait for it there.
+        """
         stack, tried = self._stack, self._tried[number]
         key, now = claim.spec.key, Deadline(self._deadline.clock, 0.0)
         if claim.why in (Reason.TIMED_OUT, Reason.QUEUE_FULL):  # not recorded elsewhere
@@ -370,24 +348,9 @@ class LocalHold(WholeChunks):
             if begun:
                 return begun[0]
             claim.why = Reason.REFUSED
+            if self._terms.passing:
+                self._origins[number] = tier.name
         return None
-
-
-class _Answer:
-    """Takes the answer for a hold, which it refers to until then.
-
-    A search refers to itself: a hold that it kept would give its leases back at a collection only.
-    """
-
-    __slots__ = ("_hold",)
-
-    def __init__(self, hold: LocalHold) -> None:
-        self._hold: LocalHold | None = hold
-
-    def __call__(self, found: Found) -> None:
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            hold.answer(found)
 
 
 if TYPE_CHECKING:

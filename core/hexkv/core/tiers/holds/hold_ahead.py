@@ -1,0 +1,84 @@
+"""Holds of prefetches: the tiers are queried in the background, and the reads begin after that."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from threading import Condition
+
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.holds.hold import LocalHold
+from hexkv.core.tiers.matching import Found, find_tiers_soon
+from hexkv.ports import ChunkSpec, Deadline, HoldTerms, frame_bytes
+
+
+class HoldAhead(LocalHold):
+    """Chunks that are read ahead of the request for them. It never waits for memory."""
+
+    def __init__(
+        self,
+        stack: TierStack,
+        wanted: Sequence[ChunkSpec],
+        owner: str,
+        deadline: Deadline,
+        terms: HoldTerms,
+    ) -> None:
+        """Begin to find the tiers of *wanted*; see :class:`LocalHold`."""
+        self._asking = True
+        self._answered = Condition()
+        super().__init__(stack, wanted, owner, deadline, terms)
+
+    def wait(self, deadline: Deadline, first: int | None = None) -> bool:
+        return self.known(deadline) and super().wait(deadline, first)
+
+    @property
+    def bytes(self) -> int:
+        if not self._asking:
+            return super().bytes
+        total = sum([frame_bytes(spec.raw_bytes) for spec in self._wanted])
+        return total if self._terms.most is None else min(total, self._terms.most)
+
+    def known(self, deadline: Deadline) -> bool:
+        if not self._asking:
+            return True
+        with self._answered:
+            executor = self._stack.runtime.executor
+            return executor.wait(self._answered, lambda: not self._asking, deadline)
+
+    def keep(self, deadline: Deadline, encoded: Collection[str] = ()) -> bool:
+        if self._asking:  # what the tiers hold may not be known for long
+            self.release()
+            return False
+        return super().keep(deadline, encoded)
+
+    def answer(self, found: Found) -> None:
+        """Begin the reads, on the caller's thread or on the worker that queried the last store."""
+        try:
+            if not self._released:
+                self._begin(found)
+        finally:
+            with self._answered:
+                self._asking = False
+                self._answered.notify_all()
+            if self._released:
+                self.release()
+
+    def _start(self) -> None:
+        keys = [spec.key for spec in self._wanted]
+        find_tiers_soon(self._stack.serving, keys, self._deadline, _Answer(self))
+
+
+class _Answer:
+    """Takes the answer for a hold, which it refers to until then.
+
+    A search refers to itself: a hold that it kept would give its leases back at a collection only.
+    """
+
+    __slots__ = ("_hold",)
+
+    def __init__(self, hold: HoldAhead) -> None:
+        self._hold: HoldAhead | None = hold
+
+    def __call__(self, found: Found) -> None:
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.answer(found)
