@@ -75,7 +75,7 @@ class Sink:
 def named(tokens, first=0):
     """A prompt of an engine from one of its chunks on."""
     sink = Sink()
-    ChunkHasher(PrefixChunker(TOKENS), SHA256, told=sink).name(tokens, NAMESPACE)
+    ChunkHasher(PrefixChunker(TOKENS), SHA256, sink=sink).name(tokens, NAMESPACE)
     (prompt,) = sink.told
     return read_named(pack_named(prompt, first, len(prompt.keys)))
 

@@ -81,22 +81,21 @@ class CacheEngine:
         longest: int = LONGEST_PROMPT,
         deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
         tenants: Sequence[Tenant] = (),
-        told: PromptSink | None = None,
+        sink: PromptSink | None = None,
         segments: SegmentRules = SegmentRules(),  # noqa: B008 - frozen
     ) -> None:
-        """Take ownership of *requests* and all that it has.
+        """Build an engine.
 
         Args:
             namespace: of the calls without one of their own.
-            requests: closed by :meth:`close`.
+            requests: the pipeline and all that it has, closed by :meth:`close`.
             chunker: cuts prompts. Only prefixes are reused, so no other kind fits.
             algorithm: names chunks; part of every namespace's identity.
-            seeded: False names chunks by tokens alone within a namespace, as hosts do that
-                hash their pages themselves.
+            seeded: False names chunks by tokens alone, as hosts do that hash their pages.
             longest: the most tokens of a prompt.
             deadlines: of each kind of call.
-            tenants: their chunks are kept apart, in tiers that have a divided index.
-            told: sink for the tokens of each prompt.
+            tenants: kept apart in tiers that have a divided index.
+            sink: receives the tokens of each prompt.
             segments: how segments are found in prompts.
 
         Raises:
@@ -112,11 +111,11 @@ class CacheEngine:
         self._clock = requests.runtime.clock
         self._accounts = Accounts(requests.runtime)
         self._deadlines = deadlines
-        # Not methods of the engine: objects that outlive it must not keep it.
         self._prefixes: set[bytes] = set()
-        met = partial(meet, chunks, TenantsBySalt(tenants), self._prefixes)
-        namer = ChunkHasher(chunker, algorithm, met, seeded=seeded, longest=longest, told=told)
-        self._naming = Naming(namespace, namer, chunks, chunker.size, met)
+        # No method of the engine: objects that outlive it must not keep it.
+        start = partial(meet, chunks, TenantsBySalt(tenants), self._prefixes)
+        namer = ChunkHasher(chunker, algorithm, start, seeded=seeded, longest=longest, sink=sink)
+        self._naming = Naming(namespace, namer, chunks, chunker.size, start)
         for tenant in tenants:
             namer.keyer(replace(namespace, salt=tenant.salt))
         namer.keyer(namespace)

@@ -21,13 +21,13 @@ class Naming:
         namer: ChunkHasher,
         chunks: ChunkService,
         chunk_tokens: int,
-        met: Callable[[Namespace, bytes], None],
+        begin_namespace: Callable[[Namespace, bytes], None],
     ) -> None:
         """Name by *namer*, in *namespace* if a call gives none of its own.
 
-        *met* is called with each namespace and its key prefix, before any key is used.
+        *begin_namespace* is called with each namespace and its key prefix, before any key is used.
         """
-        self.met = met
+        self.begin_namespace = begin_namespace
         self._namespace = namespace
         self._namer = namer
         self._chunks = chunks

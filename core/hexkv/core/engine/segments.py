@@ -345,7 +345,7 @@ class Segments:
                 self._keyers.move_to_end(space)
                 return known
         keyer = NamespaceHasher(space, self._algorithm, self._whole)
-        self._naming.met(space, keyer.prefix)
+        self._naming.begin_namespace(space, keyer.prefix)
         with self._lock:
             made = self._keyers.setdefault(
                 space, (keyer, WindowFinder(keyer, self._index_bytes, self._least))

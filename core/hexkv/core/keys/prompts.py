@@ -216,24 +216,24 @@ class ChunkHasher:
         self,
         chunker: PrefixChunker,
         algorithm: HashFunction,
-        met: Callable[[Namespace, bytes], None] | None = None,
+        begin_namespace: Callable[[Namespace, bytes], None] | None = None,
         *,
         seeded: bool = True,
         longest: int = 1 << 32,
-        told: PromptSink | None = None,
+        sink: PromptSink | None = None,
     ) -> None:
-        """*met* is called with each new namespace and its key prefix, before any key is used.
+        """*begin_namespace* is called with each new namespace and its prefix, before a key is used.
 
         It may be called again with the same one, by several threads at once.
 
-        *told* receives the tokens of each prompt that gets names.
+        *sink* receives the tokens of each prompt that gets names.
 
         Chains that are not *seeded* name tokens alone (:mod:`hexkv.core.keys.hashing`). Prompts of
         more than *longest* tokens are refused.
         """
         self._longest = longest
-        self._told = told
-        self._met = met
+        self._sink = sink
+        self._begin_namespace = begin_namespace
         self._seeded = seeded
         self._chunker = chunker
         self._algorithm = algorithm
@@ -288,8 +288,8 @@ class ChunkHasher:
             prompt = self._new(keyer, namespace.layout, whole, deadline)
             if short and not prompt.unnamed.ends:
                 self._again = (keyer, whole, prompt), *self._again[: _AGAIN - 1]
-        if self._told is not None and not prompt.unnamed.ends:
-            self._told.named(NamedPrompt(keyer.identity, prompt.keys, prompt.ends, packed))
+        if self._sink is not None and not prompt.unnamed.ends:
+            self._sink.named(NamedPrompt(keyer.identity, prompt.keys, prompt.ends, packed))
         return prompt
 
     def _named(self, keyer: NamespaceHasher, whole: bytes) -> Prompt | None:
@@ -347,8 +347,8 @@ class ChunkHasher:
         # Outside the lock: a new namespace concerns no other call. Two calls with it at the
         # same time both report it, and neither uses a key before that.
         keyer = NamespaceHasher(namespace, self._algorithm, self._chunker, seeded=self._seeded)
-        if self._met is not None:
-            self._met(namespace, keyer.prefix)
+        if self._begin_namespace is not None:
+            self._begin_namespace(namespace, keyer.prefix)
         with self._lock:
             keyer = self._keyers.setdefault(namespace, keyer)
             self._newest = namespace, keyer

@@ -14,9 +14,9 @@ from math import inf
 from threading import Lock
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.requests.held import Held
 from hexkv.core.requests.pace import Pace, largest_bytes
 from hexkv.core.requests.prefix import Prefix, find_prefix, find_tail
+from hexkv.core.requests.retrieve import Held
 from hexkv.core.tiers.matching import runs
 from hexkv.ports import (
     ChunkKey,

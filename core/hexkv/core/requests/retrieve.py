@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.accounts import Arrived
 from hexkv.core.requests.decoding import Decodable, load
-from hexkv.core.requests.held import Held
 from hexkv.core.requests.past_host import PastHost
 from hexkv.core.requests.prefix import Prefix, find_prefix, find_tail
 from hexkv.core.requests.request import PromptRequest
@@ -34,18 +33,59 @@ CROWDED = (Reason.REFUSED, Reason.QUEUE_FULL)
 """The reasons of chunks for whose read there was no room."""
 
 
+class Held:
+    """Chunks ``[start, end)`` of a prompt, in a hold from its chunk *at* on."""
+
+    __slots__ = ("alone", "at", "early", "end", "hold", "last", "layered", "start")
+
+    def __init__(self, hold: ServiceHold, start: int, end: int, at: int = 0) -> None:
+        self.hold = hold
+        self.start = start
+        self.end = end
+        self.at = at
+        self.alone = False
+        """True if nothing else was held, so that it could wait for memory."""
+
+        self.early = False
+        """True if it was prefetched: then its reads have a deadline of their own."""
+
+        self.layered = False
+        """True if its chunks come a group of layers at a time."""
+
+        self.last = True
+        """True unless the hold has further chunks of the prompt."""
+
+    @property
+    def begun(self) -> int:
+        """The number of the first chunks that are here or on their way, as far as known."""
+        reasons = self.hold.reasons[self.at : self.at + self.end - self.start]
+        return next((i for i, why in enumerate(reasons) if why is not None), len(reasons))
+
+    def arrived(self, deadline: Deadline) -> tuple[Sequence[Lease], Sequence[str], Reason | None]:
+        """Return the first chunks that have come, their tiers, and why the next one is missing."""
+        hold, at, count = self.hold, self.at, self.end - self.start
+        if hold.lent:
+            return hold.leases, hold.origins, None  # type: ignore[return-value] # none is missing
+        done = hold.wait(deadline, at + count)
+        leases, tiers = hold.leases, hold.origins
+        if at or len(leases) != count:
+            leases, tiers = leases[at : at + count], tiers[at : at + count]
+        if None not in leases and len(leases) == count:
+            return leases, tiers, None  # type: ignore[return-value] # none is missing
+        count = leases.index(None) if None in leases else len(leases)
+        reasons = hold.reasons[at + count : at + count + 1]
+        why = reasons[0] if reasons else None
+        why = why or (Reason.FAILED if done else Reason.TIMED_OUT)
+        return leases[:count], tiers[:count], why  # type: ignore[return-value] # up to the first
+
+
 class Loading:
     """One load under way: requests holds ahead of the copies.
 
     Memory is held for a few windows of chunks only, so a prompt may be much longer than the pool.
     """
 
-    def __init__(
-        self,
-        requests: Pipeline,
-        request: PromptRequest,
-        deadline: Deadline,
-    ) -> None:
+    def __init__(self, requests: Pipeline, request: PromptRequest, deadline: Deadline) -> None:
         """Load the prompt of *request*. The prefetch that it names is consumed, used or not."""
         self._chunks = chunks = requests.chunks
         self._copier = requests.copier
@@ -179,7 +219,8 @@ class Loading:
                         window.hold.used(deadline)
                     laps.mark(("promote", "", laps.now()))
             finally:
-                if leases and not window.ends_hold(why):
+                # A prefetch may have chunks behind these, which the prompt has not.
+                if leases and not (window.last and (window.early or why is not None)):
                     release_all(leases)
                 else:
                     window.hold.release()
@@ -187,10 +228,10 @@ class Loading:
                 arrived.add(part, tiers)
             if why is None:
                 continue
-            late = why is Reason.TIMED_OUT and window.early
-            alone = window.alone or (self._sooner is not None and self._sooner.expired)
-            again = late or (why in CROWDED and (bool(leases) or not alone))
-            again = again or (why in CROWDED and self._turn(window, arrived.chunks))
+            again = why is Reason.TIMED_OUT and window.early
+            if why in CROWDED:
+                alone = window.alone or (self._sooner is not None and self._sooner.expired)
+                again = bool(leases) or not alone or self._turn(window, arrived.chunks)
             if not again or deadline.expired:
                 return self._why(why)
             # Try again with nothing held: then the hold waits for memory.
@@ -198,17 +239,16 @@ class Loading:
         return None
 
     def _turn(self, window: Held, number: int) -> bool:
-        """Turn to the tier that has a chunk which another did not bring. False if it is in vain.
+        """Turn to the tier that has a chunk which another did not bring. False if it has none.
 
         The hold may not wait for room there, because others of this load have memory.
         """
-        origins = window.hold.origins[window.at + number - window.start :]
-        left = number, origins[0] if origins else ""
+        names = window.hold.origins[window.at + number - window.start :]
+        left = number, names[0] if names else ""
         if left in self._turned or (self._chunks.near and not left[1]):
             return False
         self._turned.add(left)
-        if left[1]:
-            self._left = left
+        self._left = left if left[1] else self._left
         return True
 
     def _copy(self, part: Prompt, leases: Sequence[Lease]) -> bool:

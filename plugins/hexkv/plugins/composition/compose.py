@@ -137,7 +137,7 @@ def build(
                 Tenant(tenant.name, tenant.salt.get_secret_value(), tenant.quotas)
                 for tenant in settings.tenants
             ],
-            told=observation.prompts,
+            sink=observation.prompts,
             segments=SegmentRules(
                 settings.segments.separator, settings.segments.minimum, settings.segments.index
             ),

@@ -10,12 +10,11 @@ from hexkv.core.memory.background import in_background, open_lane
 from hexkv.core.memory.copying import Copy
 from hexkv.core.requests.accounts import Arrived
 from hexkv.core.requests.decoding import decoded_by, is_raw, load
-from hexkv.core.requests.held import Held
 from hexkv.core.requests.layers.groups import layer_groups
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.prefix import Prefix, find_prefix
 from hexkv.core.requests.request import PromptRequest
-from hexkv.core.requests.retrieve import worth_waiting
+from hexkv.core.requests.retrieve import Held, worth_waiting
 from hexkv.core.tiers.read.ranges import FIRST
 from hexkv.ports import (
     Deadline,
@@ -290,7 +289,7 @@ class LayeredRetrieve:
             if part.start >= self._hit:
                 break
             before = part.hold.replaced
-            here, why = part.bring(group, deadline)
+            here, why = _bring(part, group, deadline)
             if part.hold.replaced != before:
                 self._held = None
             if part.start + here < min(part.end, self._hit):
@@ -315,7 +314,7 @@ class LayeredRetrieve:
             leases: list[Lease] = []
             for part in self._parts:
                 if part.start < self._hit:
-                    leases += part.leases(self._hit)
+                    leases += _leases(part, self._hit)
             self._held = leases, self._prompt.spans(leases)
         return self._held
 
@@ -338,7 +337,8 @@ class LayeredRetrieve:
         with self._budget.step() as deadline:
             for held in self._parts:
                 if held.start < self._hit:
-                    tiers += held.tiers(self._hit)
+                    last = held.at + min(self._hit, held.end) - held.start
+                    tiers += held.hold.origins[held.at : last]
                     held.hold.used(deadline)
         arrived = Arrived()
         arrived.add(part, tiers)
@@ -347,3 +347,21 @@ class LayeredRetrieve:
         arrived.end(asked.bounds, self._why or fewer, short=self._prefix.short)
         self._result = self._report(arrived)
         self.close()
+
+
+def _bring(part: Held, group: int, deadline: Deadline) -> tuple[int, Reason | None]:
+    """Return how many of the first chunks have a group of layers, and why the next has not."""
+    if part.layered:
+        count = min(part.hold.bring(group, deadline), part.end - part.start)
+        reasons = part.hold.reasons[part.at + count : part.at + count + 1]
+        return count, reasons[0] if reasons else None
+    if group:
+        return part.end - part.start, None
+    leases, _, why = part.arrived(deadline)
+    return len(leases), why
+
+
+def _leases(part: Held, end: int) -> list[Lease]:
+    """Return the leases of chunks of *part*, which have come, up to chunk *end* of the prompt."""
+    last = part.at + min(end, part.end) - part.start
+    return [lease for lease in part.hold.leases[part.at : last] if lease is not None]
