@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -12,7 +12,6 @@ from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.tiers.batches import Batch, Pending, Published
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import background_deadline
@@ -232,11 +231,8 @@ class LocalChunks:
         stack, give = self.stack, self._pool.hand_over if transfer else None
         batch = Batch(keys, leases, after, give)
         for tier in stack.tiers if wait else ():  # chunks that full queues refuse are dropped
-            if tier.lends or tier.rules.writes is not Writes.ALL or tier.refuses:
-                continue
-            if not tier.takes(batch.size):
-                with suppress(Refused), tier.admit(Priority.PUT, [batch.size], deadline):
-                    pass
+            if tier.rules.writes is Writes.ALL and not tier.refuses:
+                tier.await_room(batch.size, deadline)
         on_stored = None
         if keep is not None:
             stack.pins.begin(keep)

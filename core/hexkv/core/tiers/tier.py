@@ -9,13 +9,13 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import ClassVar, TypeVar
 
 from hexkv.core.io.room import Room
-from hexkv.core.io.rules import LaneRules, Priority
+from hexkv.core.io.rules import LaneRules, Priority, Refused
 from hexkv.core.io.scheduler import Lane
 from hexkv.core.io.ticket import Ticket
 from hexkv.core.memory.pool import per_task
@@ -158,9 +158,12 @@ class Tier(ABC):
             Refused: the lane does not take it.
         """
 
-    @abstractmethod
-    def takes(self, size: int) -> bool:
-        """True if the queue has room for a write of *size* bytes."""
+    def await_room(self, size: int, deadline: Deadline) -> None:
+        """Wait until the queue has room for a write of *size* bytes, is closed or switched off."""
+        for lane in self.lanes[1:]:
+            if not lane.takes(size):
+                with suppress(Refused), lane.admit(Priority.PUT, [size], deadline):
+                    pass
 
     @property
     @abstractmethod
@@ -332,10 +335,6 @@ class LendingTier(Tier):
         result, _ = work(True)
         return Ticket.of(result)
 
-    def takes(self, size: int) -> bool:
-        del size
-        return True
-
     def write(self, items: Sequence[Item], batch: Batch, deadline: Deadline) -> list[WriteOutcome]:
         del items
         kept = self.calls.put_leases(batch.keys, batch.leases, deadline, batch.give)
@@ -384,9 +383,6 @@ class LaneTier(Tier):
         room: Room | None = None,
     ) -> Ticket[T]:
         return self._lane(priority).submit(priority, size, work, deadline, room)
-
-    def takes(self, size: int) -> bool:
-        return self.writing.takes(size)
 
     @property
     def breakers(self) -> tuple[str, str]:

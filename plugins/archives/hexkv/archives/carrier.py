@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hexkv.core.admin.moving import STEP, Mover, label
 from hexkv.core.frames.opening import Opening, opened
-from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
@@ -103,12 +102,7 @@ class Carrier:
             if lease.spec.tokens < tier.rules.shortest:
                 found[tier.name] = Reason.TOO_SHORT
                 continue
-            try:
-                with tier.admit(Priority.PUT, [batch.size], deadline):
-                    pass
-            except Refused as refusal:
-                found[tier.name] = refusal.reason
-                continue
+            tier.await_room(batch.size, deadline)
             found[tier.name] = self._stack.writer.put(tier, batch, deadline)
         return found
 
