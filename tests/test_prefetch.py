@@ -10,8 +10,10 @@ from dict_store import ScanningStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
+from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.peers.lending import Lending, LendingRules
 from hexkv.core.requests.prefetch import PrefetchRules
+from hexkv.core.tiers.holds.hold import LocalHold
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import CounterName, Deadline, Miss, Offer, Reason, Selection, release_all
@@ -204,6 +206,38 @@ def test_chunks_behind_a_shorter_prompt_are_given_back_and_count_as_wasted(rig):
     assert r.given_back()
     behind = r.telemetry.total(CounterName.READ_BYTES) - 3 * FRAME
     assert r.telemetry.total(CounterName.WASTED_BYTES) == behind > 0
+def test_the_hold_of_a_tail_that_comes_while_a_retrieve_takes_the_others_is_released(
+    rig, monkeypatch
+):
+    tokens = PROMPT[: 2 * CHUNK + 8]
+    taking, added, target = Event(), Event(), empty(tokens)
+    keep = LocalHold.keep
+
+    def slowly(self, *args):
+        taking.set()
+        assert added.wait(30)
+        return keep(self, *args)
+
+    monkeypatch.setattr(LocalHold, "keep", slowly)
+    r = rig([tier("slow", Gated())], chunker=PrefixChunker(CHUNK, 4))
+    r.engine.store(tokens, computed(tokens))
+    prefetches = r.engine._requests.prefetches
+    hold, loads = prefetches._hold, []
+    with ThreadPoolExecutor(1) as threads:
+
+        def taken_at_once(part, owner, read):
+            begun = hold(part, owner, read)
+            if part.ends[-1] == len(tokens):
+                loads.append(threads.submit(r.engine.retrieve, tokens, target, lookup_id="a"))
+                assert taking.wait(30)
+            return begun
+
+        prefetches._hold = taken_at_once
+        assert r.engine.prefetch("a", tokens) == len(tokens)
+        added.set()
+        assert loads[0].result().hit_tokens == len(tokens)
+    assert target.agrees(computed(tokens), len(tokens))
+    assert r.given_back()
 
 
 def test_a_prefetch_of_another_prompt_is_not_mistaken_for_this_one(rig):

@@ -187,26 +187,32 @@ class Prefetches:
         entry = self.waiting.get(lookup_id)
         if entry is None:
             return 0
-        if entry.found is None:
-            (part, hold), near = entry.holds[0], self._chunks.near
-            if not hold.known(Deadline(self._clock, 0.0)):
-                return 0 if near and entry.read.expired else None
-            known = _ON_A_TIER if near else (None,)
-            reasons = [*hold.reasons[: len(part)], Reason.ABSENT]
-            here = next(i for i, why in enumerate(reasons) if why not in known)
-            soon = Deadline.after(self._clock, AT_ONCE)
-            # Chunks beyond the share are not held, but the answer counts those that are there.
-            if here == len(part):
-                found = find_prefix(self._chunks, entry.prompt, soon, sure=here)
-            else:
-                found = find_tail(self._chunks, entry.prompt, [""] * here, soon)
-            entry.found = found
-            if near and len(found.tiers) > here:
-                tail = found.found.part(here, here + 1)
-                entry.holds.append((tail, self._hold(tail, f"prefetch {lookup_id}", entry.read)))
-                if lookup_id not in self.waiting:  # it was taken or cancelled at this very moment
-                    entry.holds[-1][1].release()
-        return entry.found.tokens
+        if entry.found is not None:
+            return entry.found.tokens
+        (part, hold), near = entry.holds[0], self._chunks.near
+        if not hold.known(Deadline(self._clock, 0.0)):
+            return 0 if near and entry.read.expired else None
+        known = _ON_A_TIER if near else (None,)
+        reasons = [*hold.reasons[: len(part)], Reason.ABSENT]
+        here = next(i for i, why in enumerate(reasons) if why not in known)
+        soon = Deadline.after(self._clock, AT_ONCE)
+        # Chunks beyond the share are not held, but the answer counts those that are there.
+        if here == len(part):
+            found = find_prefix(self._chunks, entry.prompt, soon, sure=here)
+        else:
+            found = find_tail(self._chunks, entry.prompt, [""] * here, soon)
+        tails: list[tuple[Prompt, ServiceHold]] = []
+        if near and len(found.tiers) > here:
+            tail = found.found.part(here, here + 1)
+            tails.append((tail, self._hold(tail, f"prefetch {lookup_id}", entry.read)))
+        with self._lock:  # once an entry is taken or cancelled, its holds do not change
+            first = self.waiting.get(lookup_id) is entry and entry.found is None
+            if first:
+                entry.found = found
+                entry.holds += tails
+        for _, hold in () if first else tails:
+            hold.release()
+        return found.tokens
 
     def _parts(self, hold: ServiceHold, at: int, start: int, count: int, step: int) -> list[Held]:
         """Return *count* chunks of a prompt from *start* on, which a hold has from *at* on."""
