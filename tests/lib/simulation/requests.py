@@ -198,13 +198,19 @@ def transfer(play):
         return
     source, target = play.rng.sample(names, 2)
     tokens, tenant = play.prompt()
-    move = play.rng.random() < 0.5
+    verb = play.rng.choice(("move", "copy", "decode", "clear"))
 
     def work():
-        act = engine.admin.move if move else engine.admin.copy
-        act(chosen(engine, tokens, NAMESPACES[tenant]), source, target)
+        admin, prompt = engine.admin, chosen(engine, tokens, NAMESPACES[tenant])
+        acts = {
+            "move": lambda: admin.move(prompt, source, target),
+            "copy": lambda: admin.copy(prompt, source, target),
+            "decode": lambda: admin.compress(prompt, source, "raw"),
+            "clear": lambda: admin.clear(prompt, [source, target]),
+        }
+        acts[verb]()
 
-    play.call(f"transfer {source} {target} {move=}", DEADLINES.store, unless_closed(work))
+    play.call(f"{verb} {source} {target}", DEADLINES.store, unless_closed(work))
 
 
 def freeze(play):

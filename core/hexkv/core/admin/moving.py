@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
+from typing import NamedTuple
 
 from hexkv.core.admin.replacing import replace
 from hexkv.core.io.rules import Priority, Refused
@@ -46,8 +47,7 @@ STEP = 8
 _FAILED = (Reason.FAILED, Reason.TIMED_OUT)
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(NamedTuple):
     """The result of a move, a copy or a change of form."""
 
     done: int = 0

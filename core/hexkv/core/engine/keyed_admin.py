@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
+from functools import partial
+from itertools import repeat, zip_longest
 from typing import TYPE_CHECKING
 
 from hexkv.core.admin.explain import explain_tier
-from hexkv.core.admin.moving import Moved, Mover
+from hexkv.core.admin.moving import STEP, Moved, Mover
 from hexkv.core.admin.selecting import Chosen, Namespaces
+from hexkv.core.admin.time_limit import TimeLimit
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.relocations import Relocations
 from hexkv.core.keys.hashing import hashed_salt
@@ -21,17 +23,15 @@ from hexkv.core.tiers.matching import contains_by_deadline
 from hexkv.core.tiers.rules import Writes, changed_rules
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier, TierPlan
-from hexkv.core.tiers.write.clearing import settle_writes
+from hexkv.core.tiers.write.clearing import forget, part_with, settle_writes
 from hexkv.ports import (
     Administration,
     ChunkKey,
     ChunkService,
     Deadline,
-    EngineClosed,
     Health,
     InvalidRequest,
     NamespaceState,
-    Progress,
     Selection,
     TierState,
     TraceStep,
@@ -39,9 +39,6 @@ from hexkv.ports import (
     Why,
     WorkReport,
 )
-
-_STEP = 8
-"""Chunks between two checks of whether to continue."""
 
 _CLEARED = 256
 """Chunks between two such checks of a clear, which reads nothing."""
@@ -71,7 +68,8 @@ class KeyedAdmin(Relocations):
             stack: the cache's.
             calls: the cache's.
             look: seconds for a verb that only reads.
-            work: seconds for each few chunks of a verb that changes something.
+            work: seconds for a verb that changes something; see
+                :class:`~hexkv.core.admin.time_limit.TimeLimit`.
             pin: default seconds of a pin.
             tenants: names by the digest of the salt in identities.
         """
@@ -115,9 +113,11 @@ class KeyedAdmin(Relocations):
         return found
 
     def namespaces(self) -> Sequence[NamespaceState]:
+        return self._states(self._until())
+
+    def _states(self, until: Deadline) -> Sequence[NamespaceState]:
         with self._calls.call() as owner:
-            mover = Mover(self._stack, owner, self._until())
-            return self._namespaces.states(mover.spec)
+            return self._namespaces.states(Mover(self._stack, owner, until).spec)
 
     def lookup(self, keys: Sequence[ChunkKey]) -> Sequence[str | None]:
         with self._calls.call():
@@ -138,9 +138,9 @@ class KeyedAdmin(Relocations):
         seconds = self._pin if seconds is None else check_seconds(seconds)
         if not owner:
             raise InvalidRequest("a pin has an owner")
-        found = self._choose(chosen)
+        known = [tier for tier in self._stack.tiers if tier.index.decides]
+        found = self._choose(chosen, known, self._limit())
         with self._calls.call():
-            known = [tier for tier in self._stack.tiers if tier.index.decides]
             keys = dict.fromkeys(key for tier in known for key in found.keys(tier))
             return self._stack.pins.pin(owner, list(keys), self._until(seconds))
 
@@ -161,33 +161,29 @@ class KeyedAdmin(Relocations):
         self, chosen: Selection, tiers: Sequence[str] | None = None, watch: Watch | None = None
     ) -> WorkReport:
         places = self._stack.named(tiers)
-        found = self._choose(chosen)
+        limit = self._limit()
+        found = self._choose(chosen, places, limit)
         whole = chosen.oldest == 1
         with self._calls.call():
             # The store itself may find a selection without a share; a share needs an index.
-            todo = [(tier, found.keys(tier)) for tier in places if tier.index.decides or not whole]
-            left = settle_writes(self._stack.runtime, places, self._until())
-        report = WorkReport(sum(len(keys) for _, keys in todo))
-        passed = 0
-        for tier, keys in todo:
+            listed = [tier for tier in places if tier.index.decides or not whole]
+            rows = zip_longest(*[[(tier, key) for key in found.keys(tier)] for tier in listed])
+            left = settle_writes(self._stack.runtime, places, limit.deadline)
+        todo = [pair for row in rows for pair in row if pair is not None]
 
-            def forget(some: Sequence[ChunkKey], mover: Mover, tier: Tier = tier) -> Moved:
-                done = self._stack.forget(some, [tier], mover.deadline)
-                left.update(done.left)
-                return Moved(done.chunks, len(some) - done.chunks)
+        def delete(some: Sequence[tuple[Tier, ChunkKey]], _: str) -> Moved:
+            moved, why = self._forget(some, limit.half)
+            left.update(why)
+            return moved
 
-            report = self._go_on(report, keys, watch, forget, step=_CLEARED, before=passed)
-            passed += len(keys)
-            if report.stopped:
-                break
+        report = self._go_on(todo, watch, delete, limit, _CLEARED)
         if whole and not report.stopped:
             with self._calls.call():
-                until = self._until()
                 # Chunks written during the clear, and chunks that only the stores know.
                 if chosen.keys:
-                    rest = self._stack.forget(chosen.keys, places, until)
+                    rest = self._stack.forget(chosen.keys, places, limit.deadline)
                 else:
-                    rest = self._stack.clear(found.prefixes, places, until)
+                    rest = self._stack.clear(found.prefixes, places, limit.deadline)
             left.update(rest.left)
             done = report.done + rest.chunks
             report = replace(report, chunks=max(report.chunks, done), done=done)
@@ -225,24 +221,26 @@ class KeyedAdmin(Relocations):
         (place,) = self._stack.named([tier])
         goal = self._beside(place) if target is None else self._two(tier, target)[1]
         everything = Selection(everything=True)
-        self._choose(everything).keys(place)  # if its content is unknown, change nothing
+        limit = self._limit()
+        # If its content is unknown, change nothing.
+        self._choose(everything, [place], limit).keys(place)
         closed = replace(place.rules, writes=Writes.NONE, promotes=False)
         with self._calls.call():
             self._stack.change_rules(place, closed)
-            unwritten = settle_writes(self._stack.runtime, [place], self._until())
+            unwritten = settle_writes(self._stack.runtime, [place], limit.deadline)
         kept: list[ChunkKey] = []
 
         def rescue(some: Sequence[ChunkKey], mover: Mover) -> Moved:
-            only = self._only_there(some, place, goal, mover.deadline)
+            only = self._only_there(some, place, goal, limit.half)
             got = mover.copy(only, place, goal)
             if got.done < len(only):
                 still = self._only_there(only, place, goal, mover.deadline)
                 here = place.index.contains(still)
                 kept.extend(key for key, there in zip(still, here, strict=True) if there)
                 del kept[_KEPT:]
-            return replace(got, done=got.done + len(some) - len(only))
+            return got._replace(done=got.done + len(some) - len(only))
 
-        report = self._each(everything, place, watch, rescue)
+        report = self._each(everything, place, watch, rescue, limit)
         return replace(report, kept=tuple(kept), left={**report.left, **unwritten})
 
     def attach(self, tier: Mapping[str, object], position: int | None = None) -> None:
@@ -279,58 +277,51 @@ class KeyedAdmin(Relocations):
             changed = changed_rules(place.rules, reads=reads, writes=writes, promotes=promotes)
             self._stack.change_rules(place, changed)
 
-    def _go_on(
+    def _choose(self, chosen: Selection, tiers: Sequence[Tier], limit: TimeLimit) -> Chosen:
+        """Resolve a selection, once *tiers* know their content, or half of the time is over."""
+        until = limit.half
+        with self._calls.call():
+            for tier in tiers:
+                if tier.indexing:
+                    tier.flush(until)
+            late = {tier.name for tier in tiers if tier.indexing}
+        return Chosen(chosen, partial(self._states, limit.half), late)
+
+    def _each(
         self,
-        report: WorkReport,
-        keys: Sequence[ChunkKey],
+        chosen: Selection,
+        tier: Tier,
         watch: Watch | None,
         work: Step,
-        *,
-        step: int = _STEP,
-        before: int = 0,
+        limit: TimeLimit | None = None,
     ) -> WorkReport:
-        """Do *work* for *keys*, a few in each call of the cache, which may close in between."""
-        done, absent, failed, saved = report.done, report.absent, report.failed, report.saved_bytes
-        stopped = False
-        for start in range(0, len(keys), step):
-            at = before + start
-            if stopped := watch is not None and not watch(Progress(at, report.chunks)):
-                break
-            some = keys[start : start + step]
-            try:
-                with self._calls.call() as owner:
-                    got = work(some, Mover(self._stack, owner, self._until()))
-            except EngineClosed:
-                if not done:
-                    raise
-                stopped = True
-                break
-            done += got.done
-            absent += got.absent
-            failed += got.failed
-            saved += got.saved_bytes
-        if watch is not None and not stopped:
-            watch(Progress(before + len(keys), report.chunks))
-        return replace(
-            report, done=done, absent=absent, failed=failed, saved_bytes=saved, stopped=stopped
-        )
-
-    def _choose(self, chosen: Selection) -> Chosen:
-        """Resolve a selection, once tiers know their content, or their time has passed."""
-        with self._calls.call():
-            late = {tier.name for tier in self._stack.tiers if not self._listed(tier)}
-        return Chosen(chosen, self.namespaces, late)
-
-    def _listed(self, tier: Tier) -> bool:
-        return not tier.indexing or (tier.flush(self._until()) and not tier.indexing)
-
-    def _each(self, chosen: Selection, tier: Tier, watch: Watch | None, work: Step) -> WorkReport:
         """Do *work* for the selected chunks of *tier*."""
-        found = self._choose(chosen)
+        limit = limit or self._limit()
+        found = self._choose(chosen, [tier], limit)
+
+        def do(some: Sequence[ChunkKey], owner: str) -> Moved:
+            return work(some, Mover(self._stack, owner, limit.deadline))
+
         with self._calls.call():
             keys = found.keys(tier)
-            report = WorkReport(len(keys), left=found.left([tier]))
-        return self._go_on(report, keys, watch, work)
+            left = found.left([tier])
+        return replace(self._go_on(keys, watch, do, limit, STEP), left=left)
+
+    def _forget(
+        self, some: Sequence[tuple[Tier, ChunkKey]], until: Deadline
+    ) -> tuple[Moved, Mapping[str, str]]:
+        """Delete chunks from their tiers. Return also, by tier, why chunks may be left."""
+        mine: dict[Tier, list[ChunkKey]] = {}
+        for tier, key in some:
+            mine.setdefault(tier, []).append(key)
+        parts = list(mine)
+        got = part_with(
+            self._stack.runtime, parts, lambda tier: forget(tier, mine[tier], until), until
+        )
+        done = sum(got.tiers.values())
+        late = [tier for tier in parts if tier.name in got.left]
+        failed = sum(len(mine[tier]) - got.tiers[tier.name] for tier in late)
+        return Moved(done, len(some) - done - failed, failed), got.left
 
     def _two(self, source: str, target: str) -> tuple[Tier, Tier]:
         origin, goal = self._stack.named([source, target])

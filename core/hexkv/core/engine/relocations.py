@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
-from itertools import islice
+from operator import add
+from typing import TypeVar
 
 from hexkv.core.admin.claims import Claims
-from hexkv.core.admin.moving import STEP, Mover
+from hexkv.core.admin.moving import STEP, Moved, Mover
 from hexkv.core.admin.selecting import Chosen
+from hexkv.core.admin.time_limit import TimeLimit
 from hexkv.core.engine.calls import Calls
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.rules import Writes
@@ -21,6 +23,7 @@ from hexkv.ports import (
     ChunkKey,
     ClaimState,
     Deadline,
+    EngineClosed,
     InvalidRequest,
     Member,
     NamespaceState,
@@ -33,6 +36,8 @@ from hexkv.ports import (
     WorkReport,
 )
 
+T = TypeVar("T")
+
 _LONGEST_TOKEN = 200
 
 
@@ -40,7 +45,7 @@ class Relocations(ABC):
     """The verbs; see :class:`hexkv.ports.Relocation`. ``KeyedAdmin`` has them, too."""
 
     def __init__(self, stack: TierStack, calls: Calls, *, work: float) -> None:
-        """Serve a node with *stack*, in its *calls*; *work* seconds for each few chunks."""
+        """Serve a node with *stack*, in its *calls*; a verb's time limit is *work* seconds."""
         self._stack = stack
         self._calls = calls
         self._work = work
@@ -125,18 +130,14 @@ class Relocations(ABC):
             raise InvalidRequest("this node has no channel to its peers: its section peers is off")
         if self._calls.frozen:
             raise InvalidRequest("this node is frozen: it keeps nothing new")
-        keys = list(dict.fromkeys(keys))
-        done = failed = 0
-        stopped = False
-        for start in range(0, len(keys), STEP):
-            if stopped := watch is not None and not watch(Progress(start, len(keys))):
-                break
-            some = keys[start : start + STEP]
-            outcomes = peers.pull(origin, some, self._until())
+        limit, pull = self._limit(), peers.pull
+
+        def bring(some: Sequence[ChunkKey], _: str) -> Moved:
+            outcomes = pull(origin, some, limit.deadline)
             came = sum(isinstance(outcome, Stored) for outcome in outcomes)
-            done += came
-            failed += len(some) - came
-        return WorkReport(len(keys), done, failed=failed, stopped=stopped)
+            return Moved(came, failed=len(some) - came)
+
+        return self._go_on(list(dict.fromkeys(keys)), watch, bring, limit, STEP)
 
     def give_up(self, token: str, keys: Sequence[ChunkKey]) -> WorkReport:
         _check(keys)
@@ -180,20 +181,60 @@ class Relocations(ABC):
     def _read(self, keys: Sequence[ChunkKey]) -> set[ChunkKey]:
         """Return those of *keys* that could be read from a tier and verified."""
         read: set[ChunkKey] = set()
-        todo = iter(keys)
-        while some := list(islice(todo, STEP)):
+        limit = self._limit()
+        for some in limit.steps(keys, STEP):
             with self._calls.call() as owner:
-                mover = Mover(self._stack, owner, self._until())
+                mover = Mover(self._stack, owner, limit.deadline)
                 for tier in self._own():
                     missing = [key for key in some if key not in read]
                     there = tier.index.contains(missing)
                     here = [key for key, is_here in zip(missing, there, strict=True) if is_here]
                     for got in mover.obtain(here, tier, STEP):
                         read.update(got.leases)
+                        if got.leases or got.absent:
+                            limit.advance()
         return read
 
+    def _go_on(
+        self,
+        items: Sequence[T],
+        watch: Watch | None,
+        work: Callable[[Sequence[T], str], Moved],
+        limit: TimeLimit,
+        step: int,
+    ) -> WorkReport:
+        """Do *work* for *items*, a few in each call of the cache, which may close in between.
+
+        Once the time is over, the rest has failed.
+        """
+        total, tried, sums = len(items), 0, Moved()
+        stopped = False
+        for some in limit.steps(items, step):
+            if stopped := watch is not None and not watch(Progress(tried, total)):
+                break
+            try:
+                with self._calls.call() as owner:
+                    got = work(some, owner)
+            except EngineClosed:
+                if not sums.done:
+                    raise
+                stopped = True
+                break
+            tried += len(some)
+            sums = Moved(*map(add, sums, got))
+            if got.done or got.absent:
+                limit.advance()
+        if watch is not None and not stopped:
+            watch(Progress(total, total))
+        failed = sums.failed if stopped else sums.failed + total - tried
+        return WorkReport(total, sums.done, sums.absent, failed, sums.saved_bytes, stopped=stopped)
+
+    def _limit(self) -> TimeLimit:
+        """Begin the time of a verb."""
+        return TimeLimit(self._stack.runtime.clock, self._work)
+
     def _until(self, seconds: float | None = None) -> Deadline:
-        """Return a deadline in *seconds*, by default those for a few chunks."""
+        """Return a deadline in *seconds*, by default those of a verb that changes something."""
         return Deadline.after(self._stack.runtime.clock, self._work if seconds is None else seconds)
 
 

@@ -28,7 +28,8 @@ class Administration(Relocation, Protocol):
 
     A verb that cannot be done raises ``InvalidRequest`` before it changes anything; each raises
     ``EngineClosed`` once the cache is closed. Verbs that take a *watch* process all chunks, a few
-    at a time; the changes of a stopped verb are kept.
+    at a time; the changes of a stopped verb are kept. A verb ends by the cache's deadline for
+    stores, which chunks that are done renew; the rest has failed.
     """
 
     def status(self) -> Health:

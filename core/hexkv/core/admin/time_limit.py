@@ -1,0 +1,41 @@
+"""The time limit of a verb of administration: whatever hangs costs the verb that time once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from hexkv.ports import Clock, Deadline
+
+T = TypeVar("T")
+
+
+class TimeLimit:
+    """The deadline of a verb; each few chunks that follow done ones renew it. For one thread."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        """Begin now; *seconds* to the end, or to the next few chunks."""
+        self._clock = clock
+        self._seconds = seconds
+        self._advanced = False
+        self.deadline = Deadline.after(clock, seconds)
+        """The deadline of each wait of the verb."""
+
+    @property
+    def half(self) -> Deadline:
+        """A deadline that leaves half of the remaining time."""
+        return Deadline.after(self._clock, self.deadline.remaining() / 2)
+
+    def steps(self, items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+        """Yield *items*, *size* at a time, until the deadline passes."""
+        for start in range(0, len(items), size):
+            if self._advanced:
+                self._advanced = False
+                self.deadline = Deadline.after(self._clock, self._seconds)
+            if self.deadline.expired:
+                return
+            yield items[start : start + size]
+
+    def advance(self) -> None:
+        """Note that some chunks of this step are done: the next step has all the time again."""
+        self._advanced = True
