@@ -9,7 +9,7 @@ from itertools import repeat, zip_longest
 from typing import TYPE_CHECKING
 
 from hexkv.core.admin.explain import explain_tier
-from hexkv.core.admin.moving import STEP, Moved, Mover
+from hexkv.core.admin.moving import Moved, Mover
 from hexkv.core.admin.selecting import Chosen, Namespaces
 from hexkv.core.admin.time_limit import TimeLimit
 from hexkv.core.engine.calls import Calls, Deadlines
@@ -20,6 +20,7 @@ from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index.tenants import Tenant
 from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.matching import contains_by_deadline
+from hexkv.core.tiers.read.pieces import STEP
 from hexkv.core.tiers.rules import Writes, changed_rules
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier, TierPlan

@@ -10,11 +10,12 @@ from operator import add
 from typing import TypeVar
 
 from hexkv.core.admin.claims import Claims
-from hexkv.core.admin.moving import STEP, Moved, Mover
+from hexkv.core.admin.moving import Moved
 from hexkv.core.admin.selecting import Chosen
 from hexkv.core.admin.time_limit import TimeLimit
 from hexkv.core.engine.calls import Calls
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.read.pieces import STEP
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
@@ -184,12 +185,12 @@ class Relocations(ABC):
         limit = self._limit()
         for some in limit.steps(keys, STEP):
             with self._calls.call() as owner:
-                mover = Mover(self._stack, owner, limit.deadline)
                 for tier in self._own():
                     missing = [key for key in some if key not in read]
                     there = tier.index.contains(missing)
                     here = [key for key, is_here in zip(missing, there, strict=True) if is_here]
-                    for got in mover.obtain(here, tier, STEP):
+                    frames = self._stack.fetcher.frames
+                    for got in frames(tier, here, owner, limit.deadline):
                         read.update(got.leases)
                         if got.leases or got.absent:
                             limit.advance()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from contextlib import ExitStack
+from functools import partial
 
-from hexkv.core.admin.moving import STEP
-from hexkv.core.memory.pool import BlockLease
-from hexkv.core.peers.lending import Lending
+from hexkv.core.peers.lending import OWNER, Lending
+from hexkv.core.tiers.read.block_sink import BlockSink
+from hexkv.core.tiers.read.pieces import STEP, Obtained, in_pieces
 from hexkv.ports import (
     ChunkKey,
     Corrupt,
@@ -21,7 +20,6 @@ from hexkv.ports import (
     Offer,
     Part,
     Peer,
-    PoolExhausted,
     Reason,
     Stored,
     StoreError,
@@ -29,44 +27,22 @@ from hexkv.ports import (
     TimedOut,
     TransferChannel,
     TransferOutcome,
-    release_all,
 )
 
 
-class _Blocks:
-    """A sink that leases a block for each frame; it waits only for the first."""
+class _Places:
+    """A channel's sink: the blocks of a :class:`BlockSink` as places that it writes to."""
 
-    def __init__(self, lending: Lending, deadline: Deadline) -> None:
-        self.leases: dict[int, BlockLease] = {}
-        self.short: set[int] = set()
-        """Chunks without a block, because the pool was exhausted."""
-
-        self._lending = lending
-        self._deadline = deadline
+    def __init__(self, sink: BlockSink) -> None:
+        self._sink = sink
 
     def room(self, index: int, size: int) -> Destination | None:
-        former = self.leases.pop(index, None)
-        if former is not None:
-            former.release()
-        now = Deadline(self._deadline.clock, 0.0)
-        try:
-            block = self._lending.block(size, now if self.leases else self._deadline)
-        except PoolExhausted:
-            self.short.add(index)
-            return None
-        except InvalidRequest:
-            return None
-        self.short.discard(index)
-        self.leases[index] = block
-        return Destination(block, block.frame)
+        """See :class:`hexkv.ports.LeaseSink`."""
+        frame = self._sink.room(index, size)
+        return None if frame is None else Destination(self._sink.own[index], frame)
 
     def filled(self, index: int, upto: int) -> None:
         """See :class:`hexkv.ports.LeaseSink`."""
-
-    def release(self) -> None:
-        """Release every block."""
-        for lease in self.leases.values():
-            lease.release()
 
 
 class Exchange:
@@ -84,31 +60,13 @@ class Exchange:
         here = self._lending.have(keys)
         found = dict[ChunkKey, TransferOutcome]()
         found.update((key, Stored(0)) for key, there in zip(keys, here, strict=True) if there)
-        todo = deque(key for key in keys if key not in found)
-        while todo:
-            part = [todo.popleft() for _ in range(min(STEP, len(todo)))]
-            sink = _Blocks(self._lending, deadline)
-            with ExitStack() as held:
-                held.callback(sink.release)
-                outcomes = self._channel.read(peer, list(map(Part, part)), sink, deadline)
-                came: dict[ChunkKey, BlockLease] = {}
-                for index, (key, outcome) in enumerate(zip(part, outcomes, strict=True)):
-                    if not isinstance(outcome, Hit):
-                        found[key] = outcome
-                        continue
-                    block = sink.leases[index]
-                    wrong = self._lending.verified(block, key)
-                    if wrong is None:
-                        came[key] = block
-                    else:
-                        found[key] = _refused(wrong)
-                kept = self._lending.put(came, deadline)
-                for key, block in came.items():
-                    full = Failed(StoreFull("no tier has room for it"))
-                    found[key] = Stored(len(block.frame)) if key in kept else full
-            again = [part[i] for i in sorted(sink.short)]
-            if came and not deadline.expired:  # the others had taken all the memory
-                todo.extendleft(reversed(again))
+        missing = [key for key in keys if key not in found]
+        obtain = partial(self._obtain, peer, deadline, found)
+        for got in in_pieces(self._lending.pool, missing, STEP, obtain, OWNER, deadline):
+            kept = self._lending.put(got.leases, deadline)
+            for key, block in got.leases.items():
+                full = Failed(StoreFull("no tier has room for it"))
+                found[key] = Stored(len(block.frame)) if key in kept else full
         return [found[key] for key in keys]
 
     def push(
@@ -121,21 +79,39 @@ class Exchange:
             if deadline.expired:
                 found.update(dict.fromkeys(keys[step:], TimedOut()))
                 break
-            offers = self._held(keys[step : step + STEP], deadline)
-            try:
+            for got in self._lending.frames(keys[step : step + STEP], deadline):
+                offers = [Offer(key, lease) for key, lease in got.leases.items()]
                 outcomes = self._channel.offer(peer, offers, deadline) if offers else []
-                found.update(
-                    (offer.key, outcome) for offer, outcome in zip(offers, outcomes, strict=True)
-                )
-            finally:
-                release_all([offer.lease for offer in offers])
-            taken = [outcome.size for outcome in outcomes if isinstance(outcome, Stored)]
-            self._lending.count_sent(sum(taken))
+                found.update(zip(got.leases, outcomes, strict=True))
+                taken = [outcome.size for outcome in outcomes if isinstance(outcome, Stored)]
+                self._lending.count_sent(sum(taken))
         return [found[key] for key in keys]
 
-    def _held(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Offer]:
-        runs = self._lending.frames(keys, deadline)
-        return [Offer(key, lease) for run in runs for key, lease in run.items()]
+    def _obtain(
+        self,
+        peer: Peer,
+        deadline: Deadline,
+        found: dict[ChunkKey, TransferOutcome],
+        keys: Sequence[ChunkKey],
+    ) -> Obtained:
+        """Read whole frames from *peer*, as far as blocks are free; the others go into *found*."""
+        got = Obtained()
+        sink = BlockSink([None] * len(keys), self._lending.free_block)
+        try:
+            parts = list(map(Part, keys))
+            outcomes = self._channel.read(peer, parts, _Places(sink), deadline)
+            for index, (key, outcome) in enumerate(zip(keys, outcomes, strict=True)):
+                if not isinstance(outcome, Hit):
+                    found[key] = outcome
+                elif (why := self._lending.verified(sink.own[index], key)) is not None:
+                    found[key] = _refused(why)
+                else:
+                    got.leases[key] = sink.own.pop(index)
+        finally:
+            sink.release()
+        got.again = [keys[i] for i in sorted(sink.short)]
+        got.short = max(sink.short.values(), default=0)
+        return got
 
 
 def _distinct(keys: Sequence[ChunkKey]) -> None:

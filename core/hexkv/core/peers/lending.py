@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from hexkv.core.admin.moving import STEP, Mover, label
 from hexkv.core.frames.opening import Opening, opened
 from hexkv.core.io.allowance import Allowance
 from hexkv.core.memory.pool import BlockLease
@@ -18,7 +17,8 @@ from hexkv.core.peers.copies import Copies
 from hexkv.core.peers.lent import LentLease, lent
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.stores.answers import shares
+from hexkv.core.tiers.read.block_sink import label
+from hexkv.core.tiers.read.pieces import STEP, Obtained
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,
@@ -80,6 +80,9 @@ class Lending:
         may_keep: Callable[[FrameHeader], bool] = lambda _: True,
     ) -> None:
         runtime = stack.runtime
+        self.pool = stack.pool
+        """The pool of blocks."""
+
         self._stack = stack
         self._own = frozenset(own)
         self._accepts = rules.accepts
@@ -128,31 +131,30 @@ class Lending:
             self._copies.end(chosen.keys() - found.keys(), who, given=False)
         return self._in_order(keys, found)
 
-    def frames(
-        self, keys: Sequence[ChunkKey], deadline: Deadline
-    ) -> Iterator[dict[ChunkKey, Lease]]:
-        """Yield leases on sealed frames, a few at a time, from the first own tier that brings each.
+    def frames(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Iterator[Obtained]:
+        """Yield sealed frames, a few at a time, from the first own tier that brings each.
 
-        The caller releases them.
+        They are released when the next are requested, unless the caller keeps them.
         """
         seconds = max(deadline.remaining(), _READING)
-        todo = list(keys)
+        todo, held = list(keys), False
         for tier in self._tiers():
             here = [key for key, there in zip(todo, tier.known(todo), strict=True) if there]
             if not here:
                 continue
             until = deadline if tier.lends else Deadline.after(deadline.clock, seconds)
-            for got in self._obtained(here, tier, until):
-                todo = [key for key in todo if key not in got]
+            step = len(here) if tier.lends else STEP
+            for got in self._stack.fetcher.frames(tier, here, OWNER, until, step, held=held):
+                todo = [key for key in todo if key not in got.leases]
                 # Otherwise it is a copy of a read-only block, and not leased.
                 loose = [
                     key
-                    for key, lease in got.items()
+                    for key, lease in got.leases.items()
                     if self._stack.writer.sealed(key, lease) is not lease.frame
                 ]
-                release_all([got.pop(key) for key in loose])
-                if got:
-                    yield got
+                release_all([got.leases.pop(key) for key in loose])
+                yield got
+                held = held or got.kept
 
     def room(
         self, wanted: Sequence[tuple[ChunkKey, int]], deadline: Deadline
@@ -183,7 +185,7 @@ class Lending:
             return found
         return Reason.REFUSED if not self._may_keep(found) else label(block, found)
 
-    def put(self, blocks: dict[ChunkKey, BlockLease], deadline: Deadline) -> set[ChunkKey]:
+    def put(self, blocks: Mapping[ChunkKey, Lease], deadline: Deadline) -> set[ChunkKey]:
         """Put verified chunks on the tiers that take new ones. Return those that one holds."""
         if not blocks:
             return set()
@@ -199,14 +201,14 @@ class Lending:
             kept.update(key for key, here in zip(keys, pending.result, strict=True) if here)
         return kept
 
-    def block(self, frame_bytes: int, deadline: Deadline) -> BlockLease:
-        """Return a block for a frame that is not here yet.
+    def free_block(self, payload_bytes: int) -> BlockLease:
+        """Return a block for a frame that is not here yet, without waiting for one.
 
         Raises:
-            PoolExhausted: none came free in time.
+            PoolExhausted: none is free.
             InvalidRequest: no block is that large.
         """
-        return self._stack.pool.lease(frame_bytes - PAGE, OWNER, deadline)
+        return self.pool.lease(payload_bytes, OWNER, self._now)
 
     def count_sent(self, size: int) -> None:
         """Count *size* bytes of frames that were sent to a peer."""
@@ -228,17 +230,6 @@ class Lending:
             for tier in self._stack.tiers
             if tier.name in self._own and tier.rules.reads and not tier.off and not tier.indexing
         ]
-
-    def _obtained(
-        self, keys: Sequence[ChunkKey], tier: Tier, deadline: Deadline
-    ) -> Iterator[dict[ChunkKey, Lease]]:
-        """Yield leases on chunks of *tier*, a few at a time where they take memory of the pool."""
-        if tier.lends:
-            found = zip(keys, tier.calls.get_lease(keys, OWNER), strict=True)
-            yield {key: lease for key, lease in found if lease is not None}
-            return
-        for got in Mover(self._stack, OWNER, deadline).obtain(keys, tier, STEP):
-            yield dict(zip(got.leases, shares(list(got.leases.values()), OWNER), strict=True))
 
     def _sizes(self, keys: Sequence[ChunkKey]) -> list[int | None]:
         """The bytes that each chunk counts on the first own tier that holds it."""
@@ -267,7 +258,8 @@ class Lending:
     ) -> None:
         """Lease *chosen* into *found*."""
         over = partial(self._over, who, chosen)
-        for run in self.frames(list(chosen), deadline):
+        for got in self.frames(list(chosen), deadline):
+            run = got.keep()
             larger = [key for key, lease in run.items() if len(lease.frame) > chosen[key]]
             release_all([run.pop(key) for key in larger])  # replaced by a larger frame
             found.update(lent(run, over))
@@ -297,7 +289,7 @@ class Lending:
         if not self._in.take(size, self._now):
             return Reason.QUEUE_FULL
         try:
-            block = self.block(size, self._now)
+            block = self.free_block(size - PAGE)
         except (PoolExhausted, InvalidRequest):
             self._in.give_back(size)
             return Reason.NO_ROOM

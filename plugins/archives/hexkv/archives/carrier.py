@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from hexkv.core.admin.moving import STEP, Mover, label
 from hexkv.core.frames.opening import Opening, opened
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.read.block_sink import label
+from hexkv.core.tiers.read.pieces import STEP
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline, FrameHeader, Lease, Reason
@@ -108,7 +109,7 @@ class Carrier:
 
     def _step(self, keys: Sequence[ChunkKey], tier: Tier) -> Iterator[tuple[ChunkKey, Lease]]:
         """Yield leases on a few chunks, each valid until the next one is requested."""
-        for got in Mover(self._stack, self._owner, self._deadline()).obtain(keys, tier, STEP):
+        for got in self._stack.fetcher.frames(tier, keys, self._owner, self._deadline()):
             yield from got.leases.items()
 
     def _deadline(self) -> Deadline:

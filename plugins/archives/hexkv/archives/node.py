@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from hexkv.core.admin.moving import spec_of
 from hexkv.core.frames.codec import layer_parts
+from hexkv.core.tiers.read.block_sink import spec_of
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import open_serdes
 from hexkv.plugins.configuration.config import Loaded

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from hexkv.core.admin.moving import spec_of
 from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.keys.tokens import pack
+from hexkv.core.tiers.read.block_sink import spec_of
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.configuration.places import suggestion
 from hexkv.plugins.configuration.schema import LONGEST_CHUNK

@@ -26,6 +26,7 @@ from hexkv.ports import (
     PoolExhausted,
     Reason,
     frame_bytes,
+    raw_sizes,
     release_all,
 )
 
@@ -123,17 +124,15 @@ class LayeredHold(LocalHold):
 
     def _begin_parts(self, tier: Tier, start: int, end: int, wait: Deadline | None) -> int:
         """Begin to read chunks part by part, as many as there are blocks for."""
-        now = Deadline(self._deadline.clock, 0.0)
-        blocks: dict[int, BlockLease] = {}
-        for number in range(start, end):
-            spec = self._wanted[number]
-            try:
-                until = now if blocks or wait is None else wait
-                block = self._stack.pool.lease(spec.raw_bytes, self._owner, until)
-            except PoolExhausted:
-                break
-            block.spec = spec
-            blocks[number] = self._leases[number] = block
+        until = Deadline(self._deadline.clock, 0.0) if wait is None else wait
+        sizes = raw_sizes(self._wanted[start:end])
+        try:
+            blocks = dict(enumerate(self._stack.pool.lease_run(sizes, self._owner, until), start))
+        except PoolExhausted:
+            return 0
+        for number, block in blocks.items():
+            block.spec = self._wanted[number]
+            self._leases[number] = block
             self._origins[number] = tier.name
             self._tried[number] = {tier.name}
         if blocks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from threading import Lock
 
 from hexkv.core.io.ticket import Ticket
@@ -47,6 +47,9 @@ class Fetch:
 
         self.encoded: frozenset[str] = frozenset()
         """Serdes whose frames stay encoded; a read that names any cannot be joined."""
+
+        self.short: Mapping[int, int] = {}
+        """Payload bytes of frames of unknown size for which no block was free."""
 
         self._blocks = blocks
         self._wasted = wasted
@@ -94,6 +97,15 @@ class Fetch:
                 self.late = True
         if wasted:
             self._wasted(wasted)
+        if self.ticket is not None:
+            self.ticket.abandon()
+
+    def abandon(self, count: int) -> None:
+        """Leave all *count* chunks of a read of frames of unknown size."""
+        for index in range(count):
+            block = self.take_encoded(index)
+            if block is not None:
+                block.release()
         if self.ticket is not None:
             self.ticket.abandon()
 

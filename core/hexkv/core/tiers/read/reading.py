@@ -9,9 +9,8 @@ them, while the preceding chunks are copied to the device.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from threading import RLock
@@ -19,13 +18,14 @@ from threading import RLock
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.tiers.read.encoding import bring_into, open_into, scratch
+from hexkv.core.tiers.read.block_sink import BlockSink, label
+from hexkv.core.tiers.read.encoding import bring_into, open_into
 from hexkv.core.tiers.read.intake import read_frames
 from hexkv.core.tiers.read.pending_reads import Fetch, PendingRead
+from hexkv.core.tiers.read.pieces import STEP, Obtained, in_pieces
 from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
-    PAGE,
     ChunkKey,
     ChunkSpec,
     CounterName,
@@ -40,60 +40,14 @@ from hexkv.ports import (
     share_all,
 )
 
-log = logging.getLogger("hexkv")
-
-
-class BlockSink:
-    """Gives a store the blocks that were leased for it.
-
-    A frame as long as the chunk goes straight into the block. A shorter one is encoded: it goes
-    into scratch memory, and the block is for the output of the serde; or, where frames may stay
-    encoded, into a block of its own, if there is one.
-    """
-
-    def __init__(
-        self,
-        blocks: Sequence[BlockLease],
-        scratch: Callable[[int], memoryview],
-        lease: Callable[[int], BlockLease | None] | None = None,
-    ) -> None:
-        self.own: dict[int, BlockLease] = {}
-        """Blocks of frames that may stay encoded."""
-
-        self._lease = lease
-        self.wrong: set[int] = set()
-        self.frames: list[memoryview | None] = [None] * len(blocks)
-        self._blocks = blocks
-        self._scratch = scratch
-
-    def room(self, index: int, size: int) -> memoryview | None:
-        """See :class:`hexkv.ports.Sink`. Sizes that no valid frame has are refused."""
-        whole = self._blocks[index].frame
-        self.wrong.discard(index)
-        if size == len(whole):
-            self.frames[index] = whole
-        elif PAGE <= size < len(whole) and size % PAGE == 0:
-            self.frames[index] = self._short(index, size)
-        else:
-            self.wrong.add(index)
-            return None
-        return self.frames[index]
-
-    def _short(self, index: int, size: int) -> memoryview:
-        if self._lease is not None and size > PAGE:
-            self.give_back(index)
-            block = self._lease(size - PAGE)
-            if block is not None:
-                self.own[index] = block
-                return block.frame
-        return self._scratch(size)
-
-    def give_back(self, index: int | None = None) -> None:
-        """Release the block of one frame, or of all that are left."""
-        for at in [index] if index is not None else list(self.own):
-            block = self.own.pop(at, None)
-            if block is not None:
-                block.release()
+_FAILED = (
+    Reason.FAILED,
+    Reason.TIMED_OUT,
+    Reason.TIER_OFF,
+    Reason.QUEUE_FULL,
+    Reason.CLOSED,
+)
+"""The reasons of chunks that may be on the tier nevertheless."""
 
 
 class Fetcher:
@@ -179,7 +133,7 @@ class Fetcher:
         with room:
             blocks: list[BlockLease] = []
             fresh: list[ChunkKey] = []
-            fetch = Fetch(tier, blocks, partial(self._count_wasted, tier.name), self._decode)
+            fetch = self._fetch(tier, blocks)
             until = now if claims or wait is None else wait
             free = self._blocks(wanted[: room.count], owner, until)
             # In one step: of two calls that want a chunk at the same moment, one joins the other's
@@ -204,6 +158,49 @@ class Fetcher:
             if free:
                 release_all(free)
         return claims
+
+    def frames(
+        self,
+        tier: Tier,
+        keys: Sequence[ChunkKey],
+        owner: str,
+        deadline: Deadline,
+        step: int = STEP,
+        *,
+        held: bool = False,
+    ) -> Iterator[Obtained]:
+        """Yield whole frames of any size and form, up to *step* at a time; see `in_pieces`."""
+        obtain = partial(self._obtain, tier, owner, deadline)
+        return in_pieces(self._runtime.pool, keys, step, obtain, owner, deadline, held=held)
+
+    def _obtain(
+        self, tier: Tier, owner: str, deadline: Deadline, keys: Sequence[ChunkKey]
+    ) -> Obtained:
+        """Read whole frames, as far as blocks are free."""
+        if tier.lends:
+            lent = zip(keys, tier.calls.get_lease(keys, owner), strict=True)
+            got = Obtained({key: lease for key, lease in lent if lease is not None})
+            got.absent = len(keys) - len(got.leases)
+            return got
+        fetch = self._fetch(tier, [])
+        self._submit(fetch, keys, [], deadline, Priority.GET, None)
+        if fetch.ticket is None or not fetch.ticket.wait(deadline):
+            fetch.abandon(len(keys))
+            return Obtained(failed=len(keys))
+        got = Obtained(again=[keys[i] for i in sorted(fetch.short)])
+        got.short = max(fetch.short.values(), default=0)
+        for i, key in enumerate(keys):
+            block = fetch.take_encoded(i)
+            if block is not None:
+                got.leases[key] = block
+            elif i not in fetch.short:
+                got.failed += fetch.why[i] in _FAILED
+                got.absent += fetch.why[i] not in _FAILED
+        self._runtime.pool.hand_over(list(got.leases.values()), owner)
+        return got
+
+    def _fetch(self, tier: Tier, blocks: list[BlockLease]) -> Fetch:
+        return Fetch(tier, blocks, partial(self._count_wasted, tier.name), self._decode)
 
     def _blocks(self, payloads: Sequence[int], owner: str, wait: Deadline) -> deque[BlockLease]:
         try:
@@ -333,7 +330,7 @@ class Fetcher:
             # Under the lock: a joining call finds the ticket, and the end of the worker the entry.
             with self._lock:
                 fetch.ticket = tier.submit(priority, size, work, deadline, room)
-                for index, key in enumerate(keys):
+                for index, key in enumerate(keys) if blocks else ():
                     self._under_way[tier.name, key] = fetch, index
         except Refused as refusal:
             fetch.why = [refusal.reason] * len(keys)
@@ -355,46 +352,41 @@ class Fetcher:
         deadline: Deadline,
     ) -> bool | None:
         """Read, verify and decode. Return True if the store works; ``None`` if not known."""
-        sink = BlockSink(blocks, scratch, self._free_block(fetch) if fetch.encoded else None)
+        now = Deadline(self._runtime.clock, 0.0)
+        own = partial(self._runtime.pool.lease, owner=f"read {fetch.tier.name}", deadline=now)
+        sink = BlockSink(
+            blocks or [None] * len(keys), None if blocks and not fetch.encoded else own
+        )
+        tokens: list[int] = []
 
         def judge(i: int, header: FrameHeader) -> Reason | None:
-            frame = sink.frames[i]
+            frame, kept = sink.frames[i], sink.own.get(i)
             if frame is None:
                 return Reason.FAILED
-            if header.serde in fetch.encoded and i in sink.own:
-                return _stays(fetch, i, header, blocks[i], sink.own)
-            return bring_into(self._runtime, header, frame, blocks[i])
+            if not blocks:
+                why = label(kept, header)
+            elif kept is not None and header.serde in fetch.encoded:
+                why = _relabel(kept, header, blocks[i].spec)
+            else:
+                why, kept = bring_into(self._runtime, header, frame, blocks[i]), None
+            if why is None:
+                tokens.append(header.tokens)
+                if kept is not None:
+                    fetch.keep_encoded(i, sink.own.pop(i))
+            return why
 
         try:
             read = read_frames(self._runtime, fetch.tier, keys, sink, judge, deadline)
         finally:
-            sink.give_back()
-        fetch.why, fetch.sizes = read.why, read.sizes
-        tokens = [b.spec.tokens for b, w in zip(blocks, read.why, strict=True) if b.spec and not w]
+            sink.release()
+        fetch.why, fetch.sizes, fetch.short = read.why, read.sizes, sink.short
         fetch.tier.link.ended(self._runtime.clock.now(), sum(tokens))
         return read.well
 
-    def _free_block(self, fetch: Fetch) -> Callable[[int], BlockLease | None]:
-        """Return a function that leases a block if one is free, without waiting."""
 
-        def lease(payload_bytes: int) -> BlockLease | None:
-            now = Deadline(self._runtime.clock, 0.0)
-            try:
-                return self._runtime.pool.lease(payload_bytes, f"read {fetch.tier.name}", now)
-            except PoolExhausted:
-                return None
-
-        return lease
-
-
-def _stays(
-    fetch: Fetch, index: int, header: FrameHeader, block: BlockLease, own: dict[int, BlockLease]
-) -> Reason | None:
-    """Leave the chunk of *header* encoded in its own block. Return the reason if it is unusable."""
-    spec = block.spec
+def _relabel(kept: BlockLease, header: FrameHeader, spec: ChunkSpec | None) -> Reason | None:
+    """Label the block of a frame that stays encoded. Return the reason if it is unusable."""
     if spec is None or header.tokens != spec.tokens or header.raw_bytes != spec.raw_bytes:
         return Reason.CORRUPT
-    kept = own.pop(index)
     kept.spec = spec._replace(serde=header.serde)
-    fetch.keep_encoded(index, kept)
     return None
