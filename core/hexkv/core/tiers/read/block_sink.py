@@ -81,7 +81,7 @@ class BlockSink:
         return block.frame
 
     def release(self) -> None:
-        """Release the blocks in :attr:`own`."""
+        """Release the blocks of frames that were not taken."""
         release_all(list(self.own.values()))
         self.own.clear()
 

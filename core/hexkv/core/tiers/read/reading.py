@@ -5,6 +5,10 @@ waits for either only while it holds no block, so a waiting thread never holds a
 one waits for. Each reader of a chunk has a lease of its own on its block, and so has the read: the
 last of them to release it frees the block. The worker that read the frames verifies and decodes
 them, while the preceding chunks are copied to the device.
+
+All whole frames are read here: chunks of requests by their specs, and frames of any size and form
+by their keys, to move, lend or export them. Apart from it stand ``ranges``, for parts of frames in
+the order of layers, and ``direct``, for frames that never come into the host's memory.
 """
 
 from __future__ import annotations
