@@ -137,7 +137,7 @@ class Fetcher:
         with room:
             blocks: list[BlockLease] = []
             fresh: list[ChunkKey] = []
-            fetch = self._fetch(tier, blocks)
+            fetch = Fetch(tier, blocks, partial(self._count_wasted, tier.name), self._decode)
             until = now if claims or wait is None else wait
             free = self._blocks(wanted[: room.count], owner, until)
             # In one step: of two calls that want a chunk at the same moment, one joins the other's
@@ -186,7 +186,7 @@ class Fetcher:
             got = Obtained({key: lease for key, lease in lent if lease is not None})
             got.absent = len(keys) - len(got.leases)
             return got
-        fetch = self._fetch(tier, [])
+        fetch = Fetch(tier, [], partial(self._count_wasted, tier.name), self._decode)
         self._submit(fetch, keys, [], deadline, Priority.GET, None)
         if fetch.ticket is None or not fetch.ticket.wait(deadline):
             fetch.abandon(len(keys))
@@ -202,9 +202,6 @@ class Fetcher:
                 got.absent += fetch.why[i] not in _FAILED
         self._runtime.pool.hand_over(list(got.leases.values()), owner)
         return got
-
-    def _fetch(self, tier: Tier, blocks: list[BlockLease]) -> Fetch:
-        return Fetch(tier, blocks, partial(self._count_wasted, tier.name), self._decode)
 
     def _blocks(self, payloads: Sequence[int], owner: str, wait: Deadline) -> deque[BlockLease]:
         try:
@@ -382,7 +379,8 @@ class Fetcher:
         try:
             read = read_frames(self._runtime, fetch.tier, keys, sink, judge, deadline)
         finally:
-            sink.release()
+            if sink.own:
+                sink.release()
         fetch.why, fetch.sizes, fetch.short = read.why, read.sizes, sink.short
         fetch.tier.link.ended(self._runtime.clock.now(), sum(tokens))
         return read.well
