@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
-
 from hexkv.ports import Clock, Deadline
-
-T = TypeVar("T")
 
 
 class TimeLimit:
@@ -26,16 +21,13 @@ class TimeLimit:
         """A deadline that leaves half of the remaining time."""
         return Deadline.after(self._clock, self.deadline.remaining() / 2)
 
-    def steps(self, items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-        """Yield *items*, *size* at a time, until the deadline passes."""
-        for start in range(0, len(items), size):
-            if self._advanced:
-                self._advanced = False
-                self.deadline = Deadline.after(self._clock, self._seconds)
-            if self.deadline.expired:
-                return
-            yield items[start : start + size]
-
     def advance(self) -> None:
         """Note that some chunks of this step are done: the next step has all the time again."""
         self._advanced = True
+
+    def go_on(self) -> bool:
+        """Begin the next step. Return False if the time is over."""
+        if self._advanced:
+            self._advanced = False
+            self.deadline = Deadline.after(self._clock, self._seconds)
+        return not self.deadline.expired

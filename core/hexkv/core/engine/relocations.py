@@ -183,7 +183,10 @@ class Relocations(ABC):
         """Return those of *keys* that could be read from a tier and verified."""
         read: set[ChunkKey] = set()
         limit = self._limit()
-        for some in limit.steps(keys, STEP):
+        for start in range(0, len(keys), STEP):
+            some = keys[start : start + STEP]
+            if not limit.go_on():
+                break
             with self._calls.call() as owner:
                 for tier in self._own():
                     missing = [key for key in some if key not in read]
@@ -210,9 +213,12 @@ class Relocations(ABC):
         """
         total, tried, sums = len(items), 0, Moved()
         stopped = False
-        for some in limit.steps(items, step):
-            if stopped := watch is not None and not watch(Progress(tried, total)):
+        for start in range(0, total, step):
+            if stopped := watch is not None and not watch(Progress(start, total)):
                 break
+            if not limit.go_on():
+                break
+            some = items[start : start + step]
             try:
                 with self._calls.call() as owner:
                     got = work(some, owner)

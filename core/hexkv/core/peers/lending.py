@@ -154,7 +154,7 @@ class Lending:
                 ]
                 release_all([got.leases.pop(key) for key in loose])
                 yield got
-                held = held or got.kept
+                held = held or (got.kept and bool(got.leases))
 
     def room(
         self, wanted: Sequence[tuple[ChunkKey, int]], deadline: Deadline
