@@ -206,6 +206,8 @@ def test_chunks_behind_a_shorter_prompt_are_given_back_and_count_as_wasted(rig):
     assert r.given_back()
     behind = r.telemetry.total(CounterName.READ_BYTES) - 3 * FRAME
     assert r.telemetry.total(CounterName.WASTED_BYTES) == behind > 0
+
+
 def test_the_hold_of_a_tail_that_comes_while_a_retrieve_takes_the_others_is_released(
     rig, monkeypatch
 ):
