@@ -56,6 +56,8 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             gone = [self._chunks[key] for key in new if key in self._chunks]
+            if len(new) < len(keys):  # of the leases for one key the last one stays
+                gone += [it for key, it in zip(keys, leases, strict=True) if new[key] is not it]
             self._chunks.update(new)
             self._stored.update(stored)
         if gone:
