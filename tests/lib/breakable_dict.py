@@ -17,7 +17,7 @@ class Shelf(dict):
         self.mend()
 
     def mend(self):
-        self.down = self.stalled = self.full = False
+        self.down = self.stalled = self.full = self.trickling = False
         self.seconds = 0.0
         self.wake()
 
@@ -31,23 +31,23 @@ class Shelf(dict):
             self.turn.notify_all()
 
     def pass_through(self, deadline, given_up):
-        if self.stalled or self.seconds:
+        if not self.is_well():
             patience = min(deadline.remaining(), self.seconds or 600.0)
             with self.turn:
                 self.turn.wait_for(lambda: given_up() or self.is_well(), patience)
-            if given_up() or deadline.expired or self.stalled:
+            if given_up() or deadline.expired or self.stalled or self.trickling:
                 raise StoreUnreachable("no answer")
         if self.down:
             raise StoreUnreachable("down")
 
     def is_well(self):
-        return not self.stalled and not self.seconds
+        return not self.stalled and not self.seconds and not self.trickling
 
 
 class DictService(Service):
     """Breaks a shelf in every way there is."""
 
-    can = frozenset({"kill", "stall", "slow", "cut", "garbage", "full"})
+    can = frozenset({"kill", "stall", "slow", "trickle", "cut", "garbage", "full"})
 
     def __init__(self, shelf):
         self.shelf = shelf
@@ -68,6 +68,9 @@ class DictService(Service):
 
     def slow(self, seconds):
         self.shelf.seconds = seconds
+
+    def trickle(self):
+        self.shelf.trickling = True
 
     def cut(self):
         self.shelf.down = True

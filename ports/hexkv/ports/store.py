@@ -61,7 +61,11 @@ class ChunkStore(Protocol):
     """Keeps frames by key, and returns the same bytes or nothing."""
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-        """Return True for each chunk that is readable, as far as known without reading it."""
+        """Return True for each chunk that is readable, as far as known without reading it.
+
+        A store that gets no answer does not know, and raises; one that knows a chunk to be out of
+        reach may return False.
+        """
         ...
 
     def read(

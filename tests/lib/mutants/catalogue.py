@@ -69,6 +69,8 @@ PORTS = (
             "store_abilities",
             "store_clearing",
             "store_crossed",
+            "store_reopened",
+            "store_amid",
             "store_late",
             "store_listing",
             "store_sizes",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 
 from dict_store import CapableStore, DictContract, WholeContract
+from hexkv.ports import namespace_of
 from mutants.rows import Wrong, broken
 
 
@@ -21,6 +23,24 @@ def clears_by_pattern(self, real, prefix):
 
 def clears_strangers(self, prefix):
     return [name for name in list(self.medium) if name.startswith(prefix)]
+
+
+def clears_like(self, real, prefix):
+    pattern = re.escape(prefix.decode("latin-1")).replace("%", ".*").replace("_", ".")
+    return [key for key in real(b"") if re.match(pattern, key.decode("latin-1"), re.DOTALL)]
+
+
+def clears_up_to_the_next(self, real, prefix):
+    end = prefix[:-1] + bytes([(prefix[-1] + 1) & 0xFF]) if prefix else b""
+    return [key for key in real(b"") if prefix <= key and (not prefix or key < end)]
+
+
+def clears_up_to_the_highest(self, real, prefix):
+    return [key for key in real(b"") if prefix <= key < prefix + b"\xff" or not prefix]
+
+
+def clears_whole_namespaces(self, real, prefix):
+    return [key for key in real(b"") if not prefix or namespace_of(key) == prefix]
 
 
 def clears_half_in_no_time(self, prefix, deadline):
@@ -48,6 +68,18 @@ DICT_CONTRACT = {
     ),
     "clear.2 clears by pattern": Wrong(
         "The prefix is a pattern to the service.", starting=clears_by_pattern
+    ),
+    "clear.2 clears like": Wrong("The prefix is a pattern of ``LIKE``.", starting=clears_like),
+    "clear.2 clears up to the next": Wrong(
+        "The last byte of a range's end has no carry.", starting=clears_up_to_the_next
+    ),
+    "clear.2 clears up to the highest": Wrong(
+        "A range ends before the prefix with a byte of ones behind it.",
+        starting=clears_up_to_the_highest,
+    ),
+    "clear.1 clears whole namespaces": Wrong(
+        "Chunks are in one folder for each namespace, and the prefix is its name.",
+        starting=clears_whole_namespaces,
     ),
     "clear.3 clears the first page": Wrong(
         "What the service lists on its first page goes.",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from dict_store import CapableStore, DictContract, DictStore, WholeContract
 from hexkv.contracts.doubles import HeapBlock
-from hexkv.ports import PAGE, Hit
+from hexkv.ports import PAGE, Hit, Miss, Reason
 from mutants.rows import Wrong, broken
 
 
@@ -72,6 +74,112 @@ def ranges_begin_within_a_mebibyte(self, real, key, start, into, deadline):
 
 def ranges_begin_within4_gi_b(self, real, key, start, into, deadline):
     return real(key, start & 0xFFFF_FFFF, into, deadline)
+
+
+class Log(CapableStore):
+    """Frames are parts of one file, each behind the one written before."""
+
+    def read_range(self, key, start, into, deadline):
+        if key not in self.medium:
+            return Miss()
+        frames = list(self.medium.items())
+        at = [name for name, _ in frames].index(key)
+        rest = b"".join(bytes(frame) for _, frame in frames[at:])
+        found = rest[start : start + len(into)]
+        into[: len(found)] = found
+        return Hit(len(into)) if len(found) == len(into) else Miss()
+
+
+class TestRangeReadsTheNextFrame(DictContract):
+    """A range that goes beyond the end of a frame goes on in the one behind it."""
+
+    breaks = "range.2"
+    Make = Log
+
+
+def reads_nothing_of_nothing(self, real, key, start, into, deadline):
+    return real(key, start, into, deadline) if len(into) else Hit(0)
+
+
+def takes_back_for_a_quarantine(self, real, keys, deadline):
+    for key in keys:
+        for lease in self.lent.pop(key, ()):
+            lease.release()
+    real(keys, deadline)
+
+
+def takes_back_for_a_clear(self, real, prefix, deadline):
+    for key in self.starting(prefix):
+        for lease in self.lent.pop(key, ()):
+            lease.release()
+    return real(prefix, deadline)
+
+
+class RemembersLoans(CapableStore):
+    """A store that knows what it has lent."""
+
+    def __init__(self, medium):
+        super().__init__(medium)
+        self.lent = {}
+
+    def get_lease(self, keys, owner):
+        leases = super().get_lease(keys, owner)
+        for key, lease in zip(keys, leases, strict=True):
+            if lease is not None:
+                self.lent.setdefault(key, []).append(lease)
+        return leases
+
+
+class Slots(DictStore):
+    """A store with a table of slots, which are used again."""
+
+    def __init__(self, medium):
+        super().__init__(medium)
+        self.slots, self.free, self.place = [], [], {}
+
+    def publish(self, name, frame):
+        super().publish(name, frame)
+        if name not in self.place:
+            if not self.free:
+                self.free.append(len(self.slots))
+                self.slots.append(b"")
+            self.place[name] = self.free.pop()
+        self.slots[self.place[name]] = frame
+
+    def forget(self, key):
+        place = self.place.pop(self.name(key), None)
+        if place is not None:
+            self.free.append(place)
+        return super().forget(key)
+
+    def read_one(self, index, key, sink, deadline):
+        place, frame = self.place.get(self.name(key)), self.fetch(key)
+        if place is None or frame is None:
+            return super().read_one(index, key, sink, deadline)
+        room = sink.room(index, len(frame))
+        if room is None:
+            return Miss(Reason.REFUSED)
+        now = self.slots[place]
+        room[:] = now if len(now) == len(frame) else frame
+        return Hit(len(frame))
+
+
+class TestCopiesFromAReusedSlot(DictContract):
+    """A chunk is looked up, and its slot copied, with a wait for the buffer in between."""
+
+    breaks = "L3.1"
+    Make = Slots
+
+
+def folds_patterns(self, real, key):
+    found = real(key)
+    if found is not None:
+        return found
+    pattern = re.escape(key.decode("latin-1")).replace("%", ".*").replace("_", ".")
+    names = (
+        name for name in self.medium if re.fullmatch(pattern, name.decode("latin-1"), re.DOTALL)
+    )
+    return next((self.medium[name] for name in names), None)
 
 
 def lends_the_quarantined(self, keys, deadline):
@@ -143,6 +251,9 @@ DICT_CONTRACT = {
     "range.2 ranges begin within4 gi b": Wrong(
         "Where a range begins is handed to C as an int.", read_range=ranges_begin_within4_gi_b
     ),
+    "range.3 reads nothing of nothing": Wrong(
+        "A range of no bytes is there.", read_range=reads_nothing_of_nothing
+    ),
     "sharing.4 lends the quarantined": Wrong(
         "A quarantine looks at frames, not at leases.", quarantine=lends_the_quarantined
     ),
@@ -168,6 +279,23 @@ DICT_CONTRACT = {
     ),
 }
 globals().update(broken(__name__, DictContract, CapableStore, DICT_CONTRACT))
+
+
+REMEMBERS_LOANS = {
+    "sharing.5 takes back for a quarantine": Wrong(
+        "A quarantine ends the leases of borrowers.", quarantine=takes_back_for_a_quarantine
+    ),
+    "sharing.5 takes back for a clear": Wrong(
+        "A clear ends the leases of borrowers.", clear_prefix=takes_back_for_a_clear
+    ),
+}
+globals().update(broken(__name__, DictContract, RemembersLoans, REMEMBERS_LOANS))
+
+
+PATTERNS = {
+    "L1.23 looks keys up by patterns": Wrong("A key is compared by ``LIKE``.", fetch=folds_patterns)
+}
+globals().update(broken(__name__, DictContract, DictStore, PATTERNS))
 
 
 REMEMBERS_FOR_RANGES = {

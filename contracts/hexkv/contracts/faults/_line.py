@@ -33,7 +33,8 @@ class Condition:
     latency: float = 0.0
     """Additional seconds of each turn of a conversation."""
     bandwidth: float = 0.0
-    """Bytes per second in each direction; 0 for as many as there are."""
+    """Bytes per second in each direction of ``narrow``; 0 for as many as there are."""
+    narrow: frozenset[Way] = BOTH
     refusing: bool = False
     cut_after: int | None = None
     """Bytes of replies after which a connection is reset."""
@@ -42,14 +43,14 @@ class Condition:
     garbage: int = 0
     """Random bytes before the next reply on each connection."""
 
-    @property
-    def gulp(self) -> int:
-        """Bytes to read at a time: fewer at a low bandwidth, so that they trickle."""
-        return min(CHUNK, max(1, int(self.bandwidth / 50))) if self.bandwidth else CHUNK
+    def gulp(self, way: Way) -> int:
+        """Bytes to pass on at a time: fewer at a low bandwidth, so that they trickle."""
+        slow = self.bandwidth and way in self.narrow
+        return min(CHUNK, max(1, int(self.bandwidth / 50))) if slow else CHUNK
 
-    def delay(self, size: int, *, turned: bool) -> float:
+    def delay(self, way: Way, size: int, *, turned: bool) -> float:
         """Seconds that *size* bytes take, the first of a turn or not."""
-        taken = size / self.bandwidth if self.bandwidth else 0.0
+        taken = size / self.bandwidth if self.bandwidth and way in self.narrow else 0.0
         return taken + (self.latency if turned else 0.0)
 
 

@@ -46,6 +46,10 @@ class ProxyApart:
         """See :meth:`FaultProxy.latency`."""
         self._tell("latency", float(seconds))
 
+    def trickle(self, rate: float) -> None:
+        """See :meth:`FaultProxy.trickle`."""
+        self._tell("trickle", float(rate))
+
     def cut(self) -> None:
         """See :meth:`FaultProxy.cut`."""
         self._tell("cut")
@@ -105,6 +109,8 @@ def _run(host: str, port: str) -> None:
             match json.loads(line):
                 case ["latency", float(seconds)]:
                     proxy.latency(seconds)
+                case ["trickle", float(rate)]:
+                    proxy.trickle(rate)
                 case ["garbage", int(size)]:
                     proxy.garbage(size)
                 case ["cut"]:

@@ -103,6 +103,10 @@ class FaultProxy:
         """Pass at most *rate* bytes per second in each direction of each connection."""
         self._become(Condition(bandwidth=rate))
 
+    def trickle(self, rate: float) -> None:
+        """Pass at most *rate* bytes of replies per second, and requests as they are."""
+        self._become(Condition(bandwidth=rate, narrow=frozenset((Way.BACK,))))
+
     def cut(self) -> None:
         """Reset every connection, now and as soon as it is made."""
         self._become(Condition(refusing=True))
@@ -223,8 +227,11 @@ class FaultProxy:
 
     async def _pump(self, line: Line, way: Way, reader: asyncio.StreamReader) -> None:
         while data := await self._arrives(line, way, reader):
-            await self._hold(line, way, len(data))
-            await line.deliver(way, data, self._condition)
+            while data:  # read before the network became slow, it trickles, too
+                gulp = self._condition.gulp(way)
+                await self._hold(line, way, len(data[:gulp]))
+                await line.deliver(way, data[:gulp], self._condition)
+                data = data[gulp:]
         await self._hold(line, way, 0)
         line.end(way)
 
@@ -232,7 +239,7 @@ class FaultProxy:
         """The next bytes; empty at the end of the stream, which a lost direction never reaches."""
         data = b""
         with suppress(ConnectionError):
-            data = await reader.read(self._condition.gulp)
+            data = await reader.read(self._condition.gulp(way))
         if not data:
             while way in self._condition.lost:
                 line.holed = True
@@ -241,7 +248,7 @@ class FaultProxy:
 
     async def _hold(self, line: Line, way: Way, size: int) -> None:
         """Delay these bytes by the condition of the network."""
-        seconds = self._condition.delay(size, turned=line.turns(way))
+        seconds = self._condition.delay(way, size, turned=line.turns(way))
         if seconds:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), seconds)

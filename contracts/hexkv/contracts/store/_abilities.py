@@ -94,6 +94,9 @@ class Quarantine(StoreCase):
         warden.quarantine([A, A, C], deadline())
         warden.quarantine([], deadline())
         same(read(store, A, B), [None, b"b"])
+        write(store, {A: b"a"})
+        warden.quarantine([A, C, A], deadline())
+        same(read(store, A, B), [None, b"b"])
 
     @promise(
         "quarantine.4",
@@ -153,6 +156,7 @@ class RangeRead(StoreCase):
         self, store: ChunkStore, ranged: SupportsRangeRead, start: int, size: int
     ) -> None:
         write(store, {A: content(100)})
+        write(store, {B: content(300, seed=1)})  # right behind it, where frames are in one file
         outcome = ranged.read_range(A, start, _room(size), deadline())
         assert not isinstance(outcome, Hit)
 
@@ -175,8 +179,9 @@ class RangeRead(StoreCase):
             store.clear_prefix(D, deadline())
         else:
             write(store, {D: b""})
-        for key in (A, B, C, D):
-            assert not isinstance(ranged.read_range(key, 0, _room(10), deadline()), Hit)
+        for key, size in ((A, 10), (B, 10), (C, 10), (D, 10), (A, 0), (B, 0), (C, 0)):
+            outcome = ranged.read_range(key, 0, _room(size), deadline())
+            assert not isinstance(outcome, Hit), f"{size} bytes of nothing are {outcome}"
 
 
 def _room(size: int) -> memoryview:

@@ -57,6 +57,9 @@ class StoreCase(Whole):
     loses: ClassVar[bool] = False
     """True if chunks may vanish at any time, as from a cache that others also fill."""
 
+    denies_unreachable: ClassVar[bool] = False
+    """True if ``contains`` is False for chunks that the store knows to be out of reach."""
+
     @pytest.fixture
     def store(self) -> ChunkStore:
         """An empty, open store with room for 128 MiB; closed after the test."""

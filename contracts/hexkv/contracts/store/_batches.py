@@ -26,7 +26,10 @@ from hexkv.ports import (
     ChunkStore,
     Corrupt,
     Failed,
+    Hit,
     Item,
+    Miss,
+    Reason,
     Stored,
     StoreError,
     SupportsQuarantine,
@@ -55,6 +58,9 @@ LOOK_ALIKE = {
     "line ends": (_BASE[:-2] + b"\r\n", _BASE[:-2] + b"\n\n"),
     "not UTF-8": (b"\xff" * KEY_BYTES, b"\xfe" * KEY_BYTES),
     "paths": (b"../" * (KEY_BYTES // 3), b"./." * (KEY_BYTES // 3)),
+    "wildcards": (b"k" * KEY_BYTES, b"%" * KEY_BYTES),
+    "placeholders": (b"k" * KEY_BYTES, b"_" * KEY_BYTES),
+    "stars": (b"k" * KEY_BYTES, b"*" * KEY_BYTES),
     "the ends of the range": (bytes(KEY_BYTES), b"\xff" * KEY_BYTES),
 }
 """Pairs of keys that a store might confuse, by the difference that it would have to overlook."""
@@ -88,6 +94,10 @@ class Batches(StoreCase):
         write(store, {A: b"aaa", B: b"b"})
         same(read(store, A, B, A, C, A), [b"aaa", b"b", b"aaa", None, b"aaa"])
         assert list(store.contains([A, A, C, C], deadline())) == [True, True, False, False]
+        sink = ListSink(refuse={0})
+        outcomes = store.read([A, C, A], sink, deadline())
+        assert list(outcomes) == [Miss(Reason.REFUSED), Miss(), Hit(3)]
+        same([sink.data(2)], [b"aaa"])
         gone = store.delete([A, A], deadline())
         assert len(gone) == 2
         assert any(gone)

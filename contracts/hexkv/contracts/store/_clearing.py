@@ -10,6 +10,7 @@ from hexkv.contracts.kit.waiting import UnderWay
 from hexkv.contracts.store._base import Foreign, RawAccess, StoreCase, content, read, same, write
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
+    DIGEST_BYTES,
     KEY_BYTES,
     NAMESPACE_BYTES,
     ChunkKey,
@@ -17,6 +18,7 @@ from hexkv.ports import (
     Deadline,
     StoreError,
     SupportsClear,
+    SupportsScan,
     namespace_of,
 )
 
@@ -24,7 +26,12 @@ MANY = 1100
 """More chunks than services list at a time."""
 
 SPECIAL = [b"*", b"?", b"[a-z]", b"\\", b"^", b".*", b"\0", b"\r\n", b"\xff", b"(|)", b"+{2}$"]
+SPECIAL += [b"%", b"_"]
 """Bytes with a meaning in patterns, in names or in protocols."""
+
+HIGH = b"\xff" * NAMESPACE_BYTES
+ENDS = [HIGH, b"a" * (NAMESPACE_BYTES - 1) + b"\xff", b"a" * (NAMESPACE_BYTES - 2) + b"b\0"]
+"""Namespaces beside which a range of keys ends: no higher byte, a carry, and after the carry."""
 
 OTHERS = chunk_key("others", "other model")
 
@@ -64,10 +71,19 @@ class Clearing(StoreCase):
         assert not any(store.contains(list(ours), deadline()))
         same(read(store, *theirs), list(theirs.values()))
         assert raw.keys() == set(theirs)
+        if isinstance(store, SupportsScan):
+            assert {entry.key for entry in store.scan()} == set(theirs)
         assert _counted(clearer, prefix) == 0
         write(store, dict(list(ours.items())[:3]))
         assert _counted(clearer, b"") == 3 + 5
         assert raw.keys() == set()
+        write(store, ours | theirs)
+        one, other, *rest = ours
+        for length, key in ((KEY_BYTES, one), (KEY_BYTES - 1, other)):
+            assert _counted(clearer, key[:length]) == 1
+        same(read(store, one, other, *rest), [None, None, *(ours[key] for key in rest)])
+        assert _counted(clearer, prefix[:3]) == len(rest)
+        same(read(store, *theirs), list(theirs.values()))
 
     @promise(
         "clear.2",
@@ -87,6 +103,13 @@ class Clearing(StoreCase):
             assert _counted(clearer, namespace_of(key)) == 1
             left.remove(key)
             same(read(store, key, *left), [None, *[b"frame"] * len(left)])
+        for space in ENDS:
+            some = [ChunkKey(space + bytes([last]) * DIGEST_BYTES) for last in (0, 0x61, 0xFF)]
+            left = [ChunkKey(it + some[0][NAMESPACE_BYTES:]) for it in ENDS if it != space]
+            write(store, dict.fromkeys([*some, *left], b"frame"))
+            assert _counted(clearer, space) == len(some), f"of {len(some)} chunks"
+            same(read(store, *some, *left), [*[None] * len(some), *[b"frame"] * len(left)])
+            store.delete(left, deadline())
 
     @promise(
         "clear.3",

@@ -157,6 +157,7 @@ class Data(StoreCase):
     def test_a_miss_is_a_value(self, store: ChunkStore) -> None:
         sink = ListSink()
         assert list(store.read([A], sink, deadline())) == [Miss(Reason.ABSENT)]
+        assert sink.calls == [], "the sink was asked for a buffer for a miss"
 
     @promise(
         "L1.8",

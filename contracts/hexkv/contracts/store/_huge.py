@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import pytest
+
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.store._base import Huge, Reopen, StoreCase, read, same, write
-from hexkv.ports import ChunkStore, Hit, Miss, Reason, SupportsRangeRead, SupportsScan
+from hexkv.ports import (
+    ChunkStore,
+    Hit,
+    Item,
+    Miss,
+    Reason,
+    StoreError,
+    SupportsClear,
+    SupportsRangeRead,
+    SupportsScan,
+    namespace_of,
+)
 
-A = chunk_key("a")
+A, B = chunk_key("a"), chunk_key("b", "other model")
 SIZE = (4 << 30) + 17
+HALF = 40 << 20
+"""More than a third of the bytes that a store has room for."""
 
 
 class Lengths(StoreCase):
-    """A frame of 4 GiB and some bytes, none of which is written or read whole."""
+    """Frames whose lengths take more bits than usual, and room that comes back."""
+
+    @pytest.mark.thorough
+    @promise(
+        "L1.32",
+        "has room again for what was overwritten, deleted, cleared or refused",
+        clause="ChunkStore.write, ChunkStore.delete",
+        why="a tier would be full for ever after it has written its size once",
+        hint="take the bytes of the frame that goes from what you count, in each way that it goes",
+    )
+    def test_room_comes_back(self, store: ChunkStore) -> None:
+        frame = memoryview(bytes(HALF))
+        for turn in range(4):
+            write(store, {B: bytes(frame)})
+            if turn:
+                with suppress(StoreError):
+                    store.write([Item(B, frame)], deadline(-1.0))
+        for _ in range(3):
+            store.delete([B], deadline())
+            write(store, {B: bytes(frame)})
+        for _ in range(3):
+            if isinstance(store, SupportsClear):
+                store.clear_prefix(namespace_of(B), deadline())
+                write(store, {B: bytes(frame)})
 
     @promise(
         "L1.29",

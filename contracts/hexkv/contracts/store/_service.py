@@ -7,11 +7,15 @@ from typing import Final, Literal
 from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.contracts.faults.proxy import FaultProxy
 
-Ability = Literal["kill", "stall", "slow", "cut", "garbage", "full"]
+Ability = Literal["kill", "stall", "slow", "trickle", "cut", "garbage", "full"]
 """A way to break a service."""
 
 GARBAGE: Final = 64
 """Bytes of garbage before a reply: more than any protocol's first header line needs to show."""
+
+
+TRICKLE: Final = 8.0
+"""Bytes of a reply per second: each comes in time, and all of them never."""
 
 
 class Service:
@@ -19,8 +23,8 @@ class Service:
 
     Subclass it, list in :attr:`can` the ways that work, and write those methods. The tests
     call no others, and undo each with its counterpart. Everything is undone after a test.
-    :class:`BehindProxy` gives ``stall``, ``slow``, ``cut`` and ``garbage`` to any store that
-    can be opened at an address.
+    :class:`BehindProxy` gives all but ``kill`` and ``full`` to any store that can be opened at an
+    address.
     """
 
     can: frozenset[Ability] = frozenset()
@@ -46,6 +50,10 @@ class Service:
         """Make every answer take *seconds* longer, until it is mended."""
         raise NotImplementedError
 
+    def trickle(self) -> None:
+        """Send :data:`TRICKLE` bytes per second of each answer, until it is mended."""
+        raise NotImplementedError
+
     def cut(self) -> None:
         """End every connection, now and as soon as it is made, until it is mended."""
         raise NotImplementedError
@@ -59,7 +67,7 @@ class Service:
         raise NotImplementedError
 
     def mend(self) -> None:
-        """Undo ``slow``, ``cut``, ``garbage`` and ``fill``."""
+        """Undo ``slow``, ``trickle``, ``cut``, ``garbage`` and ``fill``."""
         raise NotImplementedError
 
 
@@ -75,7 +83,7 @@ class BehindProxy(Service):
             def start(self) -> None: ...
     """
 
-    can: frozenset[Ability] = frozenset({"stall", "slow", "cut", "garbage"})
+    can: frozenset[Ability] = frozenset({"stall", "slow", "trickle", "cut", "garbage"})
 
     def __init__(self, proxy: FaultProxy | ProxyApart) -> None:
         self.proxy = proxy
@@ -88,6 +96,9 @@ class BehindProxy(Service):
 
     def slow(self, seconds: float) -> None:
         self.proxy.latency(seconds)
+
+    def trickle(self) -> None:
+        self.proxy.trickle(TRICKLE)
 
     def cut(self) -> None:
         self.proxy.cut()

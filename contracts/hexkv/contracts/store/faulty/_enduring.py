@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from threading import Event
@@ -12,7 +12,7 @@ import pytest
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.contracts.kit.promise import not_offered
 from hexkv.contracts.kit.waiting import UnderWay
-from hexkv.contracts.store._base import StoreCase, arrived, content
+from hexkv.contracts.store._base import StoreCase, arrived, content, same
 from hexkv.contracts.store._service import Ability, Service
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
@@ -58,6 +58,10 @@ NEW = {chunk_key(f"new {i}"): content(30_000 * i + 7000, seed=9 + i) for i in ra
 LARGE = {chunk_key(f"large {i}"): content(1 << 20, seed=20 + i) for i in range(4)}
 SMALL = {chunk_key(f"small {i}"): content(300 + i, seed=40 + i) for i in range(12)}
 DOOMED = {chunk_key("doomed"): content(600, seed=30)}
+FIRST = {chunk_key("replaced"): content(1 << 20, seed=31)}
+SECOND = {chunk_key("replaced"): content(1 << 20, seed=32)}
+"""Two frames of one key."""
+
 ABSENT = [chunk_key(f"absent {i}") for i in range(12)]
 """Never stored: deleting or setting them aside cannot disturb other calls."""
 
@@ -76,6 +80,16 @@ Break = Callable[[Ability], tuple[ChunkStore, Service]]
 
 class Breakable(StoreCase):
     """Base of the promises about a faulty service."""
+
+    @property
+    def kept(self) -> Collection[ChunkKey]:
+        """Chunks that ``broken`` has put in place, and that stay there during a fault."""
+        return () if self.loses else OLD
+
+    def endures(self, store: ChunkStore) -> None:
+        """Check as the function :func:`endures`, with the chunks that stay there."""
+        __tracebackhide__ = True
+        endures(store, kept=self.kept, here=() if self.denies_unreachable else self.kept)
 
     @pytest.fixture
     def broken(self, service: Service | None, exposed: ChunkStore) -> Iterator[Break]:
@@ -105,12 +119,25 @@ class Watch(SystemClock):
         return super().now()
 
 
-def endures(store: ChunkStore, seconds: float = SHORT) -> None:
-    """Make every call at the same time; each must answer in time, by the port, and correctly."""
+def endures(
+    store: ChunkStore,
+    seconds: float = SHORT,
+    *,
+    kept: Collection[ChunkKey] = (),
+    here: Collection[ChunkKey] = (),
+) -> None:
+    """Make every call at the same time; each must answer in time, by the port, and correctly.
+
+    Args:
+        store: the store.
+        seconds: until the deadline of each call.
+        kept: chunks that are there, whatever happens: none of them is a miss.
+        here: those of them for which ``contains`` is not False.
+    """
     __tracebackhide__ = True  # the test that calls tells more
     calls = {
-        "contains": lambda: _flags(store.contains, list(FRAMES), soon(seconds)),
-        "read": lambda: read_some(store, FRAMES, soon(seconds)),
+        "contains": lambda: _here(store, here, soon(seconds)),
+        "read": lambda: read_some(store, FRAMES, soon(seconds), kept),
         "write": lambda: write_some(store, SMALL | NEW, soon(seconds)),
         "delete": lambda: _flags(store.delete, [*DOOMED, *ABSENT], soon(seconds)),
     }
@@ -135,12 +162,27 @@ def _flags(
     call: Callable[[Sequence[ChunkKey], Deadline], Sequence[bool]],
     keys: list[ChunkKey],
     deadline: Deadline,
-) -> None:
+) -> Sequence[bool]:
+    """Return the answers; True for each key after an error, which denies nothing."""
     try:
         answers = call(keys, deadline)
     except StoreError:
-        return
+        return [True] * len(keys)
     assert len(answers) == len(keys), "one answer per key"
+    return answers
+
+
+def _here(store: ChunkStore, kept: Collection[ChunkKey], deadline: Deadline) -> None:
+    __tracebackhide__ = True
+    answers = _flags(store.contains, list(FRAMES), deadline)
+    denied = [key for key, here in zip(FRAMES, answers, strict=True) if key in kept and not here]
+    assert not denied, f"contains is False for {len(denied)} chunks that are there"
+
+
+def denied(store: ChunkStore, deadline: Deadline) -> dict[ChunkKey, bytes]:
+    """Those of ``DOOMED`` that a delete says are not there; nothing says so after an error."""
+    gone = _flags(store.delete, list(DOOMED), deadline)
+    return {key: DOOMED[key] for key, here in zip(DOOMED, gone, strict=True) if not here}
 
 
 def _clear(store: SupportsClear, deadline: Deadline) -> None:
@@ -185,11 +227,18 @@ def lists(store: ChunkStore) -> None:
 
 
 def read_some(
-    store: ChunkStore, frames: dict[ChunkKey, bytes], deadline: Deadline
+    store: ChunkStore,
+    frames: dict[ChunkKey, bytes],
+    deadline: Deadline,
+    kept: Collection[ChunkKey] = (),
+    sink: ListSink | None = None,
 ) -> set[ChunkKey]:
-    """Return those of *frames* that could be read; the bytes of each hit must be right."""
+    """Return those of *frames* that could be read; the bytes of each hit must be right.
+
+    Those of *kept* are there: a failure to read one is no miss.
+    """
     __tracebackhide__ = True
-    sink = ListSink()
+    sink = ListSink() if sink is None else sink
     try:
         outcomes = store.read(list(frames), sink, deadline)
     except StoreError:
@@ -200,6 +249,8 @@ def read_some(
         assert isinstance(outcome, Hit | Miss | Corrupt | Failed | TimedOut), outcome
         if isinstance(outcome, Failed):
             assert isinstance(outcome.error, StoreError), f"a foreign error: {outcome.error!r}"
+        missed = isinstance(outcome, Miss) and key in kept
+        assert not missed, f"chunk {index} is there, and a failure to read it is {outcome}"
         data = arrived(sink, index, outcome)
         if data is not None:
             right = data == frame
@@ -226,6 +277,14 @@ def write_some(
     return {k for k, o in zip(frames, outcomes, strict=True) if isinstance(o, Stored | TimedOut)}
 
 
+def found_of(store: ChunkStore, keys: Sequence[ChunkKey]) -> list[bytes | None]:
+    """The frame of each hit on *keys*; None where there is none, or it cannot be read."""
+    __tracebackhide__ = True
+    sink = ListSink()
+    outcomes = store.read(keys, sink, soon(ENOUGH))
+    return [arrived(sink, index, outcome) for index, outcome in enumerate(outcomes)]
+
+
 def until_written(store: ChunkStore, frames: dict[ChunkKey, bytes]) -> None:
     """Write *frames* and read them back, repeatedly until the service works."""
     __tracebackhide__ = True
@@ -248,3 +307,18 @@ def comes_back(store: ChunkStore) -> None:
     read_some(store, FRAMES, soon(10.0))
     found = store.contains(list(NEW), soon(ENOUGH))
     assert list(found) == [True] * len(NEW)
+
+
+def old_or_new(
+    found: Sequence[bytes | None],
+    old: Mapping[ChunkKey, bytes],
+    new: Mapping[ChunkKey, bytes],
+    stored: set[ChunkKey],
+) -> None:
+    """Check *found*: for each key of *new* that frame; or the old one or none, if not *stored*."""
+    __tracebackhide__ = True
+    for key, data in zip(new, found, strict=True):
+        if key in stored:
+            same([data], [new[key]])
+        else:
+            assert data in (old[key], new[key], None), "a frame that was never written"

@@ -27,13 +27,17 @@ from hexkv.contracts.store._base import (
 )
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
+    ChunkKey,
     ChunkStore,
     Deadline,
     Hit,
     Item,
     StoreError,
+    SupportsClear,
+    SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
+    namespace_of,
 )
 
 STORES = 8
@@ -195,21 +199,23 @@ class Reopening(StoreCase):
 
     @promise(
         "L3.5",
-        "brings back nothing that was deleted or overwritten",
+        "brings back nothing that was deleted, overwritten, cleared or set aside",
         clause="ChunkStore.delete, ChunkStore.write",
         why="after a restart, deleted chunks would be served again",
     )
     def test_reopening_brings_nothing_back(
         self, store: ChunkStore, raw: RawAccess, again: Callable[[], ChunkStore]
     ) -> None:
-        a, b = chunk_key("a"), chunk_key("b")
-        write(store, {a: b"old a", b: b"old b"})
+        a, b, c, d = (chunk_key(name, name) for name in "abcd")
+        write(store, {a: b"old a", b: b"old b", c: b"old c", d: b"old d"})
         write(store, {a: b"new a"})
         store.delete([b], deadline())
+        _take_away(store, c, d)
         store = again()
         assert read(store, a) in ([b"new a"], [None])
-        assert read(store, b) == [None]
-        assert raw.get(b) is None
+        assert read(store, b, c, d) == [None] * 3
+        assert list(store.contains([b, c, d], deadline())) == [False] * 3
+        assert raw.keys() <= {a}
 
     @promise(
         "L3.6",
@@ -220,11 +226,30 @@ class Reopening(StoreCase):
     def test_a_reopened_store_works(
         self, store: ChunkStore, again: Callable[[], ChunkStore]
     ) -> None:
-        a, b = chunk_key("a"), chunk_key("b")
-        write(store, {a: b"a"})
+        a, b, c, d = (chunk_key(name, name) for name in "abcd")
+        write(store, {a: b"a", c: b"c", d: b"d"})
         store = again()
+        if isinstance(store, SupportsRangeRead) and read(store, a) == [b"a"]:
+            assert store.read_range(a, 0, memoryview(bytearray(1)), deadline()) == Hit(1)
+        _take_away(store, c, d)
+        assert read(store, c, d) == [None, None], "a chunk of an earlier life is not taken away"
+        write(store, {a: b"new a", b: b"b"})
+        store = again()
+        assert read(store, a) in ([b"new a"], [None])
         write(store, {a: b"new a", b: b"b"})
         same(read(store, a, b), [b"new a", b"b"])
         assert list(store.delete([a, b], deadline())) == [True, True]
         store = again()
         assert read(store, a, b) == [None, None]
+
+
+def _take_away(store: ChunkStore, aside: ChunkKey, cleared: ChunkKey) -> None:
+    """Set *aside* aside and clear the namespace of *cleared*, as far as *store* can."""
+    if isinstance(store, SupportsQuarantine):
+        store.quarantine([aside], deadline())
+    else:
+        store.delete([aside], deadline())
+    if isinstance(store, SupportsClear):
+        store.clear_prefix(namespace_of(cleared), deadline())
+    else:
+        store.delete([cleared], deadline())

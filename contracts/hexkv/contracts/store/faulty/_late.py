@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.kit.waiting import UnderWay
-from hexkv.contracts.store._base import StoreCase, arrived, content, promptly, read, same, write
+from hexkv.contracts.store._base import StoreCase, arrived, content, promptly, read, write
 from hexkv.contracts.store.faulty._enduring import (
     DOOMED,
     ENOUGH,
+    LARGE,
     OLD,
     RETURN,
     Break,
     Breakable,
     comes_back,
     endures,
+    found_of,
+    old_or_new,
     read_some,
     soon,
     until_written,
@@ -86,6 +89,23 @@ class _AgeingItems(Sequence[Item]):
         return self._items[place]
 
 
+class _Interrupting(ListSink):
+    """A sink whose first call of ``room`` makes a fault, amid the answer."""
+
+    def __init__(self, fault: Callable[[], None]) -> None:
+        super().__init__()
+        self._fault, self._once = fault, Lock()
+        self.views: list[memoryview] = []
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        if self._once.acquire(blocking=False):
+            self._fault()
+        view = super().room(index, size)
+        if view is not None:
+            self.views.append(view)
+        return view
+
+
 class Late(StoreCase):
     """Promises about deadlines that pass during a call; nothing here waits in real time."""
 
@@ -111,9 +131,9 @@ class Late(StoreCase):
         new = {key: content(SIZE // 10, seed=MANY + i) for i, key in enumerate(keys)}
         write(store, old)
         ageing = _Ageing()
-        stored = _written_from_memory_that_is_used_again(store, new, ageing.limit, ageing)
+        stored = written_from_reused_memory(store, new, ageing.limit, ageing)
         assert len(stored) < MANY, f"all {MANY} chunks were written, {SOON} of them in time"
-        _old_or_new(read(store, *keys), old, new, stored)
+        old_or_new(read(store, *keys), old, new, stored)
 
     @promise(
         "L3.9",
@@ -146,7 +166,30 @@ class Late(StoreCase):
 
 
 class LateWrites(Breakable):
-    """Promises about effects of a write that was given up."""
+    """Promises about effects of a read or write that was given up."""
+
+    @promise(
+        "L4.11",
+        "ends a read whose service fails amid the answer without a miss, and fills nothing later",
+        clause="ChunkStore.read",
+        why="the memory holds another chunk by then: wrong KV, after its checksum was verified",
+        hint="Hit only after the last byte; end the connection and its receiver before you return",
+    )
+    def test_a_read_that_fails_amid_an_answer_fills_nothing_later(self, broken: Break) -> None:
+        store, service = broken("stall")
+        ways = [(service.stall, service.resume), (service.cut, service.mend)]
+        for fault, mend in ways[: 2 if "cut" in service.can else 1]:
+            until_written(store, LARGE)
+            sink = _Interrupting(fault)
+            try:
+                read_some(store, LARGE, soon(), () if self.loses else LARGE, sink)
+                for view in sink.views:
+                    view[:] = bytes([SPOILT]) * len(view)
+            finally:
+                mend()
+            comes_back(store)
+            changed = sum(len(view) - bytes(view).count(SPOILT) for view in sink.views)
+            assert not changed, f"{changed} bytes of the caller's memory changed after the call"
 
     @promise(
         "L4.10",
@@ -163,19 +206,16 @@ class LateWrites(Breakable):
         until_written(store, old)
         service.stall()
         try:
-            stored = _written_from_memory_that_is_used_again(store, new, soon())
+            stored = written_from_reused_memory(store, new, soon())
         finally:
             service.resume()
         comes_back(store)
-        sink = ListSink()
-        outcomes = store.read(keys, sink, soon(ENOUGH))
-        found = [arrived(sink, index, outcome) for index, outcome in enumerate(outcomes)]
-        _old_or_new(found, old, new, stored)
+        old_or_new(found_of(store, keys), old, new, stored)
         beside = read_some(store, OLD, soon(ENOUGH))
         assert self.loses or beside == set(OLD), "another chunk is gone"
 
 
-def _written_from_memory_that_is_used_again(
+def written_from_reused_memory(
     store: ChunkStore,
     frames: Mapping[ChunkKey, bytes],
     limit: Deadline,
@@ -195,17 +235,3 @@ def _written_from_memory_that_is_used_again(
     for buffer in memory.values():
         buffer[:] = bytes([SPOILT]) * len(buffer)
     return stored
-
-
-def _old_or_new(
-    found: Sequence[bytes | None],
-    old: Mapping[ChunkKey, bytes],
-    new: Mapping[ChunkKey, bytes],
-    stored: set[ChunkKey],
-) -> None:
-    __tracebackhide__ = True
-    for key, data in zip(new, found, strict=True):
-        if key in stored:
-            same([data], [new[key]])
-        else:
-            assert data in (old[key], new[key], None), "a frame that was never written"

@@ -21,9 +21,10 @@ from hexkv.ports import (
     SupportsQuarantine,
     SupportsScan,
     SupportsZeroCopy,
+    namespace_of,
 )
 
-A, B, C = (chunk_key(name) for name in "abc")
+A, B, C, D = (chunk_key(name) for name in "abcd")
 
 
 def _block(seed: int = 0, payload: int = PAGE) -> HeapBlock:
@@ -119,6 +120,13 @@ class Sharing(StoreCase):
         assert list(store.delete([B], deadline())) == [True]
         assert [block.held for block in blocks.values()] == [_shares(sharing), 0, _shares(sharing)]
         same(read(store, *blocks), [frames[0], None, frames[2]])
+        first, last = _block(4), _block(5)
+        twice = [first.lease(), last.lease()]
+        either = [[bytes(lease.frame)] for lease in twice]
+        sharing.put_lease([D, D], twice)
+        assert read(store, D) in either, "neither frame of two leases of one key"
+        store.delete([D], deadline())
+        assert (first.held, last.held) == (0, 0), "of two leases of one key, one is forgotten"
 
     @promise(
         "sharing.3",
@@ -161,20 +169,24 @@ class Sharing(StoreCase):
 
     @promise(
         "sharing.5",
-        "leaves what it has lent to the borrower, even after a delete, a close or another frame",
+        "leaves what it has lent to the borrower, whatever becomes of the chunk or the store",
         clause="SupportsZeroCopy.get_lease",
         why="an eviction would pull the memory from under a transfer to the device",
     )
     def test_a_borrower_outlasts_a_delete_and_a_close(
         self, store: ChunkStore, sharing: SupportsZeroCopy
     ) -> None:
-        blocks = [_block(i) for i in range(4)]
-        keys = [A, B, C, chunk_key("d")]
+        blocks = [_block(i) for i in range(6)]
+        keys = [A, B, C, D, chunk_key("e"), chunk_key("f", "other model")]
         frames = [_keep(sharing, key, block) for key, block in zip(keys, blocks, strict=True)]
         with _lent(sharing, *keys) as leases:
             store.delete([A], deadline())
             write(store, {B: frames[0]})
             _keep(sharing, C, _block())
+            if isinstance(store, SupportsQuarantine):
+                store.quarantine([keys[4]], deadline())
+            if isinstance(store, SupportsClear):
+                store.clear_prefix(namespace_of(keys[5]), deadline())
             for _ in range(2):
                 lent = [None if lease is None else bytes(lease.frame) for lease in leases]
                 same(lent, frames)

@@ -12,6 +12,7 @@ from threading import Barrier, Event
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.kit.waiting import UnderWay
 from hexkv.contracts.store._base import (
@@ -95,8 +96,11 @@ class Threads(StoreCase):
         together(work)
 
     @whole
-    def test_a_frame_that_is_replaced_while_it_is_read_is_whole(self, store: ChunkStore) -> None:
-        key, size = chunk_key("replaced"), 400_000
+    @each("deleted", [False, True], ids=["overwritten", "deleted, and others written"])
+    def test_a_frame_that_is_replaced_while_it_is_read_is_whole(
+        self, store: ChunkStore, deleted: bool
+    ) -> None:
+        key, size = chunk_key(f"replaced, {deleted}"), 400_000
         write(store, {key: stamped(0, 1, size)})
         asked, replaced = Event(), Event()
 
@@ -108,7 +112,11 @@ class Threads(StoreCase):
 
         def replace() -> None:
             assert asked.wait(HANGS), "a chunk that is there was not read"
-            write(store, {key: stamped(0, 2, size)})
+            if deleted:
+                store.delete([key], deadline())
+                write(store, {chunk_key(f"other {i}"): stamped(i, 1, size) for i in (1, 2)})
+            else:
+                write(store, {key: stamped(0, 2, size)})
             replaced.set()
 
         sink = Pausing()
@@ -116,7 +124,7 @@ class Threads(StoreCase):
             (outcome,) = store.read([key], sink, deadline())
         frame = arrived(sink, 0, outcome)
         if frame is None:
-            assert self.loses, f"a chunk vanished while it was overwritten: {outcome}"
+            assert self.loses or deleted, f"a chunk vanished while it was overwritten: {outcome}"
         else:
             assert is_one_value(frame, 0), "a mixture of two frames"
 
