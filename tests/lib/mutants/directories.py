@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -151,7 +153,121 @@ def forgets_the_lives_of_the_silent(self, name, deadline):
     return next((it.generation for it in alive if it.name == name), 0)
 
 
+def keeps_the_first_address(self, real, member, snapshot, deadline):
+    known = self.nodes.get(member.name)
+    joined = real(member, snapshot, deadline)
+    if joined and known is not None:
+        node = self.nodes[member.name]
+        node.member = replace(member, address=known.member.address)
+    return joined
+
+
+def keeps_the_first_generation(self, real, member, snapshot, deadline):
+    known = self.nodes.get(member.name)
+    joined = real(member, snapshot, deadline)
+    if joined and known is not None:
+        self.shown[member.name] = known.member
+    return joined
+
+
+def keeps_the_first_generation_locate(self, real, keys, deadline):
+    return [[self.shown.get(it.name, it) for it in row] for row in real(keys, deadline)]
+
+
+def takes_questions_for_signs_of_life(self, real, keys, deadline):
+    found = real(keys, deadline)
+    for member in {member for row in found for member in row}:
+        self.nodes[member.name].heard = self.clock.now()
+    return found
+
+
+def takes_a_question_for_a_sign_of_life(self, real, keys, deadline):
+    found = real(keys, deadline)
+    for node in self.nodes.values():
+        node.heard = max(node.heard, self.clock.now() - 0.5)
+    return found
+
+
+def replaces_at_the_end(self, real, member, snapshot, deadline):
+    return real(member, list(snapshot), deadline)
+
+
+def answers_each_key_once(self, real, keys, deadline):
+    return real(list(dict.fromkeys(keys)), deadline)
+
+
+def counts_how_often_it_has_a_chunk(self, real, member, snapshot, deadline):
+    batches = [list(batch) for batch in snapshot]
+    joined = real(member, batches, deadline)
+    if joined:
+        self.counts = Counter(key for batch in batches for key in batch)
+    return joined
+
+
+def counts_how_often_it_has_a_chunk_report(self, real, member, report, deadline):
+    gone = []
+    self.counts.update(report.added)
+    for key in report.removed:
+        self.counts[key] -= 1
+        if self.counts[key] <= 0:
+            gone.append(key)
+    return real(member, report._replace(removed=gone), deadline)
+
+
+def leaves_for_any_life(self, real, member, deadline):
+    node = self.nodes.get(member.name)
+    real(member if node is None else node.member, deadline)
+
+
+def takes_reports_of_a_life_that_never_joined(self, real, member, deadline):
+    node = self.nodes.get(member.name)
+    later = node is not None and member.generation > node.member.generation
+    return real(node.member if later else member, deadline)
+
+
+def folds_names(self, real, member, snapshot, deadline):
+    return real(replace(member, name=member.name.lower()), snapshot, deadline)
+
+
 ROWS = {
+    "directory.11 keeps the first address": Wrong(
+        "A node that joins again is known by the address that it had first.",
+        join=keeps_the_first_address,
+    ),
+    "directory.11 locates the first life": Wrong(
+        "Chunks are located at the life of a node that was known first.",
+        shown=None,
+        __init__=lambda self, real, clock: (real(clock), setattr(self, "shown", {}))[0],
+        join=keeps_the_first_generation,
+        locate=keeps_the_first_generation_locate,
+    ),
+    "directory.12 takes an answer for a sign of life": Wrong(
+        "A node that chunks are located at is not silent.",
+        locate=takes_questions_for_signs_of_life,
+    ),
+    "directory.13 takes a question for a sign of life": Wrong(
+        "A node that asks is not silent.", locate=takes_a_question_for_a_sign_of_life
+    ),
+    "directory.11 replaces at the end": Wrong(
+        "The entries of the earlier membership stay until the snapshot is whole.",
+        join=replaces_at_the_end,
+    ),
+    "directory.1 answers each key once": Wrong(
+        "Equal keys of a question have one answer.", locate=answers_each_key_once
+    ),
+    "directory.2 counts how often it has a chunk": Wrong(
+        "A chunk that was reported twice has to be removed twice.",
+        join=counts_how_often_it_has_a_chunk,
+        report=counts_how_often_it_has_a_chunk_report,
+    ),
+    "directory.11 leaves for any life": Wrong(
+        "A farewell ends the membership of whatever life there is.", leave=leaves_for_any_life
+    ),
+    "directory.11 takes reports of a life that never joined": Wrong(
+        "A later life continues the membership of the earlier one.",
+        _heard=takes_reports_of_a_life_that_never_joined,
+    ),
+    "directory.9 folds names": Wrong("Names are those of hosts, in lower case.", join=folds_names),
     "directory.1 answers for known keys first": Wrong(
         "Keys that somebody holds are answered before the others.",
         locate=answers_for_known_keys_first,

@@ -40,6 +40,7 @@ class Entries(DirectoryCase):
         for name in NODES:
             assert holders(seen(name), keys) == expected
             assert holders(seen(name), keys[::-1]) == expected[::-1]
+            assert holders(seen(name), [keys[0], keys[5], keys[0]]) == [["ada"], [], ["ada"]]
             assert list(seen(name).locate([], soon())) == []
 
     @promise(
@@ -50,15 +51,18 @@ class Entries(DirectoryCase):
         why="chunks that were evicted would be asked for, and new ones would not",
     )
     def test_reports_add_and_remove(self, seen: Seen) -> None:
-        """Reports apply in order; a node's removals do not affect other nodes."""
+        """Reports apply in order, not to other nodes; a chunk that is named twice is one chunk."""
         ada, bob, keys = seen("ada"), seen("bob"), some(4)
-        assert ada.join(life("ada"), batches(keys[:2]), soon())
+        assert ada.join(life("ada"), batches([*keys[:2], keys[0]], 2), soon())
         assert bob.join(life("bob"), batches(keys[:2]), soon())
         assert ada.report(life("ada"), Report(1, [keys[2]], [keys[0]]), soon())
         assert ada.report(life("ada"), Report(2, [keys[3]], [keys[2]]), soon())
         assert ada.report(life("ada"), Report(3, [keys[0]], []), soon())
         expected = [["ada", "bob"], ["ada", "bob"], [], ["ada"]]
         assert holders(seen("cyd"), keys) == expected
+        assert ada.report(life("ada"), Report(4, [keys[2]] * 2, [keys[1]] * 2), soon())
+        assert ada.report(life("ada"), Report(5, [], [keys[2]]), soon())
+        assert holders(seen("cyd"), keys) == [["ada", "bob"], ["bob"], [], ["ada"]]
 
     @promise(
         "directory.3",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from threading import Thread
 
@@ -10,6 +10,7 @@ import pytest
 
 from hexkv.contracts.directory._base import (
     NODES,
+    SECONDS,
     DirectoryCase,
     Seen,
     batches,
@@ -19,12 +20,15 @@ from hexkv.contracts.directory._base import (
     soon,
 )
 from hexkv.contracts.kit.promise import not_offered, promise
+from hexkv.contracts.kit.waiting import UnderWay
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     REPORT_KEYS,
     SILENT_HEARTBEATS,
+    ChunkKey,
     Deadline,
     Directory,
+    Member,
     Report,
     StoreError,
     StoreUnreachable,
@@ -46,9 +50,9 @@ class Lives(DirectoryCase):
         why="the nodes could not be asked for their chunks",
     )
     def test_members_are_named_as_they_joined(self, seen: Seen) -> None:
-        """Also as holders; an address may be empty, or in any script."""
+        """Also as holders; an address may be empty, or in any script. Names have a case."""
         keys = some(1)
-        other = type(life("bob"))("bob", 7, "")
+        other = Member("Bob", 7, "")
         assert seen("ada").join(life("ada", 2**62), batches(keys), soon())
         assert seen("bob").join(other, [], soon())
         assert set(seen("cyd").members(soon())) == {life("ada", 2**62), other}
@@ -82,11 +86,23 @@ class Lives(DirectoryCase):
         why="a restarted node would be asked for what its last life held",
     )
     def test_a_later_life_ends_the_earlier_one(self, seen: Seen) -> None:
-        """The earlier life's reports, heartbeats, joins and departure change nothing."""
-        ada, keys = seen("ada"), some(3)
+        """Calls of the earlier life change nothing, nor those of one that has not joined."""
+        ada, bob, keys = seen("ada"), seen("bob"), some(3)
         assert ada.join(life("ada", 5), batches(keys[:2]), soon())
-        assert ada.join(life("ada", 6), batches(keys[2:]), soon())
-        assert holders(seen("bob"), keys) == [[], [], ["ada"]]
+        amid: list[list[list[str]]] = []
+
+        def snapshot() -> Iterator[Sequence[ChunkKey]]:
+            with UnderWay({"ask": lambda: amid.append(holders(bob, keys[:2]))}, patience=SECONDS):
+                pass
+            yield keys[2:]
+
+        assert ada.join(life("ada", 6), snapshot(), soon())
+        assert amid == [[[], []]], "an earlier life's chunks are located amid a join"
+        assert holders(bob, keys) == [[], [], ["ada"]]
+        assert list(bob.locate(keys[2:], soon())[0]) == [life("ada", 6)]
+        assert list(bob.members(soon())) == [life("ada", 6)]
+        ada.leave(life("ada", 7), soon())
+        assert not ada.report(life("ada", 7), Report(1, keys[:1]), soon())
         assert not ada.report(life("ada", 5), Report(1, keys[:1]), soon())
         assert not ada.heartbeat(life("ada", 5), 0, soon())
         assert not ada.join(life("ada", 5), batches(keys[:2]), soon())
@@ -118,6 +134,7 @@ class Lives(DirectoryCase):
             assert cyd.report(life("cyd"), Report(number + 1, keys[:1]), soon())
             if not number:
                 vanish("ada")
+            holders(bob, keys)  # to be located is no sign of life
             elapse(_BEYOND * beat)
         assert holders(bob, keys) == [["bob", "cyd"]] * 2
         assert {member.name for member in bob.members(soon())} == {"bob", "cyd"}
@@ -133,7 +150,11 @@ class Lives(DirectoryCase):
         """If a heartbeat is answered with True, its entries count again."""
         ada, keys = seen("ada"), some(2)
         assert ada.join(life("ada"), batches(keys), soon())
-        elapse(2 * SILENT_HEARTBEATS * ada.heartbeat_seconds)
+        for _ in range(SILENT_HEARTBEATS + 1):
+            holders(ada, keys)  # a question is no sign of life
+            elapse(_BEYOND * ada.heartbeat_seconds)
+        assert holders(seen("bob"), keys) == [[], []]
+        elapse(SILENT_HEARTBEATS * ada.heartbeat_seconds)
         if not ada.heartbeat(life("ada"), 0, soon()):
             assert ada.join(life("ada"), batches(keys), soon())
         assert holders(seen("bob"), keys) == [["ada"]] * 2

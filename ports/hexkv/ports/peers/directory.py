@@ -1,8 +1,8 @@
 """The directory of which node holds which chunks: nodes report to it, and peers query it.
 
 **Answers are hints.** A chunk may be gone, or be elsewhere too, by the time that its holder is
-queried. Use an answer only to choose which node to query first: a wrong one costs a miss, because
-each reader verifies its frames.
+queried. Use one only to choose which node to query first: each reader verifies its frames. But a
+server's answer contains what each earlier call has reported to it.
 
 Each life of a node has a generation. Entries belong to one membership. :meth:`Directory.join`
 begins it; the node's next join, its :meth:`Directory.leave` or its silence ends it: then all its
