@@ -18,6 +18,8 @@ LONGEST_NAME, MOST_BYTES = 16, 16
 """The most characters of a checksum's name and bytes of a digest, as a frame's header has room."""
 
 SIZES = (0, 1, 7, 64, 1023, PAGE, 70_001)
+PARTS = (8, 64, 512, PAGE, 16 * PAGE)
+"""Bytes that algorithms take at a time."""
 
 _BLOCK = 65_536
 
@@ -152,6 +154,15 @@ def _damaged(data: bytes) -> Iterator[tuple[str, bytes]]:
     yield "the last byte cut", data[:-1]
     yield "a zero behind the end", data + bytes(1)
     yield "a zero before the beginning", bytes(1) + data if any(data) else data + b"\1"
+    for part in PARTS:
+        if len(data) >= 2 * part and data[:part] != data[part : 2 * part]:
+            swapped = data[part : 2 * part] + data[:part] + data[2 * part :]
+            yield f"the first two parts of {part} bytes exchanged", swapped
+            last = data[: -2 * part] + data[-part:] + data[-2 * part : -part]
+            yield f"the last two parts of {part} bytes exchanged", last
+            end = len(data) // part * part
+            far = data[end - part : end] + data[part : end - part] + data[:part] + data[end:]
+            yield f"the first and the last of all parts of {part} bytes exchanged", far
     half = len(data) // 2
     for part in (1, half):
         swapped = data[part:] + data[:part]

@@ -19,8 +19,11 @@ Reference = Callable[[Sequence[int]], Sequence[tuple[int, int]]] | None
 """A reference chunker, slow and obviously right: ``(start, end)`` of each chunk of a prompt."""
 
 TOKEN_BYTES = 4
-FEW = (0, 1, 7, 256, 65_536, 16_777_216)
+FEW = (0, 1, 7, 256, 65_536, 16_777_216, (1 << 32) - 1)
 """Tokens whose bytes, shifted, look alike: a bytewise search finds false matches."""
+
+BEYOND = 70_000
+"""Tokens of a prompt whose positions do not fit 16 bits."""
 
 SMALL, LARGE = 8_000, 128_000
 """Tokens of a short and of a long prompt: quadratic work shows as a factor of 256, not of 16."""
@@ -83,12 +86,14 @@ class ChunkerContract(Whole):
 
     @promise(
         "chunker.2",
-        "gives chunks in order, none empty, none over another, none beyond the prompt",
+        "gives chunks in order, none empty, none over another, none beyond a prompt of any length",
         clause="Bounds",
         why="a chunk's KV would be taken from other tokens than it is named by",
     )
     def test_bounds_are_in_order(self, chunker: Chunker, prompts: list[list[int]]) -> None:
-        for prompt in prompts:
+        part = max(prompts, key=len)
+        long = part * (BEYOND // len(part) + 1)
+        for prompt in [*prompts, [*FEW], long]:
             bounds = chunker.cut(_packed(prompt))
             assert isinstance(bounds, Bounds)
             assert len(bounds.starts) == len(bounds.ends), "two columns, one row per chunk"
@@ -98,6 +103,9 @@ class ChunkerContract(Whole):
                 assert isinstance(end, int)
                 assert before <= start < end <= len(prompt)
                 before = end
+        cut = [_cut(chunker, long[:size]) for size in (BEYOND // 2, BEYOND)]
+        if len(cut[0]) > BEYOND // 4000:  # small chunks all through, so also behind 16 bits
+            assert cut[1][-1][1] > BEYOND * 3 // 4, "no chunk behind 65,536 tokens"
 
     @promise(
         "chunker.3",
@@ -185,7 +193,10 @@ class ChunkerContract(Whole):
                 writable.clear()
             except BufferError:
                 raise AssertionError("a view of the caller's tokens was kept") from None
-            assert list(zip(*bounds, strict=True)) == _cut(chunker, prompt)
+            before = list(zip(*bounds, strict=True))
+            assert before == _cut(chunker, prompt)
+            _cut(chunker, [*prompt, *prompt, 0])
+            assert before == list(zip(*bounds, strict=True)), "the bounds changed with a later call"
 
     @promise(
         "chunker.8",

@@ -106,7 +106,35 @@ class TestSharesItsState(CRCContract):
         return self.state.to_bytes(4, "big")
 
 
+def adds_pages(self, data):
+    pages = [zlib.crc32(data[at : at + 4096]) for at in range(0, len(data), 4096)]
+    return (sum(pages) + 977 * len(data)).to_bytes(8, "big")
+
+
+def adds_blocks(self, data):
+    blocks = [zlib.crc32(data[at : at + 64]) for at in range(0, len(data), 64)]
+    return (sum(blocks) + 977 * len(data)).to_bytes(8, "big")
+
+
+class TestSharesAHasher(CRCContract):
+    """One hasher is reset for each call, and fed in parts."""
+
+    breaks = "checksum.6"
+
+    @pytest.fixture(autouse=True)
+    def hasher(self):
+        self.parts = []
+
+    def digest(self, data):
+        self.parts.clear()
+        for start in range(0, len(data), 64):
+            self.parts.append(bytes(data[start : start + 64]))
+        return zlib.crc32(b"".join(self.parts)).to_bytes(4, "big")
+
+
 ROWS = {
+    "checksum.3 adds pages": Wrong("The checksums of all pages are added.", digest=adds_pages),
+    "checksum.3 adds blocks": Wrong("The checksums of all blocks are added.", digest=adds_blocks),
     "checksum.1 gives a number": Wrong(
         "The digest is what the library gives.", digest=lambda self, data: zlib.crc32(data)
     ),

@@ -165,7 +165,35 @@ def keeps_the_prompt(self, real, packed):
     return real(packed)
 
 
+def counts_in16_bits(self, real, tokens):
+    starts, ends = real(tokens)
+    return Bounds([at & 0xFFFF for at in starts], [at & 0xFFFF for at in ends])
+
+
+def cuts_the_first65536(self, real, tokens):
+    return real(tokens if tokens <= 1 << 16 else 30_000)
+
+
+def uses_its_lists_again(self, real, tokens):
+    starts, ends = real(tokens)
+    self.starts[:], self.ends[:] = starts, ends
+    return Bounds(self.starts, self.ends)
+
+
+def uses_its_lists_again_init(self):
+    self.starts, self.ends = [], []
+
+
 PLAIN_CHUNKER = {
+    "chunker.2 counts in16 bits": Wrong("A bound has 16 bits.", bounds=counts_in16_bits),
+    "chunker.2 cuts the first65536": Wrong(
+        "What is behind the first 65,536 tokens is left out.", bounds=cuts_the_first65536
+    ),
+    "chunker.7 uses its lists again": Wrong(
+        "All prompts have their bounds in the same two lists.",
+        __init__=uses_its_lists_again_init,
+        bounds=uses_its_lists_again,
+    ),
     "chunker.1 has a scenic name": Wrong(
         "The scheme is a sentence, in the author's language.", scheme="Stücke von sieben Token"
     ),
@@ -221,7 +249,16 @@ PLAIN_CHUNKER = {
 globals().update(broken(__name__, PlainChunkerContract, PlainChunker, PLAIN_CHUNKER))
 
 
+def fears_large_tokens(self, real, packed):
+    if len(packed) and max(packed.cast("I")) >= 1 << 31:
+        raise OverflowError("a token is negative")
+    return real(packed)
+
+
 SEVEN_CHUNKER = {
+    "chunker.2 fears large tokens": Wrong(
+        "Tokens are signed numbers of 32 bits.", cut=fears_large_tokens
+    ),
     "chunker.4 takes a likely prompt for the last": Wrong(
         "A prompt of the same length and the same beginning is the last one again.",
         __init__=takes_a_likely_prompt_for_the_last,
