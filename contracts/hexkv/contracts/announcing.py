@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Thread
 
 import pytest
 
 from hexkv.contracts.doubles import chunk_key
 from hexkv.contracts.kit.promise import not_offered, promise
+from hexkv.contracts.kit.waiting import UnderWay
 from hexkv.contracts.kit.whole import Whole
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Announcing, ChunkKey, Deadline
 
 CLIENTS = ("ada", "bob")
+BRIEF = 0.1
+"""Seconds in which threads begin to wait, as a rule."""
+
 LONG = 600.0
 """Seconds that only a hang reaches."""
 
@@ -72,12 +75,15 @@ class AnnouncingContract(Whole):
         why="one would wait for what no other client computes, or for itself",
     )
     def test_what_others_compute_is_expected(self, seen: Seen) -> None:
-        """Answers come in the order of the keys asked for, not of the announcements."""
+        """Answers come in the order of the keys asked for; names of groups have a case."""
         keys = some(4)
         assert seen("ada").announce("request", "a", [keys[2], keys[0]], LONG, soon()) == 2
         for asker in ("ada", "bob"):
             assert list(seen(asker).expect(keys, "b", now())) == [True, False, True, False]
             assert list(seen(asker).expect(keys, "a", now())) == [False] * 4
+        assert list(seen("bob").expect(keys, "A", now())) == [True, False, True, False]
+        twice = [keys[2], keys[1], keys[2]]
+        assert list(seen("bob").expect(twice, "b", now())) == [True, False, True]
         assert list(seen("bob").expect([], "b", soon())) == []
 
     @promise(
@@ -174,7 +180,7 @@ class AnnouncingContract(Whole):
 
     @promise(
         "announcing.7",
-        "has a wait end with the first chunk that comes, and at its deadline",
+        "has all waits end with the first chunk that comes, and each at its deadline",
         level="L3",
         clause="Announcing.expect",
         why="requests would wait longer than they have to, or for ever",
@@ -194,16 +200,19 @@ class AnnouncingContract(Whole):
             if all(still):
                 break
         assert still == [True] * 3
-        found: list[Sequence[bool]] = []
 
         def waits(left: Sequence[ChunkKey], end: Callable[[], object]) -> Sequence[bool]:
-            until = soon()
-            waiting = Thread(target=lambda: found.append(seen("bob").expect(left, "b", until)))
-            waiting.start()
-            end()
-            waiting.join(60.0)
-            assert not until.expired, "the wait has its own end"
-            return list(found.pop())
+            found: list[list[bool]] = []
+            until, bob = soon(), seen("bob")
+
+            def wait() -> None:
+                found.append(list(bob.expect(left, "b", until)))
+
+            with UnderWay({"one": wait, "another": wait}, end, patience=60.0) as waiting:
+                waiting.late(BRIEF)  # until both are likely to wait
+            assert not until.expired, "a wait ends by its own deadline alone"
+            assert found[0] == found[1]
+            return found[0]
 
         ada = seen("ada")
         assert waits(keys, lambda: publish("ada", keys[1:2])) == [True, False, True]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Condition
+
 import pytest
 
 from hexkv.contracts.announcing import AnnouncingContract
@@ -99,7 +101,33 @@ def does_not_wait(self, real, keys, group, deadline):
     return real(keys, group, Deadline(deadline.clock, 0.0))
 
 
+class WakesOne(Condition):
+    """A condition of which one thread at a time learns."""
+
+    def notify_all(self):
+        self.notify(1)
+
+
+def wakes_one_of_two(self, real, clock, executor):
+    real(clock, executor)
+    self._changed = WakesOne()
+
+
+def folds_groups(self, real, keys, group, deadline):
+    return real(keys, group.lower(), deadline)
+
+
+def answers_each_key_once(self, real, keys, group, deadline):
+    return real(list(dict.fromkeys(keys)), group, deadline)
+
+
 ROWS = {
+    "announcing.1 folds groups": Wrong(
+        "Groups are names of hosts, in lower case.", expect=folds_groups
+    ),
+    "announcing.1 answers each key once": Wrong(
+        "Equal keys have one answer.", expect=answers_each_key_once
+    ),
     "announcing.1 forgets the group": Wrong(
         "An engine waits for its own ranks.",
         expect=lambda self, real, keys, group, deadline: real(keys, "", deadline),
@@ -124,6 +152,9 @@ ROWS = {
     ),
     "announcing.6 forgets all": Wrong(
         "The death of a client ends what everybody announced.", gone=forgets_all
+    ),
+    "announcing.7 wakes one of two": Wrong(
+        "Of those that wait for one chunk the first alone goes on.", __init__=wakes_one_of_two
     ),
     "announcing.7 does not wait": Wrong("Whoever asks is answered at once.", expect=does_not_wait),
 }

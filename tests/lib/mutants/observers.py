@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 
 import pytest
 
@@ -97,6 +97,11 @@ class Board:
 class BoardContract(ObserverContract):
     Make = Board
     patience = 0.5
+
+    @pytest.fixture(autouse=True)
+    def impatience(self, monkeypatch):
+        """A thread that stays is waited for a little only."""
+        monkeypatch.setattr("hexkv.contracts.observer._GOING", 1.0)
 
     @pytest.fixture
     def observer(self):
@@ -211,7 +216,24 @@ class TestSendsTwice(BoardContract):
                 super().ended(call)
 
 
+def closes_in_a_while(self, real):
+    if self.observed is not None:
+        Event().wait(4.0)
+    real()
+
+
+def leaves_its_thread(self, real, observed, *, rank=0):
+    real(observed)
+    Thread(target=Event().wait, args=(60.0,), daemon=True).start()
+
+
 ROWS = {
+    "observer.2 closes in a while": Wrong(
+        "Its end waits for an answer of the collector.", close=closes_in_a_while
+    ),
+    "observer.2 leaves its thread": Wrong(
+        "The thread that collects numbers goes on.", serve=leaves_its_thread
+    ),
     "observer.1 shows what was": Wrong(
         "The page is made once, when it begins to serve.",
         serve=shows_what_was,
