@@ -240,6 +240,15 @@ def each_byte_buys_time(self, monkeypatch):
     monkeypatch.setattr(Line, "read", read)
 
 
+def each_piece_buys_time(self, monkeypatch):
+    right = Stream._receive
+
+    def receive(stream, into, deadline, *, whole):
+        return right(stream, into, Deadline.after(deadline.clock, 1.0), whole=False)
+
+    monkeypatch.setattr(Stream, "_receive", receive)
+
+
 def misses_what_it_does_not_understand(self, monkeypatch):
     right = peers.outcome_of
     monkeypatch.setattr(
@@ -320,6 +329,9 @@ TCP_CONTRACT = {
     "channel.21 keeps what it offered": Wrong(
         "Shares of what was offered are released where all of it was sent.",
         change=keeps_what_it_offered,
+    ),
+    "channel.22 each piece buys time": Wrong(
+        "A time-out is one of each receive.", change=each_piece_buys_time
     ),
     "channel.22 each byte buys time": Wrong(
         "As long as something comes it waits on.", change=each_byte_buys_time

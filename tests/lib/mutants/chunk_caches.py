@@ -67,6 +67,21 @@ def forgets_the_first_only(self, real, keys, deadline):
     return len(keys)
 
 
+def takes_the_leases(self, real, leases, after, deadline):
+    publishing = real(leases, after, deadline)
+    for lease in leases:
+        lease.release()
+    return publishing
+
+
+def loses_what_does_not_fit(self, real, wanted, owner, deadline):
+    leases = real(wanted, owner, deadline)
+    if len(leases) < len(wanted):
+        self.lost = [*getattr(self, "lost", ()), leases[-1]]
+        return leases[:-1]
+    return leases
+
+
 def counts_pins_twice(self, real, owner, keys, seconds=None):
     real(owner, keys, seconds)
     return len(keys)
@@ -185,6 +200,12 @@ ROWS = {
     ),
     "chunks.5 forgets the first only": Wrong(
         "Of several chunks it forgets one, and says all.", forget=forgets_the_first_only
+    ),
+    "chunks.3 takes the leases": Wrong(
+        "What is published is released, too.", publish=takes_the_leases
+    ),
+    "chunks.10 loses what does not fit": Wrong(
+        "Of an allocation in part one block is lost.", allocate=loses_what_does_not_fit
     ),
     "chunks.6 counts pins twice": Wrong("An absent chunk counts as pinned.", pin=counts_pins_twice),
     "chunks.7 allocates what fits nowhere": Wrong(

@@ -99,6 +99,25 @@ def promises_in_vain_lookup(self, tokens, **options):
     return Lookup(len(tokens), [*there, False].index(False) * CHUNK)
 
 
+class TestFoldsAdapters(EngineContract):
+    """Adapters are files of a system that folds case."""
+
+    breaks = "prefix.4"
+
+    class Make(CacheEngine):
+        @property
+        def _naming(self):
+            naming = copy(vars(self)["_naming"])
+            named = naming.prompt
+
+            def prompt(tokens, namespace, deadline=None):
+                whose = namespace or self.namespace
+                return named(tokens, replace(whose, lora=whose.lora.lower()), deadline)
+
+            naming.prompt = prompt
+            return naming
+
+
 class TestNamesChunksAlone(EngineContract):
     """A chunk is named by its own tokens, whatever stands before it."""
 

@@ -33,6 +33,9 @@ LATE = 30.0
 
 _POISON = 0x5A
 
+_TRICKLE = 8.0
+"""Bytes of a reply per second: each comes in time, and all of them never."""
+
 StartPeer = Callable[..., PeerApart]
 
 
@@ -198,22 +201,23 @@ class Faults(ChannelCase):
     @pytest.mark.thorough
     @promise(
         "channel.22",
-        "keeps its deadline with a peer that sends one byte a second",
+        "keeps its deadline with a peer that sends a few bytes a second",
         level="L4",
         clause="TransferChannel.read",
         why="a byte now and then would buy any time",
     )
     def test_a_slow_peer_costs_the_deadline(self, near: End, far: End, proxied: Proxied) -> None:
-        """Nothing stays leased; the next call finds another way."""
+        """Requests too, or replies alone. Nothing stays leased; the next call finds another way."""
         key = far.source.put("a")
         with proxied(far.peer) as (proxy, peer):
             assert near.read(peer, [key])[0] == [Hit(SIZE)]
-            proxy.bandwidth(1)
-            (outcome,), _ = promptly(lambda: near.read(peer, [key], brief()), LATE)
-            assert isinstance(outcome, TimedOut | Failed)
-            near.settle()
-            proxy.mend()
-            until(lambda: near.read(peer, [key])[0] == [Hit(SIZE)], "it does not come back")
+            for slow, rate in ((proxy.bandwidth, 1.0), (proxy.trickle, _TRICKLE)):
+                slow(rate)
+                (outcome,), _ = promptly(lambda: near.read(peer, [key], brief()), LATE)
+                assert isinstance(outcome, TimedOut | Failed)
+                near.settle()
+                proxy.mend()
+                until(lambda: near.read(peer, [key])[0] == [Hit(SIZE)], "it does not come back")
 
     @promise(
         "channel.23",

@@ -19,6 +19,9 @@ from hexkv.contracts.kit.examples import examples
 from hexkv.contracts.kit.promise import promise
 from hexkv.ports import ChunkCache, EngineClosed, InvalidRequest
 
+MANY = 400
+"""More chunks than most caches of a test have memory for."""
+
 
 class Keys(ChunkCacheCase):
     """Chunks are present from their publishing until they are forgotten."""
@@ -62,8 +65,10 @@ class Keys(ChunkCacheCase):
         clause="Publishing.tiers",
         why="a host would report KV as stored that no tier has",
     )
-    def test_a_publishing_names_the_tiers_that_hold_the_chunks(self, cache: ChunkCache) -> None:
-        """Every named tier holds every chunk of the batch."""
+    def test_a_publishing_names_the_tiers_that_hold_the_chunks(
+        self, cache: ChunkCache, ledger: Ledger
+    ) -> None:
+        """Every named tier holds every chunk of the batch; the leases stay the caller's."""
         some = specs(3)
         leases = cache.allocate(some, "host", soon())
         assert len(leases) == 3, "there is room for three chunks"
@@ -75,6 +80,10 @@ class Keys(ChunkCacheCase):
             assert publishing.done
             assert publishing.tiers, "some tier takes new chunks"
             assert all(list(here) == [True] * 3 for here in publishing.tiers.values())
+            assert dict(ledger()) == {"host": 3}, (
+                "publishing takes the caller's leases, or keeps more"
+            )
+            assert [bytes(lease.payload) for lease in leases] == [content(chunk) for chunk in some]
         finally:
             for lease in leases:
                 lease.release()
@@ -147,6 +156,27 @@ class Keys(ChunkCacheCase):
         with pytest.raises(InvalidRequest):
             cache.hold([huge], "host", soon())
         assert dict(ledger()) == {}
+
+    @promise(
+        "chunks.10",
+        "gives leases for the first of many chunks, and has all memory back when they are released",
+        level="L0",
+        clause="ChunkCache.allocate",
+        why="each batch that is larger than the free memory would cost some of it for ever",
+        hint="release what was taken for a chunk that does not fit",
+    )
+    def test_an_allocation_in_part_costs_nothing(self, cache: ChunkCache, ledger: Ledger) -> None:
+        """Of more chunks than fit, three times; the last one finds as much memory as the first."""
+        counts = []
+        for _ in range(3):
+            leases = cache.allocate(specs(MANY), "host", soon())
+            counts.append(len(leases))
+            assert [lease.spec for lease in leases] == specs(MANY)[: len(leases)]
+            assert dict(ledger()) == {"host": len(leases)}
+            for lease in leases:
+                lease.release()
+            assert dict(ledger()) == {}
+        assert len(set(counts)) == 1, f"there was memory for {counts} chunks"
 
     @promise(
         "chunks.8",

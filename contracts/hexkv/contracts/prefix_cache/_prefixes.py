@@ -91,10 +91,14 @@ class Prefixes(PrefixCacheCase):
         why="KV of another model, adapter, rank or tenant would be loaded",
     )
     def test_namespaces_share_nothing(self, cache: PrefixCache) -> None:
-        """Each field alone makes the difference."""
-        tokens, own = self.prompt(), cache.namespace
+        """Each field alone makes the difference, and the case of a letter in it."""
+        tokens, own = self.prompt(), replace(cache.namespace, lora="Adapter", salt="Tenant")
+        put(cache, tokens, own)
         put(cache, tokens)
         others = [
+            replace(own, lora="adapter"),
+            replace(own, salt="tenant"),
+            replace(own, model=own.model.swapcase()),
             replace(own, model=own.model + "x"),
             replace(own, revision=own.revision + "x"),
             replace(own, lora=own.lora + "x"),
@@ -106,7 +110,8 @@ class Prefixes(PrefixCacheCase):
             assert cache.lookup(tokens, namespace=other).hit_tokens == 0, other
             assert hit(cache, tokens, other) == 0, other
         put(cache, tokens, others[0])
-        assert hit(cache, tokens, others[0]) == hit(cache, tokens) == CHUNKS * self.chunk
+        assert hit(cache, tokens, others[0]) == hit(cache, tokens, own) == CHUNKS * self.chunk
+        assert hit(cache, tokens) == CHUNKS * self.chunk
 
     @promise(
         "prefix.5",
