@@ -1,6 +1,7 @@
 """The classes of the tutorials keep the contracts of their ports."""
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from hexkv.contracts.observer import ObserverContract, Reading
 from hexkv.contracts.policy import PolicyContract
 from hexkv.contracts.serde import SerdeContract
 from hexkv.contracts.store import StoreContract
+from hexkv.contracts.telemetry import EventSinkContract, TelemetryContract
 from hexkv.ports import DType, KVLayout
 
 pytestmark = pytest.mark.thorough
@@ -171,6 +173,28 @@ class TestNearby(DirectoryContract):
     @pytest.fixture
     def forget(self, directory):
         return directory.forget
+
+
+class TestStatsD(TelemetryContract):
+    """A socket that no other process reads."""
+
+    @pytest.fixture
+    def telemetry(self):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            statsd = SHOWN["StatsD"](silent.getsockname())
+            yield statsd
+            statsd.close()
+
+    @pytest.fixture
+    def end(self, telemetry):
+        return telemetry.close
+
+
+class TestBounded(EventSinkContract):
+    @pytest.fixture
+    def sink(self):
+        return SHOWN["Bounded"]()
 
 
 class TestBlackboard(AnnouncingContract):

@@ -27,6 +27,8 @@ CORRECT = [
     "TestLocalCollective",
     "TestDecodingKV",
     "TestBoard",
+    "TestSums",
+    "TestContents",
     "TestLeavingStore",
 ]
 MODEST = {

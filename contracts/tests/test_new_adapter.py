@@ -21,6 +21,8 @@ TARGETS = {
     "device": "{module}.check:candidate",
     "chunker": "{module}.check:candidate",
     "channel": "{module}.check:candidate",
+    "events": "{module}.check:candidate",
+    "telemetry": "{module}.check:candidate",
 }
 """What ``hexkv check`` is given of each kind that has a contract."""
 

@@ -6,9 +6,11 @@ from http.client import HTTPConnection
 import pytest
 
 from collectors import collecting
+from hexkv.adapters.observe.feed import Feed
 from hexkv.adapters.observe.observer import ServerObserver
 from hexkv.adapters.observe.settings import ServerSettings
 from hexkv.contracts.observer import CHUNK, ObserverContract, Reading
+from hexkv.contracts.telemetry import EventSinkContract
 from hexkv.plugins.clock import SystemClock
 from processes import PATIENCE, held_port
 from routers import Router
@@ -64,3 +66,17 @@ class TestServer(ObserverContract):
     @pytest.fixture
     def collected(self, collector):
         return lambda: len(collector.spans)
+
+
+class TestFeed(EventSinkContract):
+    """What the server publishes from."""
+
+    @pytest.fixture
+    def sink(self):
+        feed = Feed({"memory": True, "disk": False}, block=16, model="m", limit=1 << 20)
+        with closing(feed):
+            yield feed
+
+    @pytest.fixture
+    def end(self, sink):
+        return sink.close

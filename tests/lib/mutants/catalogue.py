@@ -29,6 +29,7 @@ from hexkv.contracts.segment_finder import SegmentFinderContract
 from hexkv.contracts.segments import SegmentCacheContract
 from hexkv.contracts.serde import SerdeContract
 from hexkv.contracts.store import StoreContract
+from hexkv.contracts.telemetry import EventSinkContract, TelemetryContract
 
 HERE = Path(__file__).parent
 WITNESSES = HERE / "witnesses.py"
@@ -95,6 +96,8 @@ PORTS = (
     Port("hand over", HandOverContract, ("hand_overs",)),
     Port("observer", ObserverContract, ("observers",)),
     Port("prefix cache", PrefixCacheContract, ("prefix_caches",)),
+    Port("telemetry", TelemetryContract, ("telemetries",)),
+    Port("events", EventSinkContract, ("event_sinks",)),
     Port("segment finder", SegmentFinderContract, ("segment_finders",)),
     Port("segments", SegmentCacheContract, ("segment_caches",)),
 )

@@ -12,6 +12,7 @@ from mutants.chunk_caches import HeapCacheContract
 from mutants.chunkers import PlainChunkerContract
 from mutants.collectives import LocalContract as LocalCollectiveContract
 from mutants.encodings import DecodingContract
+from mutants.event_sinks import ContentsContract
 from mutants.hand_overs import LeavingContract
 from mutants.memories import PlainMemoryContract
 from mutants.observers import BoardContract
@@ -21,6 +22,7 @@ from mutants.prefix_caches import EngineContract
 from mutants.segment_caches import SegmentsContract
 from mutants.segment_finders import PlainFinderContract
 from mutants.store_filling import TellingStore
+from mutants.telemetries import SumsContract
 from plain_serde import CutSerde, PlainContract, PlainSerde
 from slot_kv import BlockwiseContract, SlotContract
 
@@ -93,6 +95,14 @@ class TestDecodingKV(DecodingContract):
 
 
 class TestBoard(BoardContract):
+    pass
+
+
+class TestSums(SumsContract):
+    pass
+
+
+class TestContents(ContentsContract):
     pass
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # pytest must be the first to import a contract
     from hexkv.contracts.prefix_cache import Damaged, Faulty, Stuck
     from hexkv.contracts.serde import Close
     from hexkv.contracts.store import Foreign, Limit, Service
+    from hexkv.contracts.telemetry import Held, Total
     from hexkv.plugins.spec import RawAccess
 
 __all__ = ["Candidate"]
@@ -36,8 +37,8 @@ class Candidate:
     """
 
     subject: object
-    """A store, serde, policy, device, memory provider, chunker, directory, channel or cache, fresh
-    and empty."""
+    """A store, serde, policy, device, memory provider, chunker, directory, channel, cache, sink of
+    metrics or of events, fresh and empty."""
 
     raw: RawAccess | None = None
     """The back door to the medium of this very store."""
@@ -95,6 +96,15 @@ class Candidate:
 
     stuck: Stuck | None = None
     """For such a cache: another one, whose tiers can stop answering."""
+
+    total: Total | None = None
+    """For a sink of metrics: returns the total of a counter."""
+
+    held: Held | None = None
+    """For a sink of events: returns the chunks that it knows on a tier."""
+
+    end: Callable[[], None] | None = None
+    """For both: ends what it has opened, while a cache still reports to it."""
 
     engine: str = ""
     """The service behind the adapter with its version, for the scorecard."""

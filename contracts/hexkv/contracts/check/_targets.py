@@ -25,12 +25,14 @@ from hexkv.ports import (
     ConfigError,
     DeviceKV,
     Directory,
+    EventSink,
     HashFunction,
     MemoryProvider,
     Policy,
     PrefixCache,
     Serde,
     StoreUnreachable,
+    Telemetry,
     TransferChannel,
 )
 
@@ -45,6 +47,8 @@ SUITES: Mapping[str, tuple[type, str]] = {
     "directory": (Directory, "TestDirectory"),
     "channel": (TransferChannel, "TestChannel"),
     "prefix cache": (PrefixCache, "TestPrefixCache"),
+    "telemetry": (Telemetry, "TestTelemetry"),
+    "events": (EventSink, "TestEvents"),
 }
 """The port of each kind that can be checked, and the class that checks it."""
 

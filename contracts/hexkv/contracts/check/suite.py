@@ -5,7 +5,7 @@ The fixture ``candidate`` comes from the plugin that runs them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 
@@ -33,18 +33,21 @@ from hexkv.contracts.store import (
     Service,
     StoreContract,
 )
+from hexkv.contracts.telemetry import EventSinkContract, Held, TelemetryContract, Total
 from hexkv.ports import (
     Chunker,
     ChunkStore,
     DeviceKV,
     Directory,
     DType,
+    EventSink,
     HashFunction,
     LossySerde,
     MemoryProvider,
     Policy,
     PrefixCache,
     Serde,
+    Telemetry,
     TransferChannel,
 )
 
@@ -231,3 +234,37 @@ class TestPrefixCache(PrefixCacheContract):
     @pytest.fixture
     def stuck(self, candidate: Candidate) -> Stuck:
         return candidate.stuck or not_offered("stuck")
+
+
+class TestTelemetry(TelemetryContract):
+    """A sink of metrics."""
+
+    @pytest.fixture
+    def telemetry(self, candidate: Candidate) -> Telemetry:
+        assert isinstance(candidate.subject, Telemetry)
+        return candidate.subject
+
+    @pytest.fixture
+    def total(self, candidate: Candidate) -> Total | None:
+        return candidate.total
+
+    @pytest.fixture
+    def end(self, candidate: Candidate) -> Callable[[], None]:
+        return candidate.end or not_offered("end")
+
+
+class TestEvents(EventSinkContract):
+    """A sink of events."""
+
+    @pytest.fixture
+    def sink(self, candidate: Candidate) -> EventSink:
+        assert isinstance(candidate.subject, EventSink)
+        return candidate.subject
+
+    @pytest.fixture
+    def held(self, candidate: Candidate) -> Held:
+        return candidate.held or not_offered("held")
+
+    @pytest.fixture
+    def end(self, candidate: Candidate) -> Callable[[], None]:
+        return candidate.end or not_offered("end")
