@@ -38,6 +38,8 @@ class Serde(Protocol):
     def encode(self, chunk: memoryview, layout: KVLayout, tokens: int, into: memoryview) -> int:
         """Write the payload of *chunk* at the start of *into*. Return its bytes.
 
+        Equal chunks of one layout have equal payloads, on each thread: no salt, no time.
+
         Args:
             chunk: ``layout.chunk_bytes(tokens)`` bytes, ``[layer][plane][token][head*width]``.
             layout: shape and dtype of the chunk.

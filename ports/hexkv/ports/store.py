@@ -2,9 +2,9 @@
 
 The core calls a store from several threads at once, always with batches (one chunk is a
 batch of one), and never trusts the bytes that it reads: the core verifies frames, so a
-store treats them as opaque bytes of any length, 0 included. Scheduling, retries, breakers,
-budgets and eviction are the core's. A store promises neither durability nor that a chunk
-it once took is still there.
+store treats them as opaque bytes of any length, from 0 to 64 MiB at least. Scheduling,
+retries, breakers, budgets and eviction are the core's. A store promises neither durability
+nor that a chunk it once took is still there.
 
 Errors: an outcome per chunk where chunks can differ; an exception of the ``StoreError``
 branch if the whole call failed. Any other exception counts as a failure of the store.
@@ -63,8 +63,9 @@ class ChunkStore(Protocol):
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Return True for each chunk that is readable, as far as known without reading it.
 
-        A store that gets no answer does not know, and raises; one that knows a chunk to be out of
-        reach may return False.
+        A chunk that was never stored, or that this store deleted, is False: True is no guess.
+        A store that gets no answer does not know, and raises; one that knows a chunk to be out
+        of reach may return False.
         """
         ...
 
@@ -74,7 +75,8 @@ class ChunkStore(Protocol):
         """Read each frame into a buffer of *sink*.
 
         ``Hit(size)`` means that all *size* bytes of the buffer were written. After any other
-        outcome the buffer's content is undefined.
+        outcome the buffer's content is undefined. Nothing is written into a buffer after the
+        call, and a chunk whose read failed is no ``Miss``.
         """
         ...
 
@@ -84,6 +86,7 @@ class ChunkStore(Protocol):
         A reader sees the old frame or the new one, whole, never a mixture. After any outcome
         but ``Stored`` its key has the old frame, the new one or none, and may change among
         these a while later; no other key loses its frame. Bytes sent later come from a copy.
+        A frame that is longer than the store takes is ``Failed`` with ``StoreFull``.
         """
         ...
 

@@ -26,9 +26,10 @@ class SupportsScan(Protocol):
     """A store that can list its chunks: the core rebuilds its index from the list."""
 
     def scan(self) -> Iterator[Entry]:
-        """Iterate over every chunk once, in no order, possibly stale; over nothing but chunks.
+        """Iterate over every chunk once, in no order; over nothing but chunks.
 
-        A chunk stored or deleted during the scan may be listed or not, and hides no other one.
+        Every chunk that was stored before the scan began, and is still there, is listed. One that
+        is stored or deleted during the scan may be listed or not, and hides no other one.
         """
         ...
 
@@ -86,6 +87,7 @@ class SupportsRangeRead(Protocol):
     ) -> ReadOutcome:
         """Fill *into* with the frame's bytes from *start* on. ``Hit(len(into))`` if whole.
 
-        A store that knows the frame's length returns it as ``Hit.whole``: a longer one is damage.
+        No range of an absent chunk is a hit, an empty one included. A store that knows the frame's
+        length returns it as ``Hit.whole``: a longer one is damage.
         """
         ...
