@@ -1,12 +1,11 @@
 """Servers end by a signal whenever it comes."""
 
-import logging
 import os
 import signal
 
 import pytest
 
-from hexkv.plugins.cli.serving import EndedBySignals, shown_listeners
+from hexkv.plugins.cli.serving import EndedBySignals
 
 
 @pytest.fixture(params=[signal.SIGTERM, signal.SIGINT])
@@ -33,10 +32,11 @@ def test_a_signal_ends_who_serves(number):
     assert stopped == [True]
 
 
-def test_a_command_says_where_it_listens_and_who_may_ask(capsys):
-    """On stderr, while it serves; what it prints is for programs."""
-    log = logging.getLogger("hexkv.listening")
-    with shown_listeners():
-        log.info("listening at %s", "here")
-    log.info("listening at %s", "there")
-    assert capsys.readouterr() == ("", "listening at here\n")
+def test_a_server_that_ends_logs_the_signal(number, caplog):
+    signals = EndedBySignals()
+    signals.end(lambda: None)
+    os.kill(os.getpid(), number)
+    with caplog.at_level("INFO", "hexkv"):
+        signals.report()
+        signals.report("another process has its place")
+    assert caplog.messages == [f"ends: {number.name}", "ends: another process has its place"]

@@ -98,11 +98,12 @@ class Served:
         self.process.send_signal(signal.SIGCONT)
 
     def stop(self):
-        """End it as an operator does. The exit code, and its log but for clients turned away."""
+        """End it as an operator does. The exit code, and the warnings of its log but for clients
+        turned away."""
         self.thaw()
         self.process.terminate()
         _, errors = self.process.communicate(timeout=PATIENCE)
-        usual = "connections turned away", "listening at "
+        usual = "connections turned away", " INFO "
         lines = [it for it in errors.splitlines(True) if not any(part in it for part in usual)]
         return self.process.returncode, "".join(lines)
 

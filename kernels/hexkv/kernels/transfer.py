@@ -17,7 +17,7 @@ import torch
 from hexkv.kernels.forms import bytes_at
 from hexkv.ports import Deadline, Finished, Transfer
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _POLL = 50e-6
 """Seconds between two checks of an event: well under the time one chunk takes."""

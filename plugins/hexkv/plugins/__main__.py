@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -12,8 +13,11 @@ import typer
 from hexkv.plugins.cli.output import CalledWrongly, installed, new_app, run_app
 from hexkv.plugins.discovery.distributions import COMMANDS
 from hexkv.plugins.discovery.registry import Registry, require
+from hexkv.plugins.observing import logs
 from hexkv.plugins.spec import CommandSpec
 from hexkv.ports import AdapterUnavailable, HexKVError
+
+log = logging.getLogger("hexkv.command")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,15 +28,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Before anything is parsed: discovery can fail, too.
     debug = words[:1] == ["--debug"]
-    try:
-        registry = installed()
-        wanted = next((word for word in words if not word.startswith("-")), "")
-        code = run_app(_application(registry, wanted), "hexkv", words)
-    except HexKVError as error:
-        if debug:
-            raise
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2 if isinstance(error, CalledWrongly) else 1
+    wanted = next((word for word in words if not word.startswith("-")), "")
+    with logs.shown(wanted or "hexkv"):
+        try:
+            registry = installed()
+            code = run_app(_application(registry, wanted), "hexkv", words)
+        except HexKVError as error:
+            if debug:
+                raise
+            why = " ".join(str(error).split())
+            if logs.as_json():
+                log.error("%s", why)  # noqa: TRY400 - with --debug the error is raised
+            else:
+                print(f"error: {why}", file=sys.stderr)
+            return 2 if isinstance(error, CalledWrongly) else 1
     if wanted and wanted not in {*registry.commands, *COMMANDS} and registry.broken:
         print(registry.said_of_broken().removeprefix("; "), file=sys.stderr)
     return code
@@ -65,8 +74,17 @@ def _options(
         bool, typer.Option("--debug", help="Show where errors come from. Comes first.")
     ] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    level: Annotated[str, typer.Option("--log-level", hidden=True, envvar="HEXKV_LOG__LEVEL")] = "",
+    form: Annotated[
+        str, typer.Option("--log-format", hidden=True, envvar="HEXKV_LOG__FORMAT")
+    ] = "",
 ) -> None:
     del debug  # main() handles it
+    # From the environment, also for commands that read no configuration.
+    for name, given, known in (("level", level, logs.LEVELS), ("format", form, logs.FORMATS)):
+        if given and given not in known:
+            raise CalledWrongly(f"log.{name} {given!r}: there are {', '.join(known)}")
+    logs.configure(level, form)
     if version:
         typer.echo(f"hexkv {importlib.metadata.version('hexkv')}")
         raise typer.Exit

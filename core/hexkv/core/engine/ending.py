@@ -13,7 +13,7 @@ from hexkv.core.memory.background import LANE
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.ports import Deadline
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

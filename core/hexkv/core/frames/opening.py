@@ -18,7 +18,7 @@ from hexkv.ports import (
     frame_bytes,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 CHECKSUM_BYTES = 16
 PAYLOAD_CHECKSUM = slice(144, 160)

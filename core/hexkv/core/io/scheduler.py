@@ -32,7 +32,7 @@ from hexkv.ports import Clock, Completion, CounterName, Deadline, Executor, Reas
 
 T = TypeVar("T")
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _OPENED = {
     Reason.FAILURES: "several calls in a row failed",

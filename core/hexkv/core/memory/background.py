@@ -9,7 +9,7 @@ from threading import Condition, RLock
 
 from hexkv.ports import Deadline, DeviceKV, Executor, InvalidRequest, StoreUnreachable, Transfer
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 LANE = "copies"
 """The executor's lane with one worker: a second would only share the memory's bandwidth."""

@@ -11,7 +11,7 @@ from threading import Lock
 from hexkv.core.memory.background import BackgroundCopy
 from hexkv.ports import Deadline, DeviceKV, Executor, InvalidRequest, Lease, Span, Transfer
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 OWNER = "late copy"
 """The owner, in the pool's ledger, of blocks that a late copy still uses."""

@@ -27,7 +27,7 @@ from hexkv.ports import (
     Transfer,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 
 def decoded_by(

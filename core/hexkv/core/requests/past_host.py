@@ -28,7 +28,7 @@ from hexkv.ports import (
     Transfer,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _NOTHING = memoryview(b"")
 

@@ -23,7 +23,7 @@ from hexkv.kernels.coding.plain import Bytes, Streams
 from hexkv.kernels.coding.tables import Tables
 from hexkv.ports import DType
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 C = TypeVar("C")
 
 

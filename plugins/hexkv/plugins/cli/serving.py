@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
+from hexkv.plugins.observing import logs
 from hexkv.ports import ConfigError
+
+log = logging.getLogger("hexkv.command")
 
 Host = Annotated[str, typer.Option(help="Address to listen at.")]
 SecretFile = Annotated[
@@ -21,25 +23,6 @@ Certificate = Annotated[
 ]
 ClientCa = Annotated[str, typer.Option(help="Ask clients for a certificate of these authorities.")]
 Connections = Annotated[int, typer.Option(min=1, help="Connections at a time.")]
-
-
-class _ToStderr(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        typer.echo(record.getMessage(), err=True)
-
-
-@contextmanager
-def shown_listeners() -> Iterator[None]:
-    """Show on stderr where the process listens, and how clients authenticate."""
-    log, handler = logging.getLogger("hexkv.listening"), _ToStderr()
-    before = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
-        log.removeHandler(handler)
 
 
 def size_in(text: str) -> int:
@@ -69,12 +52,14 @@ class EndedBySignals:
     """Ends a server by SIGTERM or SIGINT, also one that does not serve yet.
 
     A command makes this before it opens anything: a signal that comes while it opens is kept for
-    the server, so once the command has printed anything, a signal cannot kill it abruptly.
+    the server, so once the command has printed anything, a signal cannot kill it abruptly. From
+    then on its log has lines of all levels that the configuration asks for.
     """
 
     def __init__(self) -> None:
-        self._came = False
+        self._came = ""
         self._stop: Callable[[], None] | None = None
+        logs.show_all()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
 
@@ -84,7 +69,11 @@ class EndedBySignals:
         if self._came:
             stop()
 
-    def _note(self, *_: object) -> None:
-        self._came = True
+    def report(self, why: str = "") -> None:
+        """Log that the server ends: *why*, or by which signal."""
+        log.info("ends: %s", why or self._came or "it stops by itself")
+
+    def _note(self, number: int, _: object) -> None:
+        self._came = signal.Signals(number).name
         if self._stop:
             self._stop()

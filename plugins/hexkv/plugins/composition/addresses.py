@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 from hexkv.ports import ConfigError, StoreError, SupportsSuspension
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _RETURNING = 0.5
 """Seconds between two attempts to serve again while another process still does."""

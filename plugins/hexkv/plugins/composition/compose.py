@@ -35,13 +35,14 @@ from hexkv.plugins.composition.identity import identify
 from hexkv.plugins.composition.joining import join, open_directory
 from hexkv.plugins.composition.observing import Observation, open_observation
 from hexkv.plugins.composition.peering import OF_PEERS, PeerService, open_peers, takes_offers
+from hexkv.plugins.composition.starting import begin_log, report_start
 from hexkv.plugins.composition.tiers import TierOpener, in_memory, naming
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.configuration.places import Path, suggestion
 from hexkv.plugins.configuration.schema import EngineSettings
 from hexkv.plugins.discovery.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.discovery.discovery import discover
-from hexkv.plugins.discovery.registry import Registry, words
+from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.observing.telemetry import EngineInfo, Totals
 from hexkv.plugins.spec import OpenContext
 from hexkv.plugins.threads import Threads, step_aside
@@ -65,7 +66,7 @@ from hexkv.ports import (
     frame_bytes,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _ANY_CHUNK = ChunkKey(bytes(KEY_BYTES))
 
@@ -104,8 +105,7 @@ def build(
     loaded = _loaded(settings)
     settings = loaded.settings
     registry = discover() if registry is None else registry
-    for origin, error in registry.broken.items():
-        log.warning("plugin %s is broken: %s", origin, words(error))
+    begin_log(loaded, registry)
     clock = SystemClock() if clock is None else clock
     check(loaded, registry)
     namespace = identify(namespace, loaded)
@@ -152,6 +152,7 @@ def build(
             serve_admin(admin, loaded, registry, clock, rank=part)
         engine.at_close(observation.close)
         observation.serve(engine)
+        report_start(loaded, requests.chunks)
         opened.pop_all()
     return engine
 

@@ -53,7 +53,7 @@ from hexkv.ports import (
 if TYPE_CHECKING:
     from hexkv.plugins.configuration.schema import PeersSettings
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 OF_PEERS = "peers"
 """The store adapter whose chunks are peers'."""

@@ -41,7 +41,7 @@ from hexkv.ports import (
     StoreUnreachable,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 WANT, COME = b"want", b"come"
 _WANT, _COME = Struct("<BH"), Struct("<dHB")

@@ -28,6 +28,7 @@ from hexkv.plugins.composition.compose import open_serdes, open_stack
 from hexkv.plugins.composition.inheritance import Inheritance
 from hexkv.plugins.composition.observing import CheckedPrompts, open_observation
 from hexkv.plugins.composition.pushing import Pushing
+from hexkv.plugins.composition.starting import begin_log, report_start
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.discovery.algorithms import hash_algorithm
 from hexkv.plugins.discovery.registry import Registry
@@ -58,7 +59,7 @@ from hexkv.ports import (
     StoreError,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _PATIENCE = 60.0
 """Seconds that opening waits for a tier's index, and closing for calls under way."""
@@ -103,6 +104,7 @@ class ServedChunks:
         Raises:
             ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as for an engine.
         """
+        begin_log(loaded, registry)
         check(loaded, registry)
         leaving = None if gone is None else _Leaving(gone)
         serdes = open_serdes(loaded, registry, OpenContext(clock)) if encodes else {}
@@ -176,6 +178,8 @@ class ServedChunks:
         sink = self._observation.prompts
         self.prompts = None if sink is None else CheckedPrompts(sink)
         """Takes the tokens of prompts, if the content of the tiers is published."""
+
+        report_start(loaded, self._chunks)
 
     def serve_admin(self) -> None:
         """Serve administration at the configured address, if any, until :meth:`close`.

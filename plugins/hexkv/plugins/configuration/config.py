@@ -44,6 +44,9 @@ class Loaded:
     """``FILE:line``, ``env NAME``, ``code`` or the program's word for it, by place; a value
     that is not in it is a default."""
 
+    file: str = ""
+    """The YAML file; empty for none."""
+
     def origin(self, path: Path) -> str:
         """Return the origin of the value at *path*."""
         return self.origins.get(path, DEFAULT)
@@ -103,7 +106,7 @@ def load(
             )
     if problems:  # outside of pydantic's error, which holds the values
         raise ConfigError("; ".join(problems))
-    return Loaded(settings, layers.origins)
+    return Loaded(settings, layers.origins, "" if file is None else str(file))
 
 
 def _home(file: str | os.PathLike[str]) -> FilePath:

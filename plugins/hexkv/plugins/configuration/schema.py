@@ -275,6 +275,18 @@ class PeersSettings(Section):
     """The adapter's own."""
 
 
+class LogSettings(Section):
+    """The lines of the log."""
+
+    level: Literal["debug", "info", "warning", "error"] | None = None
+    """Lines of less weight are left out. ``null``: as the program has it; `info` in servers of
+    ours, `warning` in other commands."""
+
+    format: Literal["text", "json"] | None = None
+    """The form of lines on the standard error stream. ``null``: lines go where the program's own
+    do, in its form; in commands they are text."""
+
+
 class EngineSettings(Section):
     """Everything about one engine."""
 
@@ -316,6 +328,8 @@ class EngineSettings(Section):
 
     observe: Own = Field(default_factory=dict, repr=False)
     """The exposed metrics and state: settings of the adapter ``server``. Empty: none."""
+
+    log: LogSettings = LogSettings()
 
     @property
     def shared(self) -> bool:

@@ -28,7 +28,7 @@ from hexkv.ports import (
 )
 from hexkv.ports.runtime.contract import unkept
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _PORTS: Mapping[Kind, type] = {
     "store": ChunkStore,

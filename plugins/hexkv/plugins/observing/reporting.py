@@ -37,7 +37,7 @@ from hexkv.ports import (
     SupportsReplicas,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 QUEUE_BYTES = 16 << 20
 _ENTRY_BYTES = KEY_BYTES + 100

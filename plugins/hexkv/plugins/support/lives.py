@@ -10,7 +10,7 @@ from threading import Lock
 
 from hexkv.ports import Member
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _TIE_BITS = 31
 """Random bits in a generation, for lives that follow the same one. The rest counts lives."""

@@ -22,7 +22,7 @@ from hexkv.plugins.support.available import available_bytes
 from hexkv.plugins.support.mapped import advise_huge, touch, whole_pages
 from hexkv.ports import InvalidRequest, MemoryProvider, MemoryRegion, PoolExhausted
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _FOR_ALL = 1 | 2
 """``cudaHostRegisterPortable``, ``cudaHostRegisterMapped``: pinned for all GPUs of the process,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -24,11 +25,13 @@ from hexkv.plugins.cli.serving import (
     Host,
     SecretFile,
     check_tls,
-    shown_listeners,
 )
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.observing import check_observed, serve_at
+from hexkv.plugins.discovery.discovery import installed_version
 from hexkv.plugins.observing.families import Family, Sample, text_format
+
+log = logging.getLogger(__name__)
 
 _SWITCH = 0.0005
 """Seconds after which a computing thread yields to another: a query waits no longer than that
@@ -92,10 +95,9 @@ def serve(  # noqa: PLR0913
         tls = server_context(tls_certificate, tls_client_ca) if tls_certificate else None
     with named("--observe"):
         check_observed(observe, installed())
-    clock = SystemClock()
+    clock, version = SystemClock(), installed_version("hexkv")
     signals = EndedBySignals()
     with ExitStack() as opened:
-        opened.enter_context(shown_listeners())
         with named("--host, --port"):
             listener = opened.enter_context(listen(host, port))
         cell = Cell(clock, heartbeat_seconds=heartbeat, members=members, entries=entries)
@@ -113,7 +115,9 @@ def serve(  # noqa: PLR0913
             print_json({"address": str(place)})
         else:
             typer.echo(f"a directory is at {place}")
+        log.info("hexkv %s starts: %d nodes, %d chunks at most", version, members, entries)
         server.run()
+        signals.report()
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -47,7 +47,7 @@ class DirectoryServer(StreamServer):
         self._cell = cell
         self._secret = secret
         verbs = ("is refused", "is admitted")
-        self._notices = Notices(logging.getLogger("hexkv"), "directory", clock, verbs)
+        self._notices = Notices(logging.getLogger(__name__), "directory", clock, verbs)
         super().__init__(
             listener,
             self._run_session,

@@ -24,7 +24,7 @@ from hexkv.ports import (
     SupportsSuspension,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _WAITING = 8
 """Queries to one node that may wait; beyond, it counts as one that does not answer."""

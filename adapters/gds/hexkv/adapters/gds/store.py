@@ -40,7 +40,7 @@ from hexkv.ports import (
     TimedOut,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _FAILURES = 3
 """Reads in a row that fail before the driver is given up."""

@@ -21,7 +21,7 @@ from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.adapters.net.server.serving import Unreadable, Values, Wire
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _TAIL = Struct("<7i")
 """The description of the tensor, stored behind each value."""

@@ -29,7 +29,7 @@ from hexkv.adapters.net.messages import Head
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.adapters.net.server.serving import Room, Unreadable, Values
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _AHEAD = 4 << 10
 """Bytes received at once with a request's head: for most requests all of it."""

@@ -26,7 +26,6 @@ from hexkv.plugins.cli.serving import (
     Host,
     SecretFile,
     check_tls,
-    shown_listeners,
     size_in,
 )
 from hexkv.plugins.clock import SystemClock
@@ -90,7 +89,6 @@ def serve(  # noqa: PLR0913
         check_observed(observe, registry)
     signals = EndedBySignals()
     with ExitStack() as opened:
-        opened.enter_context(shown_listeners())
         # Listen first, so that a refused address fails before memory is allocated.
         with named("--host, --port"):
             listener = opened.enter_context(listen(host, port))
@@ -124,6 +122,7 @@ def serve(  # noqa: PLR0913
         signals.end(server.stop)
         _announce(server, schemes, as_json=as_json)
         server.run()
+        signals.report()
 
 
 def _wires(registry: Registry, clock: Clock) -> list[Wire]:

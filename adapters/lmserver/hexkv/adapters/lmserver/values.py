@@ -16,7 +16,7 @@ from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.registry import Registry
 from hexkv.ports import ChunkKey, Clock, FrameHeader, frame_bytes, namespace_of
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 
 class ServedValues:

@@ -11,7 +11,7 @@ from weakref import finalize
 
 from hexkv.ports import PAGE
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _PUNCH_HOLE = 0x02 | 0x01
 """``FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE``, which Python does not name."""

@@ -12,7 +12,7 @@ from hexkv.adapters.mooncake._native import Client, Library
 from hexkv.adapters.mooncake._rehearsal import Place, rehearsed
 from hexkv.ports import Clock, MemoryRegion, StoreError, StoreUnreachable
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 """Seconds between two attempts to connect."""

@@ -35,7 +35,7 @@ from hexkv.ports import (
     share_all,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _PLACE = Struct("<QQ")
 """The address and the size of the registered memory; the engine's address follows."""

@@ -18,7 +18,7 @@ from hexkv.ports import (
     names_key,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from hexkv.ports import StoreError, StoreUnreachable
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _PAUSE = 50e-6
 """Seconds between two polls of transfers."""

@@ -10,7 +10,7 @@ from hexkv.adapters.net.peers.over_tcp import TcpPeers
 from hexkv.adapters.nixl.memory import NixlMemory
 from hexkv.ports import Clock, MemoryRegion, StoreError, SupportsRegistration
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _REGISTERING = 60.0
 """Seconds for registering a pool: with RDMA every page of it is pinned."""

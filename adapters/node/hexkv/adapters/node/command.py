@@ -21,14 +21,14 @@ from hexkv.adapters.node.server.server import NodeServer
 from hexkv.adapters.node.server.taking import Inherited, NotHandedOver, Predecessor
 from hexkv.adapters.node.settings import SharedSettings
 from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app
-from hexkv.plugins.cli.serving import EndedBySignals, shown_listeners, size_in
+from hexkv.plugins.cli.serving import EndedBySignals, size_in
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.checking import check
 from hexkv.plugins.composition.served import ServedChunks
 from hexkv.plugins.configuration.config import Loaded, load
 from hexkv.ports import Clock, ConfigError, Deadline
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 SOCKET = "/run/hexkv/node.sock"
 
@@ -84,7 +84,6 @@ def node(  # noqa: PLR0913
     loaded = load(config, defaults=defaults)
     signals = EndedBySignals()
     with ExitStack() as opened:
-        opened.enter_context(shown_listeners())
         served, listener, inherited = _open(
             opened, loaded, path, permissions, clock, take_over=take_over
         )
@@ -116,8 +115,7 @@ def node(  # noqa: PLR0913
             taken = f", {chunks} chunks in it taken over" if inherited else ""
             typer.echo(f"node {path}: a pool of {pool:,} bytes{taken}")
         server.run()
-        if server.given:
-            typer.echo(f"node {path}: handed over", err=True)
+        signals.report("another process has taken its place" if server.given else "")
 
 
 def _open(

@@ -15,7 +15,7 @@ from hexkv.adapters.observe.place import Collector
 from hexkv.adapters.observe.spans import CallQueue, Encoder
 from hexkv.ports import Clock
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _BEAT = 1.0
 """Seconds between two requests, to batch calls. Each failure doubles it, up to the limit below."""

@@ -39,7 +39,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.observe.blocks import CLEARED, Event
 from hexkv.ports import Clock, ConfigError
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _GATHERED = 0.01
 """Seconds for which events are collected for one batch."""

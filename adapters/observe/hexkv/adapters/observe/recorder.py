@@ -25,7 +25,7 @@ from hexkv.plugins.discovery.discovery import installed_version
 from hexkv.plugins.records import PATTERN, VERSION, Names, encode_call, encode_state, seal
 from hexkv.ports import CallSink, Clock, ConfigError, RecordedCache, RecordedCall, TierHealth
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 QUEUE_BYTES = 16 << 20
 """Bytes of memory of the calls that wait to be written."""

@@ -44,7 +44,7 @@ from obstore.exceptions import (
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PIECE = 1 << 20

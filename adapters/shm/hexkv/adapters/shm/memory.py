@@ -21,7 +21,7 @@ from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.net.unix import is_sealed
 from hexkv.ports import PIECE, Deadline, MemoryRegion, StoreUnreachable, SupportsMapping
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _SIZE = Struct("<Q")
 

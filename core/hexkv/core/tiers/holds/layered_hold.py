@@ -30,7 +30,7 @@ from hexkv.ports import (
     release_all,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 
 class LayeredHold(LocalHold):

@@ -31,7 +31,7 @@ from hexkv.ports import (
     frame_bytes,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 
 def behind_header(spec: ChunkSpec) -> int:

@@ -25,7 +25,7 @@ from hexkv.ports import (
     frame_bytes,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 
 def form_on(runtime: TierRuntime, tier: Tier, lease: Lease, spec: ChunkSpec) -> str:

@@ -18,7 +18,7 @@ from hexkv.core.tiers.stores.answers import words
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import PAGE, ChunkKey, ChunkSpec, CorruptFrame, KVLayout, LayerSerde
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 
 def head_bytes(runtime: TierRuntime, tier: Tier, layout: KVLayout) -> int | None:

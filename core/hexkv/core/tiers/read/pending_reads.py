@@ -13,7 +13,7 @@ from hexkv.core.tiers.stores.answers import shares
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkSpec, Deadline, Lease, Reason, StoreError, release_all
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _NOBODY = -1
 

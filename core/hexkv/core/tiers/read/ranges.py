@@ -42,7 +42,7 @@ from hexkv.ports import (
     frame_bytes,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _TASK_BYTES = 4 << 20
 """Bytes of one part of the chunks that a task reads."""

@@ -44,7 +44,7 @@ from hexkv.ports import (
     release_all,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 
 _ENDS = frozenset({"contains", "read", "read_range", "read_to_device", "write", "scan", "delete"})

@@ -13,7 +13,7 @@ from typing import Any
 from hexkv.core.tiers.stores.answers import words
 from hexkv.ports import ChunkKey, ConfigError, KVLayout, LayerSerde, Policy, Serde, StoreError
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _NAME_BYTES = 32
 _MOST_INDEX = 1 << 20

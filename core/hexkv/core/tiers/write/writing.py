@@ -39,7 +39,7 @@ from hexkv.ports import (
     WriteOutcome,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _FINAL = (Reason.NOT_COPIED, Reason.NO_ROOM, Reason.UNLIKELY)
 """Reasons to drop a chunk after which it is not offered to the tier again."""

@@ -35,7 +35,7 @@ from hexkv.ports import (
     StoreUnreachable,
 )
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 Direct = Literal["auto", "on", "off"]
 """Whether files bypass the page cache: where they can, without exception, or never."""

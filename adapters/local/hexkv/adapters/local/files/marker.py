@@ -19,7 +19,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.notices import Notices
 from hexkv.ports import Clock, ConfigError
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 FORMAT = 2
 _FORMER = 1

@@ -14,7 +14,7 @@ from hexkv.adapters.local.files.direct import REFUSALS, go_direct
 from hexkv.adapters.local.files.files import FileIO, open_frame
 from hexkv.ports import Corrupt, Hit, Miss, ReadOutcome
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _MOST = 128
 """Files that stay open. Those of larger loads are opened for each range."""

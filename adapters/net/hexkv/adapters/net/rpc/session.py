@@ -27,7 +27,7 @@ from hexkv.adapters.net.rpc.pipe import NOW, Pipe
 from hexkv.adapters.net.rpc.wire import HEAD, Head, Status, head, message
 from hexkv.ports import Clock, Deadline, EngineClosed, InvalidRequest
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _LONGEST = 86_400.0
 _PIECE = 1 << 18

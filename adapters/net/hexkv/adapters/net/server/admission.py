@@ -25,7 +25,7 @@ from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.net.unix import peer_of
 from hexkv.ports import Clock, Deadline, EngineClosed, StoreUnreachable
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _PARTING = 1.0
 """Seconds that a new connection waits for the end of connections that gave way."""

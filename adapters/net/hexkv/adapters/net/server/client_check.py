@@ -21,7 +21,7 @@ from hexkv.adapters.net.security import asks_for_certificates, check_exposure
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import ConfigError
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _NAMED = 16
 """Users whose refusal is logged, at most."""

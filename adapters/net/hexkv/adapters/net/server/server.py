@@ -17,7 +17,7 @@ from hexkv.adapters.net.server.client_check import ClientCheck, announce
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.ports import Clock, ConfigError
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 
 class StreamServer:

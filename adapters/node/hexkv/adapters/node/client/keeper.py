@@ -17,7 +17,7 @@ from hexkv.adapters.node.client.link import NodeLink
 from hexkv.adapters.node.wire import Verb
 from hexkv.ports import Clock, ConfigError, Deadline, StoreUnreachable
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _FIRST, _LONGEST = 0.05, 1.0
 """Seconds between two attempts to connect."""

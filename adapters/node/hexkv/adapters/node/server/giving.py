@@ -25,7 +25,7 @@ from hexkv.plugins.composition.inheritance import Place
 from hexkv.plugins.composition.served import ServedChunks
 from hexkv.ports import Clock, Deadline
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 REST = 5.0
 """Seconds for requests under way to end, and then for queued writes."""

@@ -40,7 +40,7 @@ from hexkv.adapters.node.wire import HANDSHAKE, MAX_BODY, VERSION
 from hexkv.plugins.composition.served import ServedChunks
 from hexkv.ports import FRAME_VERSION, Clock, ConfigError, Deadline
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _DECIDING = 60.0
 """Seconds that a successor has to decide, during which it maps the pool."""

@@ -40,7 +40,7 @@ from hexkv.plugins.composition.inheritance import Place
 from hexkv.plugins.composition.served import ServedChunks
 from hexkv.ports import FRAME_VERSION, ConfigError, FrameFile, Lease, release_all
 
-log = logging.getLogger("hexkv")
+log = logging.getLogger(__name__)
 
 _PATIENCE = 10.0
 """Seconds for a greeting."""
