@@ -102,3 +102,16 @@ def test_a_command_that_fails_ends_with_its_cause_in_the_same_form(monkeypatch, 
     monkeypatch.setenv("HEXKV_LOG__FORMAT", "xml")
     assert main(["adapters"]) == 2
     assert capsys.readouterr().err == "error: log.format 'xml': there are text, json\n"
+
+
+def test_an_engines_handlers_write_our_lines_from_its_level_on(capsys):
+    root, host = logging.getLogger("hexkv"), logging.getLogger("an engine")
+    root.handlers, root.level = [], logging.NOTSET
+    made = logging.StreamHandler()
+    made.setFormatter(logging.Formatter("ENGINE %(message)s"))
+    host.handlers = [made]
+    host.setLevel(logging.INFO)
+    logs.share("an engine")
+    log.info("tier %s", "disk")
+    log.debug("no more")
+    assert capsys.readouterr().err == "ENGINE tier disk\n"

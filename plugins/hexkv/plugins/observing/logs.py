@@ -129,6 +129,20 @@ def configure(level: str = "", form: str = "") -> None:
             handler.setLevel(logging.NOTSET)
 
 
+def share(host: str) -> None:
+    """Let the handlers of an engine's logger *host* write our lines, from its level on.
+
+    For engines whose handlers are not those of all loggers. Nothing changes if our lines have
+    handlers already.
+    """
+    log, other = logging.getLogger(ROOT), logging.getLogger(host)
+    if not log.handlers:
+        log.propagate = False
+        log.handlers = list(other.handlers)
+        if not log.level:
+            log.setLevel(other.getEffectiveLevel())
+
+
 @contextmanager
 def shown(process: str) -> Iterator[None]:
     """Write lines to the standard error stream during the block, from warnings on.

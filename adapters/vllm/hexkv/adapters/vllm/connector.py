@@ -8,7 +8,6 @@ reaches vLLM: the cache is left out, and vLLM computes.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from hexkv.adapters.vllm import assembly
 from hexkv.adapters.vllm.assembly import WorkerContext, adapters_of
 from hexkv.adapters.vllm.carried import PlannedStep, WorkerReport
+from hexkv.adapters.vllm.configuration.causes import causing
 from hexkv.adapters.vllm.configuration.configuration import verify
 from hexkv.adapters.vllm.configuration.identity import counts_inputs, scope_of
 from hexkv.adapters.vllm.configuration.inspection import describe, refuse
@@ -42,6 +42,7 @@ from hexkv.adapters.vllm.scheduler.reading import (
 from hexkv.adapters.vllm.scheduler.requests import Allowed
 from hexkv.adapters.vllm.scheduler.scheduler_connector import SchedulerConnector
 from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.observing.logs import share
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig, VllmConfig
@@ -58,12 +59,11 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
-log = logging.getLogger("vllm.hexkv")
-
 
 class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
     """hexkv under vLLM."""
 
+    @causing()
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
@@ -74,7 +74,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
             LayoutMismatch: the model's KV cannot be cached.
         """
         super().__init__(vllm_config, role, kv_cache_config)
-        _share_logs()
+        share("vllm")
         self._config = vllm_config
         self._memory = describe(vllm_config, kv_cache_config)
         self._configured = assembly.read(vllm_config, self._memory)
@@ -141,6 +141,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
 
     # In the workers.
 
+    @causing()
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Build this rank's engine.
 
@@ -376,12 +377,3 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
     def _planned(self) -> Step:
         planned = self._get_connector_metadata()
         return planned.step if isinstance(planned, PlannedStep) else Step()
-
-
-def _share_logs() -> None:
-    """Let vLLM's handlers print the engine's log, too."""
-    engine = logging.getLogger("hexkv")
-    if not engine.handlers:
-        engine.propagate = False
-        for handler in logging.getLogger("vllm").handlers:
-            engine.addHandler(handler)

@@ -38,6 +38,7 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.config import OffloadingConfig
 
 from hexkv.adapters.vllm.assembly import tiers_of, watched_weights
+from hexkv.adapters.vllm.configuration.causes import causing
 from hexkv.adapters.vllm.configuration.configuration import BLOCK_TOKENS, configure_offloading
 from hexkv.adapters.vllm.configuration.identity import Rank, counts_inputs, namespace_of
 from hexkv.adapters.vllm.configuration.inspection import instructions, refuse
@@ -57,6 +58,7 @@ from hexkv.kernels.blocks import opaque_layout
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.composition.identity import identify
 from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.observing.logs import share
 from hexkv.ports import ConfigError, InvalidRequest, Namespace
 
 if TYPE_CHECKING:
@@ -261,6 +263,7 @@ class HexKVWorker(OffloadingWorker):  # type: ignore[misc]  # untyped here
 class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
     """Builds both sides of vLLM's OffloadingConnector."""
 
+    @causing()
     def __init__(self, config: OffloadingConfig) -> None:
         """Read the configuration.
 
@@ -268,6 +271,7 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
             ConfigError: it is none of hexkv's, or vLLM is to keep several blocks as one.
         """
         super().__init__(config)
+        share("vllm")
         if self.blocks_per_chunk != 1:
             raise ConfigError("hexkv keeps single blocks here: leave out block_size")
         self._configured = configure_offloading(config.extra_config, discover())
@@ -284,6 +288,7 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
         weights = watched_weights(str(self.config.engine_id), ranks)
         return HexKVManager(ranks, own.lookup_seconds, weights, own.reset_clears)
 
+    @causing()
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         config = get_current_vllm_config()  # which this one is a part of
         refuse(config)

@@ -14,6 +14,7 @@ from multiprocessing import parent_process
 from types import TracebackType
 from typing import Any
 
+from hexkv.adapters.vllm.configuration.causes import end_with_cause
 from hexkv.plugins.support.available import available_bytes
 from hexkv.ports import ConfigError, HexKVError
 
@@ -41,6 +42,8 @@ def _checking(find: Callable[..., object]) -> Callable[..., object]:
             except HexKVError as error:
                 _report_last(error)
                 raise
+            if not _checked:
+                end_with_cause()
             _checked.add(transfer.engine_id)
         return found
 
