@@ -90,7 +90,6 @@ def watched(ask, node, redis, places, disk, folder, minute):
         redis.kill()
         traffic.chosen = (f"new {number}" for number in count())
         fires("HexKVTierOff", "node", "redis")
-        fires("HexKVTierOff", "vllm", "redis")
         fires("HexKVNotStored", "node", "redis")
         fires("HexKVHitRatioFell", "vllm", "")
         # A node that is gone: requests are computed, and the engine's cache takes no calls.

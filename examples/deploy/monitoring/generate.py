@@ -6,6 +6,7 @@ real Prometheus, and every family of metrics against the queries. Needs grafana-
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,21 +52,42 @@ class Alert(NamedTuple):
     action: str
 
 
-def rate(family: str, by: str = "", span: str = "$__rate_interval") -> str:
+TIERS = 'role!="client"'
+"""The processes that have tiers: an engine over a node shows the node's, which does so itself."""
+
+NODES = 'role="node"'
+REQUESTS = 'role!="node"'
+"""The processes that have requests: a node counts those of its engines, which do so themselves."""
+
+
+def rate(family: str, by: str = "", *, of: str = TIERS) -> str:
     """Of a counter, summed over all labels but those of *by*."""
     kept = f" by ({by})" if by else ""
-    return f'sum{kept} (rate({family}{{job=~"$job"}}[{span}]))'
+
+    def summed(role: str) -> str:
+        return f'sum{kept} (rate({family}{{job=~"$job",{role}}}[$__rate_interval]))'
+
+    return summed(of) if of == TIERS else either(summed)
 
 
-def quantile(share: float, family: str, by: str = "") -> str:
+def quantile(share: float, family: str, by: str = "", *, of: str = TIERS) -> str:
     """Of a histogram."""
     kept = f"le, {by}" if by else "le"
-    rates = f'rate({family}_bucket{{job=~"$job"}}[$__rate_interval])'
-    return f"histogram_quantile({share}, sum by ({kept}) ({rates}))"
+
+    def quantiles(role: str) -> str:
+        rates = f'rate({family}_bucket{{job=~"$job",{role}}}[$__rate_interval])'
+        return f"histogram_quantile({share}, sum by ({kept}) ({rates}))"
+
+    return quantiles(of) if of == TIERS else either(quantiles)
 
 
 def gauge(family: str, by: str = "tier", how: str = "sum") -> str:
-    return f'{how} by ({by}) ({family}{{job=~"$job"}})'
+    return f'{how} by ({by}) ({family}{{job=~"$job",{TIERS}}})'
+
+
+def either(query: Callable[[str], str]) -> str:
+    """What engines count of requests; where none is scraped, what nodes do."""
+    return f"{query(REQUESTS)} or on() {query(NODES)}"
 
 
 ROWS: dict[str, list[Panel]] = {
@@ -76,26 +98,44 @@ ROWS: dict[str, list[Panel]] = {
             'hexkv:token_hits:ratio5m{job=~"$job"}',
             "{{instance}}",
         ),
-        Panel("Tokens hit", "tokens/s", rate("hexkv_hit_tokens_total", "tier")),
+        Panel("Tokens hit", "tokens/s", rate("hexkv_hit_tokens_total", "tier", of=REQUESTS)),
         Panel(
-            "Tokens missed", "tokens/s", rate("hexkv_missed_tokens_total", "reason"), "{{reason}}"
+            "Tokens missed",
+            "tokens/s",
+            rate("hexkv_missed_tokens_total", "reason", of=REQUESTS),
+            "{{reason}}",
         ),
-        Panel("Tokens asked for", "tokens/s", rate("hexkv_lookup_tokens_total"), "asked for"),
+        Panel(
+            "Tokens asked for",
+            "tokens/s",
+            rate("hexkv_lookup_tokens_total", of=REQUESTS),
+            "asked for",
+        ),
         Panel("Tokens stored", "tokens/s", rate("hexkv_stored_tokens_total", "tier")),
-        Panel("Computing saved per second", "s", rate("hexkv_saved_seconds_total"), "saved"),
+        Panel(
+            "Computing saved per second",
+            "s",
+            rate("hexkv_saved_seconds_total", of=REQUESTS),
+            "saved",
+        ),
         Panel(
             "Tokens that stores found there",
             "tokens/s",
-            rate("hexkv_present_tokens_total"),
+            rate("hexkv_present_tokens_total", of=REQUESTS),
             "present",
         ),
     ],
     "How long it takes": [
-        Panel("Retrieve, 99 %", "s", quantile(0.99, "hexkv_retrieve_seconds"), "retrieve"),
         Panel(
-            "Waiting for tiers, 99 %", "s", quantile(0.99, "hexkv_load_wait_seconds"), "load wait"
+            "Retrieve, 99 %", "s", quantile(0.99, "hexkv_retrieve_seconds", of=REQUESTS), "retrieve"
         ),
-        Panel("Store, 99 %", "s", quantile(0.99, "hexkv_store_seconds"), "store"),
+        Panel(
+            "Waiting for tiers, 99 %",
+            "s",
+            quantile(0.99, "hexkv_load_wait_seconds", of=REQUESTS),
+            "load wait",
+        ),
+        Panel("Store, 99 %", "s", quantile(0.99, "hexkv_store_seconds", of=REQUESTS), "store"),
         Panel("Read of a batch, 99 %", "s", quantile(0.99, "hexkv_read_seconds", "tier")),
         Panel("Write of a batch, 99 %", "s", quantile(0.99, "hexkv_write_seconds", "tier")),
     ],
@@ -161,13 +201,18 @@ ROWS: dict[str, list[Panel]] = {
     ],
 }
 
-RECORDED = {
-    f"hexkv:token_hits:ratio{span}": (
-        f"sum by (job, instance) (rate(hexkv_hit_tokens_total[{span}]))"
-        f" / (sum by (job, instance) (rate(hexkv_lookup_tokens_total[{span}])) > 0)"
+
+def ratio(span: str) -> str:
+    """Tokens hit, of those asked for: once, of a node and its engines."""
+    return either(
+        lambda role: (
+            f"sum by (job, instance) (rate(hexkv_hit_tokens_total{{{role}}}[{span}]))"
+            f" / (sum by (job, instance) (rate(hexkv_lookup_tokens_total{{{role}}}[{span}])) > 0)"
+        )
     )
-    for span in ("5m", "1h")
-}
+
+
+RECORDED = {f"hexkv:token_hits:ratio{span}": ratio(span) for span in ("5m", "1h")}
 
 ALERTS = [
     Alert(
@@ -180,7 +225,7 @@ ALERTS = [
     ),
     Alert(
         "HexKVTierOff",
-        "max by (job, instance, tier) (hexkv_tier_breaker) == 2",
+        f"max by (job, instance, tier) (hexkv_tier_breaker{{{TIERS}}}) == 2",
         "1m",
         "warning",
         "Tier {{ $labels.tier }} is switched off, because its calls failed.",
@@ -206,7 +251,7 @@ ALERTS = [
     ),
     Alert(
         "HexKVLongIndexing",
-        "max by (job, instance, tier) (hexkv_tier_indexing) == 1",
+        f"max by (job, instance, tier) (hexkv_tier_indexing{{{TIERS}}}) == 1",
         "10m",
         "warning",
         "What tier {{ $labels.tier }} holds is still being learnt.",
@@ -214,7 +259,8 @@ ALERTS = [
     ),
     Alert(
         "HexKVNoMemory",
-        'sum by (job, instance) (rate(hexkv_missed_tokens_total{reason="refused"}[5m])) > 0',
+        'sum by (job, instance) (rate(hexkv_missed_tokens_total{reason="refused",'
+        f"{TIERS}}}[5m])) > 0",
         "10m",
         "warning",
         "Requests miss because the pool has no block for them.",
@@ -223,8 +269,9 @@ ALERTS = [
     Alert(
         "HexKVSlowTier",
         "sum by (job, instance)"
-        ' (rate(hexkv_missed_tokens_total{reason=~"slower than computing|timed out"}[15m]))'
-        " > 0.2 * sum by (job, instance) (rate(hexkv_lookup_tokens_total[15m]))",
+        ' (rate(hexkv_missed_tokens_total{reason=~"slower than computing|timed out",'
+        f"{TIERS}}}[15m]))"
+        f" > 0.2 * sum by (job, instance) (rate(hexkv_lookup_tokens_total{{{TIERS}}}[15m]))",
         "15m",
         "warning",
         "A fifth of the tokens would come later than they are computed.",

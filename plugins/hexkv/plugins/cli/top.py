@@ -173,7 +173,10 @@ def _cells(tier: TierView) -> list[str]:
 
 def _notes(views: Views) -> list[str]:
     """Return the lines below the table: all pages together, reasons of misses, and tenants."""
-    known = [found for found in views.values() if isinstance(found, View)]
+    shown = [found for found in views.values() if isinstance(found, View)]
+    # A node and its clients count the same requests, and show the same tiers: each is added once.
+    known = [it for it in shown if "node" not in it.roles] or shown
+    own = [it for it in shown if "client" not in it.roles] or shown[:1]
     tokens = sum(found.tokens_per_second for found in known)
     hit = sum((found.hit_rate or 0.0) * found.tokens_per_second for found in known)
     missed: dict[str, float] = {}
@@ -181,6 +184,7 @@ def _notes(views: Views) -> list[str]:
     for found in known:
         for reason, rate in found.missed.items():
             missed[reason] = missed.get(reason, 0.0) + rate
+    for found in own:
         for tier in found.tiers.values():
             for tenant, used in tier.tenants.items():
                 tenants[tenant] = tenants.get(tenant, 0.0) + used

@@ -113,7 +113,7 @@ def build(
         log.warning("no events of a node's tiers: an engine over a node publishes none")
     telemetry = Totals() if telemetry is None else telemetry
     if isinstance(telemetry, Totals):
-        telemetry.info = EngineInfo.of(namespace, settings.compute_rate)
+        telemetry.info = EngineInfo.of(namespace, settings.compute_rate, client=bool(settings.node))
     open_chunks = _over_node if settings.node else _over_tiers
     with ExitStack() as opened:
         part = namespace.parallel.rank

@@ -32,7 +32,7 @@ from hexkv.plugins.composition.starting import begin_log, report_start
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.discovery.algorithms import hash_algorithm
 from hexkv.plugins.discovery.registry import Registry
-from hexkv.plugins.observing.telemetry import Totals
+from hexkv.plugins.observing.telemetry import EngineInfo, Role, Totals
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import (
     NAMESPACE_BYTES,
@@ -115,6 +115,7 @@ class ServedChunks:
         self._tenants = by_digest
         self._clock = clock
         self.telemetry = Totals()
+        self.telemetry.info = EngineInfo(role=Role.NODE)
         addresses = Addresses()
         with ExitStack() as opened:
             self._observation = open_observation(loaded, registry, clock)

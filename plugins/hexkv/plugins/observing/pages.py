@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ MAX_PAGE = 16 << 20
 _LINE = re.compile(r"(?:vllm:)?(hexkv_[a-z_]+)(?:\{(.*)\})? ([^ ]+)(?: -?\d+)?")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?')
 _ESCAPED = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
-_SUMMED = ("engine", "rank", "model_name")
+_SUMMED = ("engine", "rank", "model_name", "role")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,14 @@ class Page:
     """A page's metrics of hexkv: sums by name and labels."""
 
     values: Mapping[str, Mapping[tuple[tuple[str, str], ...], float]] = field(default_factory=dict)
+    roles: Collection[str] = ()
+    """The values of the label ``role``, over which everything is summed."""
 
     @classmethod
     def parse(cls, text: str) -> Page:
         """Parse the text format of Prometheus, or OpenMetrics; skip all other lines."""
         found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+        roles: set[str] = set()
         for line in text.splitlines():
             match = _LINE.match(line)
             if match is None:
@@ -97,16 +100,18 @@ class Page:
                 continue
             if not math.isfinite(number):
                 continue
+            given = _LABEL.findall(labels or "")
+            roles.update(label_value for what, label_value in given if what == "role")
             key = tuple(
                 sorted(
                     (what, re.sub(r"\\.", lambda m: _ESCAPED.get(m[0], m[0]), label_value))
-                    for what, label_value in _LABEL.findall(labels or "")
+                    for what, label_value in given
                     if what not in _SUMMED and label_value
                 )
             )
             values = found.setdefault(name, {})
             values[key] = values.get(key, 0.0) + number
-        return cls(found)
+        return cls(found, sorted(roles))
 
     def total(self, name: str) -> float | None:
         """Return the sum of a metric; ``None`` if the page does not have it."""
@@ -155,6 +160,9 @@ class TierView:
 class View:
     """A page over an interval."""
 
+    roles: Collection[str]
+    """The roles of the processes whose numbers it has; empty for engines' own pages."""
+
     tokens_per_second: float
     """Requested tokens."""
 
@@ -193,6 +201,7 @@ def view(before: Page, after: Page, seconds: float) -> View:
         tenants.setdefault(named.get("tier", ""), {})[named.get("tenant", "")] = value
     names = dict.fromkeys([*breaker, *used, *hits, *read])
     return View(
+        roles=after.roles,
         tokens_per_second=asked / seconds,
         hit_rate=sum(hits.values()) / asked if asked else None,
         tiers={

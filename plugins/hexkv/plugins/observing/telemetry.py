@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import accumulate
 from threading import Lock
 from typing import Protocol
@@ -29,10 +30,23 @@ from hexkv.plugins.observing.families import (
 )
 from hexkv.ports import CounterName, Health, HistogramName, Namespace, Telemetry, TierHealth
 
-__all__ = ["BREAKER", "BUCKETS", "HELP", "EngineInfo", "Totals", "families", "render"]
+__all__ = ["BREAKER", "BUCKETS", "HELP", "EngineInfo", "Role", "Totals", "families", "render"]
 
 BREAKER = {"closed": 0, "half open": 1, "open": 2}
 """States of a lane, as metrics give them."""
+
+
+class Role(StrEnum):
+    """What a process has of a cache: it tells apart what two processes count of one event."""
+
+    ENGINE = "engine"
+    """Requests, and tiers of its own."""
+
+    CLIENT = "client"
+    """Requests. Its tiers are those of a node, which shows them, too."""
+
+    NODE = "node"
+    """Tiers. Its clients count the requests, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,9 @@ class EngineInfo:
     rank: str = ""
     """Empty where there is one."""
 
+    role: str = ""
+    """The part in a machine that several processes of hexkv share: see ``Role``."""
+
     model: str = ""
     revision: str = ""
     layout: str = ""
@@ -53,17 +70,18 @@ class EngineInfo:
     """Tokens per second that the model computes, if that is known."""
 
     @classmethod
-    def of(cls, namespace: Namespace, compute_rate: float | None) -> EngineInfo:
-        """Return that of an engine for *namespace*."""
+    def of(cls, namespace: Namespace, rate: float | None, *, client: bool) -> EngineInfo:
+        """Return that of an engine for *namespace*; *client*: over a node."""
         layout, parallel = namespace.layout, namespace.parallel
         return cls(
             "",
             str(parallel.rank) if parallel.world > 1 else "",
+            Role.CLIENT if client else Role.ENGINE,
             namespace.model,
             namespace.revision,
             f"{layout.dtype.value}, {layout.layers} layers, {layout.token_bytes} bytes a token",
             installed_version("hexkv"),
-            compute_rate,
+            rate,
         )
 
 
@@ -203,7 +221,7 @@ def families(engine: Counted | Mapping[str, Counted], totals: Totals | None = No
         source = each.telemetry if totals is None else totals
         if isinstance(source, Totals):
             info = replace(source.info, engine=name or source.info.engine)
-            labels = (("engine", info.engine), ("rank", info.rank))
+            labels = (("engine", info.engine), ("rank", info.rank), ("role", info.role))
             rows.append(_Row(labels, *source._copy(), each.health(), info))
         else:
             rows.append(_Row((("engine", name),), {}, {}, each.health(), None))
