@@ -160,6 +160,29 @@ def test_what_a_store_lost_is_lost(rig, tmp_path):
     assert reasons(r.engine.explain(PROMPT), "disk")[0] is Reason.LOST
 
 
+@each("looks", [False, True], ids=["asked for", "explained"])
+def test_what_a_shared_store_without_an_index_lost_is_lost(rig, looks):
+    """As Redis, where another one flushed it, or it evicted by itself."""
+    medium = {}
+    r = rig([TierPlan("remote", DictStore(medium), Unindexed())])
+    r.engine.store(PROMPT, computed())
+    medium.clear()
+    if not looks:
+        assert r.engine.retrieve(PROMPT, empty()).misses[Reason.LOST] == 6
+    assert reasons(r.engine.explain(PROMPT), "remote")[0] is Reason.LOST
+    assert reasons(r.engine.explain(OTHER), "remote")[0] is Reason.NEVER_STORED
+    r.engine.store(PROMPT, computed())
+    assert r.engine.retrieve(PROMPT, empty()).hit_tokens == FULL
+
+
+def test_what_was_cleared_on_a_shared_store_is_not_lost(rig):
+    medium = {}
+    r = rig([TierPlan("remote", DictStore(medium), Unindexed())])
+    r.engine.store(PROMPT, computed())
+    assert not r.engine.clear(PROMPT).left
+    assert r.engine.retrieve(PROMPT, empty()).misses == {Reason.ABSENT: 6}
+
+
 def test_damage_is_remembered(rig, tmp_path):
     r = rig([disk(tmp_path)])
     r.engine.store(PROMPT, computed())

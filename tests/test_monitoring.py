@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from configured import PROMPT, built, computed, hit
+from hexkv.plugins.observing.families import DROP_REASONS, MISS_REASONS
 from hexkv.plugins.observing.telemetry import families
 from processes import PATIENCE, free_port, held_port, until
 
@@ -65,6 +66,15 @@ def test_each_family_is_used_or_left_out_for_a_reason_and_no_other_is_named(made
     for query in shown + ruled:
         for name in re.findall(r"rate\((\w+)", query):
             assert exported[re.sub("_bucket$", "", name)] in ("counter", "histogram"), query
+
+
+def test_each_reason_has_a_remedy():
+    """Of a miss, and of a chunk that is not stored: a row of its table in Troubleshooting."""
+    text = (HERE.parents[2] / "docs" / "symptoms.md").read_text()
+    missed, _, dropped = text.partition("## KV is not stored")
+    for part, reasons in ((missed, MISS_REASONS), (dropped, DROP_REASONS)):
+        rows = " ".join(re.findall(r"^\| (`[^|]+) \|", part, re.MULTILINE))
+        assert {reason for reason in reasons if f"`{reason}`" not in rows} == set()
 
 
 def test_each_alert_is_tested_where_it_fires_and_where_it_does_not(made):

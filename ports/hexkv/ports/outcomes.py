@@ -84,7 +84,7 @@ class Reason(StrEnum):
 
         The chunks behind the first one that is gone count as gone for the same reason.
         """
-        return self in (Reason.ABSENT, Reason.EVICTED, Reason.EXPIRED)
+        return self in (Reason.ABSENT, Reason.EVICTED, Reason.EXPIRED, Reason.LOST)
 
 
 STORE_REASONS = frozenset({Reason.ABSENT, Reason.EVICTED, Reason.EXPIRED, Reason.REFUSED})

@@ -234,6 +234,8 @@ def _why(
         return Why(Reason.NO_ANSWER)
     if indexing:
         return Why(Reason.INDEXING)
+    if key in tier.written:
+        return Why(Reason.LOST)
     never = "" if tier.rules.writes is Writes.ALL else f"the tier takes {tier.rules.writes}"
     if tokens < tier.rules.shortest:
         never = f"the tier takes no chunk of fewer than {tier.rules.shortest} tokens"

@@ -142,7 +142,8 @@ def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Re
         newest = max((note for note in notes if note), key=attrgetter("when"), default=None)
         if newest is not None and newest.cause.gone:
             return newest.cause
-    return Reason.ABSENT
+    lost = any(key in tier.written for tier in tiers if tier.rules.reads)
+    return Reason.LOST if lost else Reason.ABSENT
 
 
 class _Search:

@@ -9,14 +9,10 @@ from hexkv.core.tiers.stores.answers import words
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import Change, ChunkKey, CounterName, Deadline, Failed, Reason, TimedOut
 
-GONE = {
-    Reason.ABSENT: Reason.LOST,
-    Reason.EVICTED: Reason.EVICTED,
-    Reason.EXPIRED: Reason.EXPIRED,
-}
-"""The cause to record for a chunk that its store no longer holds, by the store's answer."""
+GONE = frozenset({Reason.LOST, Reason.EVICTED, Reason.EXPIRED})
+"""The reasons of chunks that their store no longer holds."""
 
-_TOLD_ELSEWHERE = (Reason.CORRUPT, Reason.REFUSED)
+_TOLD_ELSEWHERE = (Reason.CORRUPT, Reason.REFUSED, Reason.ABSENT)
 
 
 def remember_reads(
@@ -31,8 +27,7 @@ def remember_reads(
     runtime.history.forget(well, tier)
     for key, outcome, reason in zip(keys, outcomes, why, strict=True):
         if reason in GONE:
-            detail = "" if reason is Reason.ABSENT else "by the store"
-            runtime.note([key], tier, GONE[reason], detail)
+            runtime.note([key], tier, reason, "" if reason is Reason.LOST else "by the store")
         elif reason is not None and reason not in _TOLD_ELSEWHERE:
             runtime.note([key], tier, Reason.READ_FAILED, described(outcome) or reason)
 

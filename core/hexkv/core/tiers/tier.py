@@ -20,7 +20,7 @@ from hexkv.core.io.scheduler import Lane
 from hexkv.core.io.ticket import Ticket
 from hexkv.core.memory.pool import per_task
 from hexkv.core.tiers.batches import Batch
-from hexkv.core.tiers.index.backlog import Backlog
+from hexkv.core.tiers.index.backlog import BoundedKeys
 from hexkv.core.tiers.index.deleting import Deleting
 from hexkv.core.tiers.index.indexes import Index, Unindexed
 from hexkv.core.tiers.rules import TierRules
@@ -45,6 +45,12 @@ Work = Callable[[bool], tuple[T, bool | None]]
 
 _AT_ONCE = 1024
 """The most chunks that a store deletes in one call, so that a retry repeats only some."""
+
+_BACKLOG = 4096
+"""The most chunks to be written again that a tier remembers."""
+
+_WRITTEN = 16_384
+"""The most written chunks that a tier without an index remembers: 3 MB."""
 
 _KEPT = Stored(0)
 
@@ -101,8 +107,11 @@ class Tier(ABC):
         self.link = TierBandwidth()
         """The read rates."""
 
-        self.backlog = Backlog()
-        """Chunks that should be here and could not be written."""
+        self.backlog = BoundedKeys(_BACKLOG)
+        """Chunks that should be here and could not be written: to be written again."""
+
+        self.written = BoundedKeys(_WRITTEN)
+        """Chunks that were written here, where no index has them: the store may lose them."""
 
         self.lanes: Sequence[Lane] = ()
         """The lane for reading and the one for writing; empty if it does no I/O."""

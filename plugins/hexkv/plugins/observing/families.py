@@ -83,6 +83,7 @@ MISS_REASONS = (
     Reason.EVICTED,
     Reason.EXPIRED,
     Reason.FAILED,
+    Reason.LOST,
     Reason.NO_ANSWER,
     Reason.QUEUE_FULL,
     Reason.REFUSED,

@@ -1,4 +1,4 @@
-"""The backlog of a tier: chunks that it should hold but could not be written to it."""
+"""Chunks that a tier remembers beside its index, up to a number."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ from threading import Lock
 
 from hexkv.ports import ChunkKey
 
-_MOST = 4096
-"""The most chunks remembered; the oldest are forgotten first."""
 
+class BoundedKeys:
+    """Chunks, of which the oldest are forgotten first. Safe from any thread.
 
-class Backlog:
-    """Chunks to write again at the next opportunity. Safe from any thread."""
+    Args:
+        most: the number of chunks.
+    """
 
-    __slots__ = ("_keys", "_lock")
+    __slots__ = ("_keys", "_lock", "_most")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._keys: dict[ChunkKey, None] = {}
         self._lock = Lock()
 
+    def __contains__(self, key: ChunkKey) -> bool:
+        return key in self._keys
+
     def add(self, keys: Sequence[ChunkKey]) -> None:
-        """Remember chunks whose write failed."""
+        """Remember chunks."""
         with self._lock:
             self._keys.update(dict.fromkeys(keys))
-            while len(self._keys) > _MOST:
+            while len(self._keys) > self._most:
                 del self._keys[next(iter(self._keys))]
 
     def take(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
@@ -36,3 +41,8 @@ class Backlog:
             for key in mine:
                 del self._keys[key]
         return mine
+
+    def clear(self) -> None:
+        """Forget all chunks."""
+        with self._lock:
+            self._keys.clear()

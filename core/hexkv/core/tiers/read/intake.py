@@ -139,7 +139,9 @@ def read_frames(
             found = opened(sink.openings[i], key)
             why.append(found if isinstance(found, Reason) else judge(i, found))
         else:
-            why.append(_why(outcome, i in frames.wrong))
+            missed = _why(outcome, i in frames.wrong)
+            had = tier.index.decides or key in tier.written
+            why.append(Reason.LOST if missed is Reason.ABSENT and had else missed)
     arrived = [(key, size) for key, size, w in zip(keys, sizes, why, strict=True) if w is None]
     evict_soon(runtime, tier, tier.adopt_foreign(arrived, runtime.clock.wall(), turn))
     runtime.telemetry.observe(HistogramName.READ, runtime.clock.now() - start, tier=tier.name)
