@@ -12,6 +12,7 @@ from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.stores.key_faults import FIRST_BAR
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.plugins.composition.observing import degraded
 from hexkv.ports import (
     Change,
     CounterName,
@@ -301,9 +302,12 @@ def test_a_tier_that_is_full_is_two_lines_and_never_off(rig, caplog):
     for number in range(8):
         tokens = PROMPT[number * CHUNK :][: 2 * CHUNK]
         r.engine.store(tokens, computed(tokens))
-    assert r.engine.health().tiers[0].writing == "closed"
+    health = r.engine.health()
+    assert (health.tiers[0].writing, health.tiers[0].full) == ("closed", True)
+    assert list(degraded(health)) == ["tier disk has less room than its budget"]
     store.full = False
     r.engine.store(PROMPT, computed())
+    assert not r.engine.health().tiers[0].full
     assert [line for line in caplog.messages if "write" in line] == [
         "tier disk: write failed: StoreFull: no room (2 of 2 chunks)",
         "tier disk: write works again after 0 s and 16 failures",

@@ -11,6 +11,7 @@ from hexkv.contracts.doubles import ManualClock, chunk_key, deadline
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
+from hexkv.plugins.composition.observing import ObservedCache
 from hexkv.plugins.composition.served import ServedChunks
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
@@ -313,6 +314,14 @@ def test_a_directory_that_is_away_delays_nobody(fleet):
         assert engine.lookup(PROMPT).hit_tokens
         with pytest.raises(StoreUnreachable):
             directory.members(deadline())
+        observed = ObservedCache(engine)
+        until(lambda: "StoreUnreachable" in engine.health().directory)
+        assert "hexkv_directory_up{" in observed.metrics()
+        assert observed.unready() == "", "requests go on"
+        assert observed.degraded().startswith("the directory is not informed: StoreUnreachable")
+        directory.answers = True
+        until(lambda: engine.health().directory == "")
+        assert observed.degraded() == ""
 
 
 def test_each_replica_is_told_by_itself():

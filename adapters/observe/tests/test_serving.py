@@ -79,7 +79,11 @@ def test_a_scrape_does_not_wait_for_a_tier_that_hangs():
         rig = build_rig(tiers, clock=SystemClock())
         observed = ObservedCache(rig.engine)
         server = HealthServer(
-            Address("127.0.0.1", 0), SystemClock(), observed.metrics, observed.unready
+            Address("127.0.0.1", 0),
+            SystemClock(),
+            observed.metrics,
+            observed.unready,
+            observed.degraded,
         )
         with closing(server):
             store.hang()

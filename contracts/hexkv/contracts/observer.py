@@ -60,6 +60,10 @@ class Shown:
         """The value of ``why``."""
         return self.why
 
+    def degraded(self) -> str:
+        """Nothing."""
+        return ""
+
 
 class Reading(NamedTuple):
     """Functions that read the pages of an observer."""

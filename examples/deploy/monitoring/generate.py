@@ -6,6 +6,7 @@ real Prometheus, and every family of metrics against the queries. Needs grafana-
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,9 @@ from grafana_foundation_sdk.models.dashboard import DataSourceRef
 
 HERE = Path(__file__).parent
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+RUNBOOKS = "docs/symptoms.md"
+"""Of this repository; `python generate.py URL` takes the address of your copy of the documents."""
 
 LEFT_OUT = {
     "hexkv_present_total": "a store that found its chunks there is no event for operators",
@@ -186,6 +190,13 @@ ROWS: dict[str, list[Panel]] = {
         Panel("Asked again", "cps", rate("hexkv_retries_total", "tier")),
         Panel("Damaged chunks", "cps", rate("hexkv_corrupt_total", "tier")),
         Panel("Tiers being indexed", "none", gauge("hexkv_tier_indexing")),
+        Panel("Stores without room", "none", gauge("hexkv_tier_full", how="max")),
+        Panel(
+            "Directory: 1 it is informed",
+            "none",
+            gauge("hexkv_directory_up", "instance", "min"),
+            "{{instance}}",
+        ),
     ],
     "Memory": [
         Panel(
@@ -211,6 +222,47 @@ def ratio(span: str) -> str:
         )
     )
 
+
+ABOUT = {
+    "Tokens hit, of those asked for": "The share of the tokens of prompts that was loaded.",
+    "Tokens hit": "Tokens that requests loaded, by the tier that had them.",
+    "Tokens missed": "Tokens that requests computed, by the reason: docs/symptoms.md has remedies.",
+    "Tokens asked for": "Tokens of prompts that were looked for.",
+    "Tokens stored": "Tokens of the chunks written, by tier.",
+    "Computing saved per second": "Time that computing the loaded tokens would have taken.",
+    "Tokens that stores found there": "Tokens of chunks that were to be stored and were there.",
+    "Retrieve, 99 %": "Whole calls that load a prompt's beginning.",
+    "Waiting for tiers, 99 %": "The part of these calls that waits for tiers.",
+    "Store, 99 %": "Whole calls that store a prompt's chunks.",
+    "Read of a batch, 99 %": "Reads from a store, with verification.",
+    "Write of a batch, 99 %": "Writes to a store.",
+    "Fill": "Bytes on a tier, of its budget.",
+    "Read": "Bytes read from a tier; memory lends its blocks and reads none.",
+    "Written": "Bytes that a tier took.",
+    "Lent to peers": "Bytes sent to peers.",
+    "Waiting or running": "Bytes of reads and writes in the queues.",
+    "Evicted": "Chunks that gave way to others.",
+    "Age of evicted chunks, median": "Time since their last use: near the next panel, more helps.",
+    "Time between two uses, median": "Of one chunk: above the last panel, chunks go too soon.",
+    "Read without use": "Bytes read for a request that no request used.",
+    "Not taken": "Chunks that a tier did not store, by the reason: docs/symptoms.md has remedies.",
+    "Tenants' shares": "Bytes in the share of each tenant that has one.",
+    "Breakers: 0 closed, 2 open": "A tier whose breaker is open is not used, and tried again.",
+    "Breakers opened": "Tiers that were switched off, by the reason.",
+    "Calls that failed": "Calls that a store answered with an error: the log has it.",
+    "Asked again": "Chunks that a store was asked for, or given, once more.",
+    "Damaged chunks": "Chunks that were not as they had been written. No wrong KV was used.",
+    "Tiers being indexed": "1 while the content of a tier is being listed after a start.",
+    "Stores without room": "1 while a store has less room than its budget.",
+    "Directory: 1 it is informed": "0 while the directory does not get this process's content.",
+    "The pool's blocks in use": "Bytes of blocks in use, of the pool.",
+    "Blocks given up for others": "Times that the pool was full, and a block was given up.",
+    "Leases": "Holds on blocks. At rest only the memory tier has any.",
+    "Pins": "Chunks that may not be evicted.",
+    "Engines that take calls": "1 while a cache takes calls.",
+    "Models": "The model, layout and version of each cache.",
+}
+"""What each panel shows, by its title."""
 
 RECORDED = {f"hexkv:token_hits:ratio{span}": ratio(span) for span in ("5m", "1h")}
 
@@ -278,6 +330,31 @@ ALERTS = [
         "hexkv_read_seconds shows which tier is slow.",
     ),
     Alert(
+        "HexKVNoRoom",
+        f"max by (job, instance, tier) (hexkv_tier_full{{{TIERS}}}) == 1",
+        "5m",
+        "warning",
+        "The store of tier {{ $labels.tier }} has less room than the tier's budget.",
+        "Who fills the file system, or the server? Make room, or lower the budget.",
+    ),
+    Alert(
+        "HexKVDirectoryGone",
+        "min by (job, instance) (hexkv_directory_up) == 0",
+        "2m",
+        "warning",
+        "The directory does not get what this process holds.",
+        "Peers do not find its chunks. /readyz and the log have the reason.",
+    ),
+    Alert(
+        "HexKVDown",
+        "up == 0 and on (job, instance) count by (job, instance)"
+        ' (last_over_time({__name__=~"hexkv_open|hexkv_directory_members"}[1h]))',
+        "1m",
+        "critical",
+        "A process of hexkv does not answer scrapes.",
+        "It has ended, or hangs: the last line of its log has the reason.",
+    ),
+    Alert(
         "HexKVClosed",
         "min by (job, instance) (hexkv_open) == 0",
         "2m",
@@ -311,7 +388,13 @@ def dashboard() -> str:
             built = built.with_panel(_drawn(panel))
     what = prometheus.Dataquery().expr('hexkv_engine_info{job=~"$job"}').instant()
     built = built.with_row(grafana.Row("Engines")).with_panel(
-        table.Panel().title("Models").datasource(SOURCE).height(6).span(24).with_target(what)
+        table.Panel()
+        .title("Models")
+        .description(ABOUT["Models"])
+        .datasource(SOURCE)
+        .height(6)
+        .span(24)
+        .with_target(what)
     )
     found = json.loads(JSONEncoder(sort_keys=True).encode(built.build()))
     return json.dumps(found, indent=1, sort_keys=True) + "\n"
@@ -320,13 +403,14 @@ def dashboard() -> str:
 def _drawn(panel: Panel) -> timeseries.Panel:
     query = prometheus.Dataquery().expr(panel.query).legend_format(panel.legend).ref_id("A")
     drawn = timeseries.Panel().title(panel.title).unit(panel.unit).datasource(SOURCE)
-    return drawn.height(7).span(8).min(0).with_target(query)
+    return drawn.description(ABOUT[panel.title]).height(7).span(8).min(0).with_target(query)
 
 
-def rules(minute: int = 60, day: int = 86_400) -> str:
+def rules(minute: int = 60, day: int = 86_400, runbooks: str = RUNBOOKS) -> str:
     """Recording rules and alerts, as Prometheus reads them.
 
     Args:
+        runbooks: where Troubleshooting is.
         minute: how many seconds stand for one, where a test has less time than operators.
         day: the same of a day.
     """
@@ -344,7 +428,11 @@ def rules(minute: int = 60, day: int = 86_400) -> str:
             "expr": timed(alert.query),
             "for": timed(alert.lasting),
             "labels": {"severity": alert.severity},
-            "annotations": {"summary": alert.summary, "description": alert.action},
+            "annotations": {
+                "summary": alert.summary,
+                "description": alert.action,
+                "runbook_url": f"{runbooks}#{alert.name.lower()}",
+            },
         }
         for alert in ALERTS
     ]
@@ -355,4 +443,4 @@ def rules(minute: int = 60, day: int = 86_400) -> str:
 
 if __name__ == "__main__":
     (HERE / "dashboard.json").write_text(dashboard())
-    (HERE / "rules.yaml").write_text(rules())
+    (HERE / "rules.yaml").write_text(rules(runbooks=(*sys.argv[1:], RUNBOOKS)[0]))

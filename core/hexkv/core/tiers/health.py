@@ -30,6 +30,7 @@ def health_of(stack: TierStack, prefetches: int = 0) -> Health:
                 tenants=index.used_by(),
                 last_error=tier.calls.last_error.words,
                 last_error_time=tier.calls.last_error.when,
+                full=tier.calls.full,
             )
         )
     return Health(
@@ -42,4 +43,5 @@ def health_of(stack: TierStack, prefetches: int = 0) -> Health:
         pins=dict(pins),
         pin_seconds=stack.pins.seconds(),
         prefetches=prefetches,
+        directory=stack.runtime.directory(),
     )

@@ -68,6 +68,9 @@ class TierRuntime(Runtime):
     closing: Callable[[], None] = _nothing
     """Called after the tiers were closed; must not raise."""
 
+    directory: Callable[[], str | None] = _nothing
+    """Returns why a directory does not get the content of the tiers; see ``Health.directory``."""
+
     life: KnownLife | None = None
     """The identity of this process in a directory, if its chunks are reported to one."""
 

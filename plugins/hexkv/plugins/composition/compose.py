@@ -309,12 +309,7 @@ def open_stack(  # noqa: PLR0913
     if directory is not None:
         joined = join(directory, settings.directory, clock, own, peers, admin)
         opened.callback(joined.close)
-        runtime = replace(
-            runtime,
-            events=(*events, joined.reporting),
-            closing=joined.close,
-            life=joined.life,
-        )
+        runtime = joined.reported(runtime)
         joined.reporting.start()
     if observation is not None:
         runtime = replace(runtime, calls=observation.calls, spans=observation.spans)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.plugins.composition.peering import PeerService, own_name
 from hexkv.plugins.configuration.schema import DirectorySettings
 from hexkv.plugins.discovery.registry import Registry
@@ -23,6 +24,16 @@ class Joined:
 
     directory: Directory
     reporting: Reporting
+
+    def reported(self, runtime: TierRuntime) -> TierRuntime:
+        """Return *runtime* with this process's life, and its content reported."""
+        return replace(
+            runtime,
+            events=(*runtime.events, self.reporting),
+            closing=self.close,
+            directory=self.reporting.why,
+            life=self.life,
+        )
 
     def close(self) -> None:
         """Leave the directory, if it answers, and close it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
 from weakref import ref
 
@@ -20,6 +20,7 @@ from hexkv.ports import (
     Clock,
     ConfigError,
     ContentFeed,
+    Health,
     HexKVError,
     NamedPrompt,
     Namespace,
@@ -62,6 +63,25 @@ class ObservedCache:
             return f"it is off: {health.why}"
         learning = [tier.name for tier in health.tiers if tier.indexing]
         return f"it learns what tier {', '.join(learning)} holds" if learning else ""
+
+    def degraded(self) -> str:
+        cache = self._cache()
+        try:
+            health = None if cache is None else cache.health()
+        except HexKVError:
+            return ""
+        return "" if health is None else ", ".join(degraded(health))
+
+
+def degraded(health: Health) -> Iterator[str]:
+    """Yield the parts of a cache that do not work, while it works without them."""
+    for tier in health.tiers:
+        if "open" in (tier.reading, tier.writing):
+            yield f"tier {tier.name} is off"
+        if tier.full:
+            yield f"tier {tier.name} has less room than its budget"
+    if health.directory:
+        yield f"the directory is not informed: {health.directory}"
 
 
 def check_observed(address: str, registry: Registry) -> None:

@@ -180,6 +180,7 @@ class Reporter:
         """A report that is not answered yet: it is sent again unchanged."""
         self._heard = 0.0
         self._failures = 0
+        self._why = ""
         self._not_before = 0.0
         self._joined = False
         verbs = ("is not informed", "is informed again")
@@ -195,6 +196,7 @@ class Reporter:
             pause = self._turn()
         except Exception as error:  # noqa: BLE001 - an adapter may be a third party's
             self._failures += 1
+            self._why = words(error)
             self._notices.failed("the directory", words(error))
             beats = min(1 << min(self._failures - 1, 16), _LONGEST_PAUSE)
             if isinstance(error, StoreBusy):  # the directory answers: the name is free soon
@@ -202,9 +204,16 @@ class Reporter:
             pause = beats * self._directory.heartbeat_seconds
             self._not_before = self._clock.now() + pause
             return pause
-        self._failures = 0
+        self._failures, self._why = 0, ""
         self._notices.works("the directory")
         return pause
+
+    @property
+    def why(self) -> str:
+        """The reason why the directory is not informed; empty if it is."""
+        if self.superseded:
+            return "a later life of this node is known there"
+        return self._why or ("" if self._joined else "this node has not joined it yet")
 
     def leave(self) -> None:
         """End the membership, if the directory answers."""
@@ -316,6 +325,10 @@ class Reporting:
             self._threads.append(thread)
             thread.start()
         return self
+
+    def why(self) -> str:
+        """Return the reason why a replica of the directory is not informed; empty if all are."""
+        return next(filter(None, (reporter.why for reporter in self.reporters)), "")
 
     def emit(self, event: CacheEvent) -> None:
         """See :class:`hexkv.ports.EventSink`. From any thread; takes time by the number of keys."""

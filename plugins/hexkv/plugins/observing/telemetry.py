@@ -271,9 +271,13 @@ def _states(rows: Sequence[_Row]) -> list[Family]:
     """Return the present state of engines and tiers."""
 
     def engines(
-        name: str, text: str, get: Callable[[Health], float], kind: str = "gauge"
+        name: str, text: str, get: Callable[[Health], float | None], kind: str = "gauge"
     ) -> Family:
-        samples = [Sample(row.labels, get(row.health)) for row in rows if row.health]
+        samples = [
+            Sample(row.labels, value)
+            for row in rows
+            if row.health is not None and (value := get(row.health)) is not None
+        ]
         return Family(f"hexkv_{name}", kind, text, samples)
 
     def tiers(
@@ -319,6 +323,9 @@ def _states(rows: Sequence[_Row]) -> list[Family]:
             "Whether what a tier holds is still being learnt.",
             lambda t: int(t.indexing),
         ),
+        tiers(
+            "tier_full", "Whether a store lacks room that its budget has.", lambda t: int(t.full)
+        ),
         tiers("tier_failures_total", "Calls that failed.", lambda t: t.failures, "counter"),
         Family("hexkv_tenant_used_bytes", "gauge", "Bytes in a tenant's share of a tier.", tenants),
         engines("pool_bytes", "Bytes of the pool.", lambda h: h.pool_bytes),
@@ -327,6 +334,11 @@ def _states(rows: Sequence[_Row]) -> list[Family]:
         engines("pinned_chunks", "Pins, summed over tiers.", lambda h: sum(h.pins.values())),
         engines("prefetches", "Prefetches that no retrieve has picked up.", lambda h: h.prefetches),
         engines("open", "Whether the engine takes calls.", lambda h: int(h.state == "open")),
+        engines(
+            "directory_up",
+            "Whether the directory gets this cache's content.",
+            lambda h: None if h.directory is None else int(not h.directory),
+        ),
         _saved(rows),
         _infos(rows),
     ]

@@ -38,6 +38,9 @@ class TierHealth:
     last_error_time: float | None = None
     """Time of that failure, in wall-clock seconds."""
 
+    full: bool = False
+    """True if the store had no room for the last chunks, although the budget has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -64,3 +67,7 @@ class Health:
 
     why: str = ""
     """Why the host froze the cache and no longer uses it, for instance changed model weights."""
+
+    directory: str | None = None
+    """Why the directory does not get this cache's content; empty if it does. ``None``: there is no
+    directory."""

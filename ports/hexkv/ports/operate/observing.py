@@ -62,6 +62,10 @@ class Observed(Protocol):
         """Return why no requests should be sent here at present; empty if they may be."""
         ...
 
+    def degraded(self) -> str:
+        """Return the parts that do not work, of a process that is ready; empty if all do."""
+        ...
+
 
 @runtime_checkable
 class Observer(Protocol):

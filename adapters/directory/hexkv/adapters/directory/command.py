@@ -54,6 +54,9 @@ class ObservedCell:
     def unready(self) -> str:
         return ""
 
+    def degraded(self) -> str:
+        return ""
+
 
 _FAMILIES = (
     ("members", "members", "gauge", "Nodes that gave a sign of life in time."),

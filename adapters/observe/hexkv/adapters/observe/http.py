@@ -50,6 +50,7 @@ class HealthServer:
         clock: Clock,
         metrics: Callable[[], str],
         unready: Callable[[], str],
+        degraded: Callable[[], str],
         *,
         secret: bytes = b"",
         tls: ssl.SSLContext | None = None,
@@ -62,6 +63,7 @@ class HealthServer:
             clock: for deadlines.
             metrics: returns the metrics as text.
             unready: returns the reason why no requests should be sent here; empty for none.
+            degraded: returns the parts that do not work all the same; empty for none.
             secret: the bearer token that metrics require; empty: none.
             tls: wraps every connection.
             connections: at a time, as in every :class:`StreamServer`.
@@ -71,6 +73,7 @@ class HealthServer:
         """
         self.metrics = metrics
         self.unready = unready
+        self.degraded = degraded
         self.secret = secret
         listener = listen(address.host, address.port)
         # Connections inherit it: a page fits, so sending one does not wait for its reader.
@@ -161,7 +164,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, "ok\n")
         elif path == "/readyz":
             why = self.server.unready()
-            self._answer(503 if why else 200, f"{why or 'ok'}\n")
+            parts = "" if why else self.server.degraded()
+            well = f"ok, degraded: {parts}" if parts else "ok"
+            self._answer(503 if why else 200, f"{why or well}\n")
         else:
             self._answer(404, "there are /metrics, /healthz and /readyz\n")
 

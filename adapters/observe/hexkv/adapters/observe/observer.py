@@ -128,6 +128,7 @@ class ServerObserver:
                 self._clock,
                 lambda: observed.metrics() + self._counted(),
                 observed.unready,
+                observed.degraded,
                 secret=self._secret,
                 tls=self._tls,
                 connections=settings.connections,

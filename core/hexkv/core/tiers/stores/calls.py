@@ -33,6 +33,7 @@ from hexkv.ports import (
     SharedMedium,
     Sink,
     StoreError,
+    StoreFull,
     SupportsClear,
     SupportsDeviceRead,
     SupportsOwnMemory,
@@ -79,6 +80,9 @@ class StoreCalls:
         """The number of those that were calls of ``contains``."""
 
         self.last_error = LastError()
+        self.full = False
+        """True if the store had no room for the last chunks that it was given."""
+
         self.faults = KeyFaults(clock)
         self._clock = clock
         self._notices = Notices(log, f"tier {name}", clock)
@@ -322,6 +326,7 @@ class StoreCalls:
         """Count and log the failed chunks of a call; True if there is any."""
         if Failed not in set(map(type, outcomes)):
             self._works(what)
+            self.full = self.full and what != "write"
             return False
         errors = [outcome.error for outcome in outcomes if type(outcome) is Failed]
         self._remember(what, errors[0])
@@ -339,6 +344,8 @@ class StoreCalls:
 
     def _remember(self, what: str, error: BaseException) -> str:
         self.failures += 1
+        if what == "write":
+            self.full = isinstance(error, StoreFull)
         words = answers.words(error)
         self.last_error = LastError(f"{what}: {words}", self._clock.wall())
         return words

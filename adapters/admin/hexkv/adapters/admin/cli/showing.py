@@ -77,6 +77,10 @@ def show_status(health: Health) -> None:
         if tier.last_error:
             ago = human_age(max(0.0, time.time() - (tier.last_error_time or 0.0)))
             typer.echo(f"  {tier.name}: last error {ago} ago: {tier.last_error}")
+        if tier.full:
+            typer.echo(f"  {tier.name}: its store has less room than the budget")
+    if health.directory:
+        typer.echo(f"  the directory is not informed: {health.directory}")
 
 
 def show_tiers(tiers: Sequence[TierState]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from struct import pack
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
 from hexkv.adapters.net.errors import BadMessage
@@ -252,8 +253,8 @@ class NodeClient(Announces, FarTiers):
             described = reader.json()
             if not isinstance(described, dict):
                 raise BadMessage("no report")
-            tiers = tuple(TierHealth(**tier) for tier in described.pop("tiers"))
-            return Health(tiers=tiers, **described)
+            tiers = tuple(TierHealth(**_known(TierHealth, it)) for it in described.pop("tiers"))
+            return Health(tiers=tiers, **_known(Health, described))
 
         return self._ask(Verb.HEALTH, b"", deadline, read)
 
@@ -360,6 +361,12 @@ class NodeClient(Announces, FarTiers):
 
     def _count(self, verb: Verb, body: bytes, deadline: Deadline) -> int:
         return self._ask(verb, body, deadline, lambda reader: reader.number("Q")) or 0
+
+
+def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of *values* that *kind* has fields for: a later node sends more."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}
 
 
 def _refuse(answer: Answer) -> None:
