@@ -34,6 +34,7 @@
 #   make docs    the documentation site, in build/site/index.html; no network once it is set up
 #   make test-docs  its pages in a real browser, wide and narrow; pictures in build/pages (Debian's Chromium)
 #   make monitoring  the dashboard and the rules in examples/deploy/monitoring again, from their code
+#   make status  docs/status.md again, from docs/status.yaml
 #   make changelog VERSION=0.2.0  what changed since the last release, from changes/ into CHANGELOG.md
 #   make wheels  one wheel per distribution, each with its SBOM, in WHEELS=dist
 #   make into ENV=/path/to/bin/python  hexkv from here into an engine's environment, no torch besides its
@@ -248,6 +249,9 @@ test-docs: docs
 
 monitoring: $(VENV)/full
 	$(RUN) examples/deploy/monitoring/generate.py
+
+status: $(VENV)/full
+	$(RUN) docs/site/status.py
 
 changelog: $(VENV)/full
 	@test -n "$(VERSION)" || { echo "say which: make changelog VERSION=0.2.0"; exit 2; }

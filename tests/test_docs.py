@@ -8,6 +8,7 @@ import json
 import os
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -343,8 +344,37 @@ def test_the_reference_explains_every_reason():
 
 
 def test_the_table_of_folders_names_every_distribution():
-    shown = {row[2] for row in table(ROOT / "README.md", "folder", "import", "distribution")}
+    page = ROOT / "docs" / "architecture.md"
+    shown = {row[2] for row in table(page, "folder", "import", "distribution")}
     assert shown == {project(folder)["name"] for folder in FOLDERS}
+
+
+def test_the_page_of_the_state_is_made_of_its_file_and_names_commands_that_exist():
+    status = runpy.run_path(str(ROOT / "docs" / "site" / "status.py"))
+    assert (ROOT / "docs" / "status.md").read_text() == status["page"](), "make status"
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for rows in status["sections"]().values():
+        for row in rows:
+            assert row.keys() <= {"what", "seen", "shown", "open"}
+            assert (row["seen"] and row["shown"]) or row["open"], row["what"]
+            for command in status["commands"](row):
+                match command.split():
+                    case ["make", target]:
+                        assert target in targets, command
+                    case ["pytest", *words]:
+                        paths = [word for word in words if word not in ("-m", '""')]
+                        assert [p for p in paths if not (ROOT / p).exists()] == [], command
+                    case ["python", "-m", module, *_]:
+                        assert find_spec(module), command
+                    case _:
+                        raise AssertionError(command)
+
+
+def test_the_readme_fits_a_minute():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 90
+    commands = {line.strip().partition("#")[0].strip() for line in text.splitlines()}
+    assert {"make demo", "make test"} <= commands
 
 
 def test_the_glossary_points_at_what_exists():
