@@ -4,6 +4,7 @@ import pytest
 
 from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.contracts.kit.cases import each
+from hexkv.plugins.configuration import brief
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import ConfigError
 
@@ -76,3 +77,15 @@ def test_other_chunks_than_sglangs_pages_are_refused(read, chunk):
 def test_the_same_chunks_said_aloud_are_accepted(read):
     said = read({"chunk": {"size": 64, "seeded": False}})
     assert said.with_pages(64).engine.settings.chunk.size == 64
+
+
+def test_two_keys_are_a_whole_configuration_and_none_takes_a_quarter_of_the_memory(
+    read, monkeypatch
+):
+    got = read({"hexkv.gigabytes": 6, "hexkv.disk": "/a/disk"}).with_pages(64, 2).engine
+    assert got.settings.pool.bytes == 3 * 10**9
+    assert [tier.store for tier in got.settings.tiers] == ["memory", "disk"]
+    monkeypatch.setattr(brief, "available_bytes", lambda: 64 << 30)
+    assert read({}).with_pages(64, 2).engine.settings.pool.bytes == 8 << 30
+    with pytest.raises(ConfigError, match="given twice"):
+        read({"hexkv.gigabytes": 6, "gigabytes": 6})

@@ -5,6 +5,7 @@ import pytest
 from hexkv.adapters.vllm.configuration.configuration import configure, configure_offloading, verify
 from hexkv.adapters.vllm.plugin import hexkv_adapters
 from hexkv.contracts.kit.cases import each
+from hexkv.plugins.configuration import brief
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import ConfigError
 
@@ -137,3 +138,48 @@ def test_behind_vllms_offloading_nothing_is_loaded_within_a_step(registry, budge
         configure_offloading({"sync_load_budget_bytes": budget}, registry)
     for none in ({}, {"sync_load_budget_bytes": 0}, {"sync_load_budget_bytes": "0"}):
         assert configure_offloading(none, registry)
+
+
+def test_the_connectors_name_alone_takes_a_quarter_of_the_free_memory(registry, monkeypatch):
+    monkeypatch.setattr(brief, "available_bytes", lambda: 64 << 30)
+    got = configure({}, registry, block_tokens=16, environ={}, ranks=2).engine
+    assert got.settings.pool.bytes == 8 << 30
+    assert [tier.store for tier in got.settings.tiers] == ["memory"]
+    why = "a quarter of 64 GiB of free memory for each of 2 processes"
+    assert got.origin(("pool", "bytes")) == why
+    given = configure({"pool": {"bytes": "1MiB"}}, registry, block_tokens=16, environ={}, ranks=2)
+    assert given.engine.settings.pool.bytes == 1 << 20
+    assert verify({"node": "/a/socket"}, registry).engine.settings.node
+
+
+@each(
+    "extra",
+    [
+        {"hexkv.gigabytes": 64, "hexkv.disk": "/a/disk", "hexkv.loading": "async"},
+        {"hexkv": {"gigabytes": 64, "disk": "/a/disk"}, "loading": "async"},
+        {"hexkv": {"gigabytes": 64}, "hexkv.disk": "/a/disk", "hexkv.loading": "async"},
+    ],
+)
+def test_two_keys_are_a_whole_configuration(registry, extra):
+    got = configure(extra, registry, block_tokens=16, environ={}, ranks=4)
+    assert got.engine.settings.pool.bytes == 16 * 10**9
+    memory, disk = got.engine.settings.tiers
+    assert (memory.store, disk.store, disk.settings) == ("memory", "disk", {"root": "/a/disk"})
+    assert disk.budget > 0
+    assert got.connector.loading == "async"
+
+
+@each(
+    ("extra", "says"),
+    [
+        ({"hexkv": 5}, r"hexkv \(from kv_connector_extra_config\): is a value, not a section"),
+        ({"hexkv.gigabytes": 1, "gigabytes": 2}, r"hexkv\.gigabytes \(from .*given twice"),
+        ({"hexkv.pool.bytes": 1, "hexkv": {"pool": 1}}, "pool is a value, not a section"),
+        ({"hexkv.gigabytez": 1}, r"gigabytez \(from .*did you mean 'gigabytes'"),
+        ({"hexkv.gigabytes": 1, "pool": {"bytes": "1GiB"}}, r"pool\.bytes is given, too"),
+        ({"hexkv.disk": "/d", "tiers": [{"store": "memory"}]}, "tiers are given, too"),
+    ],
+)
+def test_mistakes_in_the_brief_form_are_named(registry, extra, says):
+    with pytest.raises(ConfigError, match=says):
+        chosen(registry, extra)

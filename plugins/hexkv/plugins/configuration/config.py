@@ -14,6 +14,7 @@ from pathlib import Path as FilePath
 
 from pydantic import ValidationError
 
+from hexkv.plugins.configuration.brief import expand
 from hexkv.plugins.configuration.places import Path, render
 from hexkv.plugins.configuration.problems import explain
 from hexkv.plugins.configuration.schema import EngineSettings, known_keys
@@ -64,6 +65,7 @@ def load(
     source: str = CODE,
     defaults: Mapping[str, object] | None = None,
     beside: Collection[str] = (),
+    processes: int | None = None,
 ) -> Loaded:
     """Return the configuration that all layers together give.
 
@@ -74,6 +76,8 @@ def load(
         source: the name of *overrides* in messages, if a user wrote them somewhere.
         defaults: values that hold in the program where no layer sets one.
         beside: keys that the program takes out of *overrides*, for messages about unknown ones.
+        processes: of a serving engine that load this, on this machine: each takes its part of
+            ``gigabytes``, and by default of a quarter of the free memory, for the pool.
 
     Raises:
         ConfigError: an unknown key, a bad value, a file that cannot be read. The message names the
@@ -88,6 +92,7 @@ def load(
         merge_file(layers, _home(file))
     merge_environment(layers, environ, partial(json_schema, EngineSettings))
     layers.merge(plain(overrides or {}, source), lambda _: source)
+    problems = expand(layers, processes)
 
     if layers.values.get("node") and not any(place[:1] == ("tiers",) for place in layers.origins):
         del layers.values["tiers"]  # these are defaults only: the node has its own
@@ -95,7 +100,7 @@ def load(
     def locate(place: Path) -> str:
         return _locate(place, layers.origins)
 
-    problems = [f"{locate(place)}: {wrong}" for place, wrong in faults(layers.values)]
+    problems += [f"{locate(place)}: {wrong}" for place, wrong in faults(layers.values)]
     if not problems:
         try:
             settings = EngineSettings.model_validate_json(json.dumps(layers.values))

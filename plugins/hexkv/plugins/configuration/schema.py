@@ -290,6 +290,13 @@ class LogSettings(Section):
 class EngineSettings(Section):
     """Everything about one engine."""
 
+    gigabytes: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The memory of the pool in 10^9 bytes, in place of ``pool.bytes``; ranks divide it."""
+
+    disk: FilePath = ""
+    """A directory for a tier on disk below memory, in place of ``tiers``; it takes up to half of
+    the file system."""
+
     model: Model = Model()
     chunk: Chunk = Chunk()
     segments: SegmentSettings = SegmentSettings()

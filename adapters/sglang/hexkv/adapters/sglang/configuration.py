@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from hexkv.adapters.sglang.settings import SGLangSettings
+from hexkv.plugins.configuration.brief import unfold
 from hexkv.plugins.configuration.config import DEFAULT, Loaded, load
 from hexkv.plugins.configuration.places import render
 from hexkv.plugins.discovery.registry import Registry
@@ -63,13 +64,18 @@ class RawConfig:
         """Read all settings, and refuse invalid ones.
 
         Args:
-            extra: SGLang's extra configuration; stronger than file and environment.
+            extra: SGLang's extra configuration; stronger than file and environment. Its keys may
+                be written ``hexkv.KEY``.
             registry: the installed adapters.
             environ: in place of the process's environment.
 
         Raises:
             ConfigError: an unknown key, or a bad value.
         """
+        inside, beside = unfold(extra, SOURCE)
+        if twice := sorted(inside.keys() & beside.keys()):
+            raise ConfigError(f"hexkv.{twice[0]} (from {SOURCE}): given twice")
+        extra = {**beside, **inside}
         if old := [name for name in _RENAMED if name in extra]:
             raise ConfigError("; ".join(f"{name}: renamed: {_RENAMED[name]}" for name in old))
         own = {field.name for field in fields(SGLangSettings)}
@@ -88,8 +94,12 @@ class RawConfig:
         self._rest = {name: value for name, value in extra.items() if name not in known}
         self._loaded = load(file, environ, self._rest, source=SOURCE, beside=sorted(known))
 
-    def with_pages(self, tokens: int) -> Configuration:
+    def with_pages(self, tokens: int, ranks: int = 1) -> Configuration:
         """The configuration for pages of *tokens* tokens, which chunks are then.
+
+        Args:
+            tokens: of a page.
+            ranks: on this machine, which divide its memory.
 
         Raises:
             ConfigError: another size of chunks is configured, or chains that SGLang does not have.
@@ -106,4 +116,5 @@ class RawConfig:
         chunk = self._rest.get("chunk")
         given = chunk if isinstance(chunk, Mapping) else {}
         rest = {**self._rest, "chunk": {**given, **wanted}}
-        return Configuration(self.chosen, load(self._file, self._environ, rest, source=SOURCE))
+        loaded = load(self._file, self._environ, rest, source=SOURCE, processes=ranks)
+        return Configuration(self.chosen, loaded)

@@ -58,8 +58,8 @@ def open_engine(
         ConfigError, AdapterUnavailable, StoreError, PoolExhausted: it cannot be built.
     """
     hooks.install()
-    configured = raw.with_pages(page)
     arguments = server_arguments()
+    configured = raw.with_pages(page, _ranks_here(rank, arguments))
     vouched = configured.engine.settings.model.weights
     weights = Weights(vouched=vouched, server=arguments is not None)
     namespace = namespace_of(
@@ -88,13 +88,14 @@ def open_engine(
         f"{tier.name} of {_size(tier.budget_bytes)}" for tier in engine.health().tiers
     )
     log.info(
-        "hexkv %s under SGLang %s, rank %d of %d: %s; pool of %s; a page of %d tokens is %s%s",
+        "hexkv %s under SGLang %s, rank %d of %d: %s; pool of %s (%s); a page of %d tokens is %s%s",
         metadata.version("hexkv"),
         metadata.version("sglang"),
         rank.whole.rank,
         rank.whole.world,
         tiers,
         _size(engine.health().pool_bytes if settings.node else settings.pool.bytes),
+        "the node's" if settings.node else configured.engine.origin(("pool", "bytes")),
         page,
         _size(layout.chunk_bytes(page)),
         ", as SGLang packs it" if inside else "",
@@ -107,6 +108,15 @@ def open_engine(
         )
     weights.follow(partial(_switch_off, ref(engine), advice))
     return Opened(engine, settings.deadlines, weights)
+
+
+def _ranks_here(rank: Rank, arguments: object | None) -> int:
+    """Return how many ranks share the memory of this machine."""
+
+    def number(name: str) -> int:
+        return int(getattr(arguments, name, 1) or 1)
+
+    return max(1, rank.whole.world * number("dp_size") // number("nnodes"))
 
 
 def _switch_off(opened: ref[PrefixCache], advice: str, why: str) -> None:

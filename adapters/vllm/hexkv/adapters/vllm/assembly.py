@@ -60,7 +60,8 @@ def read(config: VllmConfig, memory: Memory) -> Configuration:
         ConfigError: a setting is not possible.
     """
     extra = config.kv_transfer_config.kv_connector_extra_config
-    configured = configure(extra, discover(), block_tokens=memory.block)
+    here = Rank.of(config).world * max(1, config.parallel_config.data_parallel_size_local)
+    configured = configure(extra, discover(), block_tokens=memory.block, ranks=here)
     loading = configured.connector.loading
     # A layer is computed twice then, half a step each time.
     if configured.connector.storing == "layerwise" and config.parallel_config.use_ubatching:
@@ -289,13 +290,14 @@ def worker_connector(
         worker, go_on = half(engine, lambda slices: _largest(slices).pages, together)
     frames = [each.pages.layout.chunk_bytes(settings.chunk.size) for each in slices]
     log.info(
-        "hexkv %s under vLLM %s, rank %d of %d: %s; pool of %s; a chunk of %d tokens is %s",
+        "hexkv %s under vLLM %s, rank %d of %d: %s; pool of %s (%s); a chunk of %d tokens is %s",
         metadata.version("hexkv"),
         version,
         rank.number,
         rank.world,
         tiers_of(engine.health().tiers),
         _size(engine.health().pool_bytes if settings.node else settings.pool.bytes),
+        "the node's" if settings.node else configured.engine.origin(("pool", "bytes")),
         settings.chunk.size,
         _size(sum(frames)),
     )

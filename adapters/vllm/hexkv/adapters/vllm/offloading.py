@@ -274,7 +274,9 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
         share("vllm")
         if self.blocks_per_chunk != 1:
             raise ConfigError("hexkv keeps single blocks here: leave out block_size")
-        self._configured = configure_offloading(config.extra_config, discover())
+        self._configured = configure_offloading(
+            config.extra_config, discover(), ranks=config.parallel.world_size
+        )
 
     def get_manager(self) -> OffloadingManager:
         place = self._place(make=False)
@@ -325,12 +327,14 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
         parallel = self.config.parallel
         path = socket_path(self._place(make=True), parallel.rank)
         log.info(
-            "hexkv %s behind vLLM's offloading, rank %d of %d: %s; %d group(s) of KV, each block"
-            " by itself",
+            "hexkv %s behind vLLM's offloading, rank %d of %d: %s; pool of %d bytes (%s);"
+            " %d group(s) of KV, each block by itself",
             metadata.version("hexkv-vllm"),
             parallel.rank,
             parallel.world_size,
             tiers_of(engine.health().tiers),
+            settings.pool.bytes,
+            self._configured.engine.origin(("pool", "bytes")),
             len(groups),
         )
         return HexKVWorker(held, ChannelServer(path, held))

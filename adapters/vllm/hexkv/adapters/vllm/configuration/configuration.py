@@ -10,9 +10,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from functools import partial
 
 from hexkv.adapters.vllm.configuration.settings import ConnectorSettings
 from hexkv.plugins.composition.checking import check
+from hexkv.plugins.configuration.brief import unfold
 from hexkv.plugins.configuration.config import DEFAULT, Loaded, load
 from hexkv.plugins.configuration.places import render
 from hexkv.plugins.discovery.registry import Registry
@@ -55,19 +57,34 @@ def configure(
     *,
     block_tokens: int,
     environ: Mapping[str, str] | None = None,
+    ranks: int = 1,
 ) -> Configuration:
     """The configuration that ``kv_connector_extra_config``, file and environment give.
 
     Args:
-        extra: the former; stronger than both others.
+        extra: the former; stronger than both others. Its keys may be written ``hexkv.KEY``.
         registry: the installed adapters.
         block_tokens: tokens in a block of vLLM: chunks are made of whole blocks.
         environ: in place of the process's environment.
+        ranks: on this machine, which divide its memory.
 
     Raises:
         ConfigError: an unknown key, a bad value, a tier that there is not, or chunks or tails that
             are not whole blocks.
     """
+    inside, beside = unfold(extra, SOURCE)
+    if twice := sorted(inside.keys() & beside.keys()):
+        raise ConfigError(f"{KEY}.{twice[0]} (from {SOURCE}): given twice")
+    return _configure({**beside, **inside}, registry, block_tokens, environ, ranks)
+
+
+def _configure(
+    extra: Mapping[str, object],
+    registry: Registry,
+    block_tokens: int,
+    environ: Mapping[str, str] | None,
+    ranks: int,
+) -> Configuration:
     own = [field.name for field in fields(ConnectorSettings)]
     values = {name: value for name, value in extra.items() if name in own}
     rest = {name: value for name, value in extra.items() if name not in own and name != FILE}
@@ -80,7 +97,8 @@ def configure(
 
     known = [*own, FILE]
     defaults: dict[str, object] = {"deadlines": _DEADLINES}
-    loaded = load(file, environ, rest, source=SOURCE, defaults=defaults, beside=known)
+    read = partial(load, file, environ, rest, source=SOURCE, beside=known, processes=ranks)
+    loaded = read(defaults=defaults)
     chunk = loaded.settings.chunk.size
     if chunk % block_tokens:
         if loaded.origin(("chunk", "size")) != DEFAULT:
@@ -99,7 +117,7 @@ def configure(
         )
     if (chunk, tail) != (loaded.settings.chunk.size, loaded.settings.chunk.tail):
         defaults["chunk"] = {"size": chunk, "tail": tail}
-        loaded = load(file, environ, rest, source=SOURCE, defaults=defaults, beside=known)
+        loaded = read(defaults=defaults)
     tiers = [tier.name for tier in loaded.settings.tiers]
     strange = [name for name in connector.reset_clears if name not in tiers]
     if strange and not loaded.settings.node:  # whose tiers are configured with it
@@ -111,16 +129,18 @@ def configure(
     return Configuration(connector.resolved(remote=remote), loaded)
 
 
-def configure_offloading(extra: Mapping[str, object], registry: Registry) -> Configuration:
+def configure_offloading(
+    extra: Mapping[str, object], registry: Registry, *, ranks: int = 1
+) -> Configuration:
     """The same for hexkv behind vLLM's offloading, from the key ``hexkv`` of its configuration.
 
     Raises:
         ConfigError: as above, or there is a size of a chunk, which is vLLM's block here. Or vLLM is
             to load within steps.
     """
-    wanted = extra.get(KEY, {})
+    wanted, beside = unfold(extra, SOURCE)
     # The other keys are vLLM's, which ignores unknown ones.
-    if KEY not in extra and (near := get_close_matches(KEY, extra, n=1)):
+    if not wanted and (near := get_close_matches(KEY, beside, n=1)):
         raise ConfigError(f"{near[0]} (from {SOURCE}): unknown key, did you mean {KEY!r}?")
     # A load within a step has to be right when the step begins; here one that fails never ends.
     if str(extra.get(_WITHIN_STEPS, 0)) != "0":
@@ -128,10 +148,11 @@ def configure_offloading(extra: Mapping[str, object], registry: Registry) -> Con
             f"{_WITHIN_STEPS} (from {SOURCE}): hexkv loads between steps here: leave out"
             f" {_WITHIN_STEPS}"
         )
-    if not isinstance(wanted, Mapping) or "chunk" in wanted:
+    if "chunk" in wanted:
         raise ConfigError("hexkv: a configuration without chunk: vLLM sets the block size")
     chunk = {"chunk": {"size": BLOCK_TOKENS}}
-    return _checked(configure({**wanted, **chunk}, registry, block_tokens=BLOCK_TOKENS), registry)
+    configured = _configure({**wanted, **chunk}, registry, BLOCK_TOKENS, None, ranks)
+    return _checked(configured, registry)
 
 
 def verify(extra: Mapping[str, object], registry: Registry) -> Configuration:
