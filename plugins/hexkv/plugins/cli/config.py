@@ -12,6 +12,7 @@ import typer
 import yaml
 from pydantic import TypeAdapter
 
+from hexkv.plugins.cli.from_lmcache import from_lmcache
 from hexkv.plugins.cli.output import (
     Json,
     installed,
@@ -102,4 +103,5 @@ def run(arguments: Sequence[str]) -> int:
     app = new_app("Show the configuration, and where it comes from.")
     app.callback()(_group)  # with it, the only command keeps its name
     app.command()(show)
+    app.command()(from_lmcache)
     return run_app(app, "hexkv config", arguments)
