@@ -106,7 +106,7 @@ def test_the_command_prints_a_configuration_and_notes_what_it_left_out(run, tmp_
         ("local_cpu: false", "no tier is left"),
         ("max_local_cpu_size: big", "max_local_cpu_size: should be a number"),
         ("chunk_size: [1]", "chunk.size"),
-        ("- 1", "does not hold a mapping"),
+        ("- 1", "should be KEY: VALUE lines"),
         ("local_disk: true", "local_disk: should be the path of a directory"),
     ],
 )

@@ -61,5 +61,8 @@ def connect(
 
     given = {"secret": secret, "secret_file": secret_file, "tls_ca": tls_ca}
     settings = {"address": address} | {name: value for name, value in given.items() if value}
-    access: AdminAccess = discover().open("admin", "socket", settings, OpenContext(SystemClock()))
+    registry = discover()
+    # Errors are about arguments of this function, not about a file.
+    registry.parse("admin", "socket", settings, lambda place: ".".join(map(str, place)))
+    access: AdminAccess = registry.open("admin", "socket", settings, OpenContext(SystemClock()))
     return access.connect()

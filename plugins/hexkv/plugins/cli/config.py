@@ -1,4 +1,4 @@
-"""``hexkv config show``: the configuration that an engine built here would get."""
+"""``hexkv config``: the configuration of an engine here, shown, checked, described, converted."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from pydantic import TypeAdapter
 from hexkv.plugins.cli.from_lmcache import from_lmcache
 from hexkv.plugins.cli.output import (
     Json,
+    aside,
+    human_size,
     installed,
     named,
     new_app,
@@ -22,11 +24,16 @@ from hexkv.plugins.cli.output import (
     print_table,
     run_app,
 )
-from hexkv.plugins.composition.checking import check
+from hexkv.plugins.composition.checking import check, doubts, lacking
+from hexkv.plugins.composition.compose import build, check_sizes
 from hexkv.plugins.configuration.config import Loaded, load
+from hexkv.plugins.configuration.for_editors import schema_of
 from hexkv.plugins.configuration.places import Path, render
+from hexkv.plugins.configuration.schema import OF_A_NODE
 from hexkv.plugins.configuration.secret import HIDDEN
 from hexkv.plugins.discovery.registry import Registry
+from hexkv.plugins.support.available import available_bytes
+from hexkv.ports import ConfigError, DType, HexKVError, KVLayout, Namespace, frame_bytes
 
 
 def effective(loaded: Loaded, registry: Registry) -> dict[str, object]:
@@ -37,6 +44,9 @@ def effective(loaded: Loaded, registry: Registry) -> dict[str, object]:
     """
     parsed = check(loaded, registry)
     tree: dict[str, object] = loaded.settings.model_dump(mode="json")
+    if loaded.settings.node:  # which has the others
+        tree = {name: value for name, value in tree.items() if name not in OF_A_NODE}
+        return tree | {"observe": {} if parsed.observe is None else _shown(parsed.observe)}
     tree["pool"] = loaded.settings.pool.model_dump() | {"settings": _shown(parsed.pool)}
     tree["tiers"] = [
         tier.model_dump(mode="json") | {"settings": _shown(settings)}
@@ -94,6 +104,65 @@ def show(
         typer.echo(yaml.safe_dump(values, sort_keys=False).rstrip())
 
 
+def check_file(
+    file: Annotated[FilePath, typer.Argument(help="A YAML file.", show_default=False)],
+    opens: Annotated[
+        bool, typer.Option("--open", help="Open stores and listeners, too, and close them.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check a configuration. Exit code 1 if an engine could not start with it here.
+
+    The environment's HEXKV_* count, as at a start. Without --open nothing is opened or created.
+    """
+    wrong, doubted = problems(file, installed(), opens=opens)
+    if as_json:
+        print_json({"problems": wrong, "doubts": doubted})
+    else:
+        for text in wrong:
+            typer.echo(f"error: {text}", err=True)
+        for text in doubted:
+            typer.echo(f"warning: {text}", err=True)
+        if not wrong:
+            typer.echo("no problem")
+    raise typer.Exit(1 if wrong else 0)
+
+
+def problems(
+    file: FilePath, registry: Registry, *, opens: bool = False
+) -> tuple[list[str], list[str]]:
+    """Return the reasons why no engine can start with *file* here, and what has no effect in it."""
+    try:
+        loaded = load(file)
+        check(loaded, registry)
+        if not loaded.settings.node:
+            check_sizes(loaded, frame_bytes(_TOY.layout.chunk_bytes(loaded.settings.chunk.size)))
+    except ConfigError as error:
+        return [" ".join(str(error).split())], []
+    wrong = [f"{loaded.locate(place)}: {why}" for place, why in lacking(loaded, registry)]
+    settings = loaded.settings
+    if not settings.node and settings.pool.bytes > (most := available_bytes()):
+        where = loaded.locate(("pool", "bytes"))
+        wrong.append(f"{where}: more than the {human_size(most)} of memory that are available")
+    if opens and not wrong:
+        try:
+            with aside(), build(loaded, _TOY, registry=registry):
+                pass
+        except HexKVError as error:
+            wrong.append(" ".join(str(error).split()))
+    return wrong, doubts(loaded)
+
+
+_TOY = Namespace(
+    "hexkv config check", KVLayout.attention(DType.UINT8, layers=1, heads=1, key_width=1)
+)
+
+
+def schema() -> None:
+    """Print the JSON schema of a configuration, with the settings of the installed adapters."""
+    print_json(schema_of(installed().adapters))
+
+
 def _group() -> None:
     """Show the configuration, and where it comes from."""
 
@@ -103,5 +172,7 @@ def run(arguments: Sequence[str]) -> int:
     app = new_app("Show the configuration, and where it comes from.")
     app.callback()(_group)  # with it, the only command keeps its name
     app.command()(show)
+    app.command("check")(check_file)
+    app.command()(schema)
     app.command()(from_lmcache)
     return run_app(app, "hexkv config", arguments)

@@ -107,7 +107,7 @@ _REDIS = {"redis-sentinel": "sentinel", "redis-cluster": "cluster"}
 
 @dataclass
 class Conversion:
-    """A configuration of hexkv, and notes about what is not in it."""
+    """A configuration of hexkv, and notes about keys that it lacks."""
 
     values: dict[str, Value] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from errno import ENOSPC
 from io import TextIOWrapper
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.main import get_command
@@ -46,7 +46,9 @@ def run_app(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
         return 2
     try:
         with _any_sign():
-            get_command(app).main(args=words, prog_name=name)
+            command = get_command(app)
+            _name_arguments(command)
+            command.main(args=words, prog_name=name)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except OSError as error:
@@ -55,6 +57,15 @@ def run_app(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
         typer.echo(f"error: the output cannot be written: {error.strerror}", err=True)
         return 1
     return 0
+
+
+def _name_arguments(command: Any) -> None:
+    """Name arguments in capitals, in help and in messages: typer has them as the program does."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument" and parameter.metavar is None:
+            parameter.metavar = parameter.name.upper()
+    for verb in getattr(command, "commands", {}).values():
+        _name_arguments(verb)
 
 
 def _at_home(word: str) -> str:

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hexkv.plugins.composition.tiers import check_tier, find_adapter, parse_adapter
+from hexkv.core.tiers.runtime import RAW
+from hexkv.plugins.composition.tiers import (
+    check_quotas,
+    check_tier,
+    find_adapter,
+    parse_adapter,
+)
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.configuration.places import Path
-from hexkv.plugins.discovery.registry import Registry
+from hexkv.plugins.configuration.sizes import human_size
+from hexkv.plugins.discovery.registry import Registry, unfit
 from hexkv.plugins.spec import Kind
 
 
@@ -47,6 +54,9 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
         observe = parse("observe", "server", settings.observe, ("observe",))
     if settings.node:
         find("node", "unix", ("node",))
+        registry.parse(
+            "node", "unix", {"socket": settings.node}, lambda _: loaded.locate(("node",))
+        )
         return Checked(None, (), observe=observe)
     find("checksum", settings.checksum, ("checksum",))
     directory = None
@@ -63,6 +73,7 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
     find("memory", settings.pool.provider, ("pool", "provider"))
     pool = parse("memory", settings.pool.provider, settings.pool.settings, ("pool", "settings"))
     tiers = [check_tier(loaded, registry, index) for index in range(len(settings.tiers))]
+    check_quotas(loaded)
     for name, values in settings.serdes.items():
         find("serde", name, ("serdes", name))
         parse("serde", name, values, ("serdes", name))
@@ -71,3 +82,40 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
         find("admin", "socket", ("admin",))
         admin = parse("admin", "socket", settings.admin, ("admin",))
     return Checked(pool, tuple(tiers), directory, peers, admin, observe)
+
+
+def doubts(loaded: Loaded) -> list[str]:
+    """Return what has no effect in a checked configuration, by place."""
+    settings = loaded.settings
+    found = []
+    for index, tier in enumerate(settings.tiers):
+        if tier.store == "memory" and (tier.budget or 0) > settings.pool.bytes:
+            where = loaded.locate(("tiers", index, "budget"))
+            found.append(
+                f"{where}: more than the pool has, which keeps the chunks of this tier:"
+                f" {loaded.locate(('pool', 'bytes'))} is {human_size(settings.pool.bytes)}"
+            )
+    return found
+
+
+def lacking(loaded: Loaded, registry: Registry) -> list[tuple[Path, str]]:
+    """Return the adapters of a checked configuration that cannot be used here, and why."""
+    settings = loaded.settings
+    used: list[tuple[Kind, str, Path]] = [
+        ("observe", "server" if settings.observe else "", ("observe",)),
+        ("node", "unix" if settings.node else "", ("node",)),
+        ("directory", settings.directory.adapter, ("directory", "adapter")),
+        ("channel", settings.peers.channel, ("peers", "channel")),
+        ("admin", "socket" if settings.admin else "", ("admin",)),
+    ]
+    if not settings.node:
+        used.append(("checksum", settings.checksum, ("checksum",)))
+        used.append(("memory", settings.pool.provider, ("pool", "provider")))
+        for index, tier in enumerate(settings.tiers):
+            used.append(("store", tier.store, ("tiers", index, "store")))
+            used += [("serde", name, ("tiers", index, "serde")) for name in tier.serdes]
+    found = []
+    for kind, name, place in used:
+        if name and name != RAW and (why := unfit(spec := registry.find(kind, name))):
+            found.append((place, f"{why} ({spec.hint})" if spec.hint else why))
+    return found

@@ -30,7 +30,7 @@ from hexkv.plugins.composition.administering import (
     reachable,
     serve_admin,
 )
-from hexkv.plugins.composition.checking import check
+from hexkv.plugins.composition.checking import check, doubts
 from hexkv.plugins.composition.identity import identify
 from hexkv.plugins.composition.joining import join, open_directory
 from hexkv.plugins.composition.observing import Observation, open_observation
@@ -102,12 +102,14 @@ def build(
         PoolExhausted: the machine does not have the pool's memory.
         StoreError: a store cannot be opened.
     """
-    loaded = _loaded(settings)
+    loaded = settings if isinstance(settings, Loaded) else Loaded(settings)
     settings = loaded.settings
     registry = discover() if registry is None else registry
     begin_log(loaded, registry)
     clock = SystemClock() if clock is None else clock
     check(loaded, registry)
+    for doubt in doubts(loaded):
+        log.warning("%s", doubt)
     namespace = identify(namespace, loaded)
     if settings.node and events:
         log.warning("no events of a node's tiers: an engine over a node publishes none")
@@ -175,7 +177,7 @@ def _over_tiers(
     """Return the pool and tiers of this process, where tails of chunks end, and its peers."""
     settings = loaded.settings
     block = _block(loaded, namespace)
-    _check_sizes(loaded, block)
+    check_sizes(loaded, block)
     serdes = open_serdes(loaded, registry, OpenContext(clock))
     stack, peers = open_stack(
         opened,
@@ -270,7 +272,8 @@ def open_stack(  # noqa: PLR0913
     if region is None:
         with naming(loaded, ("pool", "settings")):
             provider = registry.open("memory", pool.provider, pool.settings, OpenContext(clock))
-        region = provider.allocate(pool.bytes)
+        with naming(loaded, ("pool", "bytes")):
+            region = provider.allocate(pool.bytes)
     size = len(region.buffer) // PAGE * PAGE
     blocks = BlockPool(region, block or size, poison=pool.poison, executor=executor)
     opened.callback(blocks.close)
@@ -360,11 +363,8 @@ def _own(loaded: Loaded, tiers: Sequence[TierPlan]) -> list[str]:
     return list(chosen)
 
 
-def _loaded(settings: EngineSettings | Loaded) -> Loaded:
-    return settings if isinstance(settings, Loaded) else Loaded(settings)
-
-
-def _check_sizes(loaded: Loaded, frame: int) -> None:
+def check_sizes(loaded: Loaded, frame: int) -> None:
+    """Refuse a pool, or a budget, that does not hold one chunk, whose frame has *frame* bytes."""
     sizes: list[tuple[Path, int | None]] = [(("pool", "bytes"), loaded.settings.pool.bytes)]
     for index, tier in enumerate(loaded.settings.tiers):
         sizes.append((("tiers", index, "budget"), tier.budget))

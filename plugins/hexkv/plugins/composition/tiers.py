@@ -25,6 +25,7 @@ from hexkv.ports import (
     ConfigError,
     FrameFile,
     PeerAccess,
+    PoolExhausted,
     ReadOnlyStore,
     StoreError,
     SupportsMapping,
@@ -180,7 +181,7 @@ def naming(loaded: Loaded, path: Path) -> Iterator[None]:
     """Add *path*, the place of an adapter's settings, to errors of opening it."""
     try:
         yield
-    except (ConfigError, StoreError) as error:
+    except (ConfigError, StoreError, PoolExhausted) as error:
         if loaded.locate(path) not in str(error):
             place = loaded.locate((*path, error.setting) if error.setting else path)
             error.args = (f"{place}: {error}",)
@@ -246,15 +247,24 @@ def _read_only(store: object) -> bool:
     return isinstance(store, ReadOnlyStore) and store.read_only
 
 
-def _quotas(loaded: Loaded, tier: str, budget: int | None) -> dict[str, int]:
-    """Return each tenant's quota of *tier*."""
-    tenants = loaded.settings.tenants
+def check_quotas(loaded: Loaded) -> None:
+    """Refuse a quota of a tier that there is not.
+
+    Raises:
+        ConfigError: there is one.
+    """
     names = [wanted.name for wanted in loaded.settings.tiers]
-    for number, tenant in enumerate(tenants):
+    for number, tenant in enumerate(loaded.settings.tenants):
         for name in tenant.quotas:
             if name not in names:
                 where = loaded.locate(("tenants", number, "quotas", name))
-                raise ConfigError(f"{where}: there is no such tier{suggestion(name, names)}")
+                hint = suggestion(name, names, noun="tiers")
+                raise ConfigError(f"{where}: no tier has this name{hint}")
+
+
+def _quotas(loaded: Loaded, tier: str, budget: int | None) -> dict[str, int]:
+    """Return each tenant's quota of *tier*."""
+    tenants = loaded.settings.tenants
     quotas = {tenant.name: tenant.quotas[tier] for tenant in tenants if tier in tenant.quotas}
     if quotas and (budget is None or sum(quotas.values()) > budget):
         raise ConfigError(

@@ -352,7 +352,7 @@ class EngineSettings(Section):
     @model_validator(mode="after")
     def _one_owner(self) -> Self:
         if self.node:
-            for name in _OF_A_NODE:
+            for name in OF_A_NODE:
                 if name in self.model_fields_set:
                     raise SettingError(name, "is the node's to say, where `node` names one")
         return self
@@ -366,7 +366,7 @@ class EngineSettings(Section):
         return tenants
 
 
-_OF_A_NODE = (
+OF_A_NODE = (
     "pool",
     "tiers",
     "tenants",

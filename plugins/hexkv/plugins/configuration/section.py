@@ -11,15 +11,29 @@ from pydantic import (
     Field,
     JsonValue,
     PlainSerializer,
+    WithJsonSchema,
 )
 
 from hexkv.plugins.configuration.secret import HIDDEN
-from hexkv.plugins.configuration.sizes import parse_size
+from hexkv.plugins.configuration.sizes import parse_size, parse_time
 
-Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0, lt=2**63)]
+
+def _with_unit(kind: str, text: str) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": kind}, {"type": "string", "examples": [text]}]})
+
+
+Size = Annotated[
+    int, BeforeValidator(parse_size), Field(gt=0, lt=2**63), _with_unit("integer", "8GiB")
+]
 """Bytes, given as a number or with a unit."""
 
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Seconds = Annotated[
+    float,
+    BeforeValidator(parse_time),
+    Field(gt=0, le=86_400, allow_inf_nan=False),
+    _with_unit("number", "10s"),
+]
+"""Seconds, given as a number or with a unit."""
 
 
 def _hidden(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:

@@ -1,4 +1,4 @@
-"""Bytes as people write them."""
+"""Bytes and times as people write them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,26 @@ def parse_size(value: object) -> object:
     if rest:
         raise ValueError(f"{value!r} is not a whole number of bytes")
     return size
+
+
+_TIMES = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|s|min|h|d)", re.ASCII)
+
+
+def parse_time(value: object) -> object:
+    """Return the seconds in *value*: a number, or a text such as ``10s``, ``200ms`` or ``2min``.
+
+    A value that is no text is returned unchanged, to be checked later.
+
+    Raises:
+        ValueError: a text that is no time with a unit.
+    """
+    if not isinstance(value, str):
+        return value
+    match = _TIME.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"{value!r} is no time: write a number of seconds, or 200ms, 10s, 2min")
+    return float(match[1]) * _TIMES[match[2]]
 
 
 def human_size(size: int) -> str:

@@ -221,7 +221,7 @@ def merge_file(layers: Layers, path: FilePath) -> None:
     if value is None:  # nothing but comments
         return
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: does not hold a mapping")
+        raise ConfigError(f"{path}:1: should be KEY: VALUE lines, not a list or a text")
     layers.merge(value, lambda place: f"{path}:{lines[place]}")
 
 
@@ -319,6 +319,8 @@ def parse_yaml(text: str, source: str) -> tuple[Value, dict[Path, int]]:
 def _explained(error: yaml.MarkedYAMLError) -> str:
     """Return YAML's objection to a text, without words of it."""
     detail = error.problem or error.context or ""
+    if detail.startswith("mapping values are not allowed"):
+        return "a second ': ' in a line: put the text in quotes, or begin a new line"
     for sign, word in (("!", "tag"), ("*", "alias"), ("&", "anchor")):
         if word in detail and "'" in detail:
             return f"{word} that is not known: write what begins with {sign} in quotes"

@@ -24,6 +24,10 @@ def check_kinds(owner: str, kind: type, **values: object) -> None:
     """
     for name, value in values.items():
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise InvalidRequest(
-                f"{owner}.{name} is a {type(value).__name__}, not a {kind.__name__}"
-            )
+            found, wanted = _named(type(value)), _named(kind)
+            raise InvalidRequest(f"{owner}.{name} is of type {found}, not of type {wanted}")
+
+
+def _named(kind: type) -> str:
+    """Return the name by which *kind* is imported: others have a ``dtype``, too."""
+    return f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
