@@ -176,7 +176,7 @@ def test_help_imports_nothing_that_only_commands_need():
         " 'xxhash', 'yaml'}))"
     )
     told = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert "Commands:" in told
+    assert "Commands to run:" in told
     assert told.splitlines()[-1] == "[]"
 
 

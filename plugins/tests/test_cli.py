@@ -17,7 +17,7 @@ from hexkv.plugins.cli.output import human_age, human_size
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
-from hexkv.plugins.discovery.distributions import COMMANDS
+from hexkv.plugins.discovery.distributions import COMMANDS, GROUPS
 from hexkv.plugins.discovery.registry import Origin, Registry
 from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import ConfigError, DType, KVLayout, Namespace, ParallelSlice
@@ -91,6 +91,19 @@ def test_help_lists_the_commands_of_all_plugins(run, registry):
     assert code == 0
     assert "Dance a step" in out
     assert "inspect" in out
+
+
+def test_help_has_each_command_of_ours_below_one_heading_and_in_one_line(run, registry):
+    registry.offer(Origin("p", ""), commands=[CommandSpec("dance", "Dance", lambda words: 0)])
+    _, out, _ = run("--help")
+    lines = out.partition("Commands to run:")[2].splitlines()
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert sorted(listed) == sorted(registry.commands)
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(
+        {*registry.commands} - {"dance"}
+    )
+    assert listed[-1] == "dance"
+    assert out.count("Commands ") == len(GROUPS) + 1
 
 
 def test_called_without_a_command_it_shows_help_and_fails(run):

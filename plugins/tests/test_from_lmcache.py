@@ -50,7 +50,10 @@ def _keys(row):
     ("given", "tier"),
     [
         ({"remote_url": "lm://10.0.0.1:65432"}, {"store": "lm"}),
-        ({"remote_url": "fs://host:0/mnt/kv"}, {"store": "fs", "settings": {"root": "/mnt/kv"}}),
+        (
+            {"remote_url": "fs://host:0/shared/kv"},
+            {"store": "fs", "settings": {"root": "/shared/kv"}},
+        ),
         (
             {"remote_url": "redis-cluster://u:p@a:1,b:2", "remote_serde": "cachegen"},
             {

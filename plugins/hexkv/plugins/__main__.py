@@ -6,12 +6,13 @@ import importlib.metadata
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from hexkv.plugins.cli.output import CalledWrongly, installed, new_app, run_app
-from hexkv.plugins.discovery.distributions import COMMANDS
+from hexkv.plugins.discovery.distributions import COMMANDS, GROUPS
 from hexkv.plugins.discovery.registry import Registry, require
 from hexkv.plugins.observing import logs
 from hexkv.plugins.spec import CommandSpec
@@ -47,9 +48,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+class _Grouped(TyperGroup):
+    """Lists commands below the headings of :data:`GROUPS`; those of other packages come last."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Write a section for each heading."""
+        rest = set(self.commands)
+        for heading, names in [*GROUPS.items(), ("Commands of others", frozenset(rest))]:
+            if listed := sorted(names & rest):
+                rest -= names
+                with formatter.section(heading):
+                    rows = [(name, self.commands[name].short_help or "") for name in listed]
+                    formatter.write_dl(rows)
+
+
 def _application(registry: Registry, wanted: str) -> typer.Typer:
     """Return the command *wanted* alone; all commands if none has that name."""
-    app = new_app("A pluggable multi-tier KV cache for LLM serving.")
+    app = new_app("A pluggable multi-tier KV cache for LLM serving.", _Grouped)
     app.callback(invoke_without_command=True)(_options)
     commands = {name: _lacking(name, registry) for name in COMMANDS} | registry.commands
     for name in [wanted] if wanted in commands else sorted(commands):

@@ -43,7 +43,7 @@ complete -c hexkv -a '(hexkv completion --of -- (commandline -opc)[2..] 2> /dev/
 }
 
 _OPTION = re.compile(r"^  (?:-\w, )?(--[a-z][a-z-]*)", re.MULTILINE)
-_COMMANDS = re.compile(r"^Commands:\n((?:  .*\n?)+)", re.MULTILINE)
+_COMMANDS = re.compile(r"^Commands[\w ]*:\n((?:  .*\n?)+)", re.MULTILINE)
 _COMMAND = re.compile(r"^  ([a-z][a-z-]*)", re.MULTILINE)
 
 

@@ -164,7 +164,7 @@ def schema() -> None:
 
 
 def _group() -> None:
-    """Show the configuration, and where it comes from."""
+    """Show, check or convert a configuration."""
 
 
 def run(arguments: Sequence[str]) -> int:

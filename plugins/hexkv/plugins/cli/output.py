@@ -11,6 +11,7 @@ from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from hexkv.plugins.configuration.sizes import human_size as human_size  # for all commands
@@ -22,9 +23,10 @@ from hexkv.ports import ConfigError, InvalidRequest
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def new_app(summary: str) -> typer.Typer:
-    """Return an application whose errors hexkv prints."""
+def new_app(summary: str, group: type[TyperGroup] | None = None) -> typer.Typer:
+    """Return an application whose errors hexkv prints; *group* formats its help."""
     return typer.Typer(
+        cls=group,
         help=summary,
         add_completion=False,
         no_args_is_help=False,

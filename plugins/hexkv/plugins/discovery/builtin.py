@@ -49,7 +49,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
 def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("adapters", "List the installed adapters", _adapters)
     yield CommandSpec("completion", "Print what a shell completes words by", _completion)
-    yield CommandSpec("config", "Show the configuration, and where it comes from", _config)
+    yield CommandSpec("config", "Show, check or convert a configuration", _config)
     yield CommandSpec("explain", "Say how much of a prompt a directory holds", _explain)
     yield CommandSpec("inspect", "Describe the frames in a directory", _inspect)
     yield CommandSpec("serdes", "Measure serdes, and say what to load over which link", _serdes)

@@ -56,6 +56,18 @@ COMMANDS: Mapping[str, str] = {
 """The distribution to install for each command of ours that ``hexkv`` itself does not bring."""
 
 
+GROUPS: Mapping[str, frozenset[str]] = {
+    "Commands to run": frozenset({"demo", "directory", "node", "serve"}),
+    "Commands to look": frozenset(
+        {"adapters", "admin", "config", "explain", "fleet", "inspect", "top", "trace"}
+    ),
+    "Commands to plan": frozenset({"blend", "plan", "report", "serdes", "size"}),
+    "Commands for data": frozenset({"export", "fsck", "import", "tokens", "warm"}),
+    "Commands to develop": frozenset({"check", "completion", "new-adapter"}),
+}
+"""The commands of ours, by their heading in help."""
+
+
 def distribution_of(kind: Kind, name: str) -> str | None:
     """Return the distribution to install for adapter *name*, if it is one of ours."""
     return _BROUGHT.get((kind, name))

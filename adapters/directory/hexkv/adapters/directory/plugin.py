@@ -242,4 +242,4 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
 
 @hookimpl
 def hexkv_commands() -> Iterable[CommandSpec]:
-    return [CommandSpec("directory", "Say to other nodes which of them holds what", _serve)]
+    return [CommandSpec("directory", "Serve which node holds which chunks", _serve)]

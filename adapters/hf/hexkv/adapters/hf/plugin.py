@@ -40,12 +40,12 @@ def hexkv_commands() -> Iterable[CommandSpec]:
     return [
         CommandSpec(
             "demo",
-            "A first hit: one process stores and is killed, the next one answers sooner",
+            "Show a first hit, over the end of a process",
             _demo,
             requires=_NEEDS,
             hint=_HINT,
         ),
-        CommandSpec("warm", "Compute documents before anybody asks", _warm, _NEEDS, _HINT),
+        CommandSpec("warm", "Compute documents before the first request", _warm, _NEEDS, _HINT),
         CommandSpec(
             "blend", "Measure what blending does to a model's answers", _blend, _NEEDS, _HINT
         ),
