@@ -9,6 +9,7 @@ import pytest
 from hexkv.contracts.kit.cases import each
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli.config import problems
+from hexkv.plugins.cli.output import times
 from hexkv.plugins.configuration import brief
 from hexkv.plugins.configuration.for_editors import schema_of
 from hexkv.plugins.discovery.discovery import discover
@@ -209,6 +210,19 @@ def test_an_address_of_administration_is_named_as_the_user_knows_it(capsys):
     assert main(["admin", "nowhere", "status"]) != 0
     says = "error: address: 'nowhere' has no port: write host:port\n"
     assert capsys.readouterr().err == says
+
+
+@each(("text", "seconds"), [("10", 10), ("0.5", 0.5), ("200ms", 0.2), ("2min", 120), ("1 h", 3600)])
+def test_an_option_takes_a_time_with_or_without_a_unit(text, seconds):
+    assert times(0.1, 3600)(text) == seconds
+
+
+@each("text", ["soon", "10 apples", "nan", "50ms", "2h"])
+def test_an_option_of_a_time_names_what_is_wrong(text, capsys):
+    assert main(["top", "127.0.0.1:1", "--seconds", text]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Invalid value for '--seconds'" in said
+    assert "is no time: write" in said or "is not at least 0.1 s, at most 3600 s" in said
 
 
 def test_show_over_a_node_leaves_out_what_the_node_decides(tmp_path, capsys):

@@ -110,7 +110,11 @@ def test_a_mistake_is_the_last_that_the_log_says_before_anything_is_loaded(model
 
 def test_the_log_says_what_was_built(first):
     said = first.log.read_text()
-    assert re.search(r"hexkv \S+ under vLLM \S+, rank 0 of 1: memory of \d+ MiB; pool of", said)
+    assert re.search(
+        r"hexkv \S+ under vLLM \S+, rank 0 of 1: memory of \d+ [MG]iB; pool of"
+        r" \d+ [MG]iB \(a quarter of \S+ GiB of free memory\)",
+        said,
+    )
     built = r"chunks of 256 tokens, the last to a block of \d+, sync loading, synchronous lookups"
     assert re.search(rf"{built}, 1 rank\(s\)", said)
     assert "KV is kept in whole blocks" in said

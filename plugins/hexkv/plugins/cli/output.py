@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from errno import ENOSPC
 from io import TextIOWrapper
@@ -15,6 +16,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from hexkv.plugins.configuration.sizes import human_size as human_size  # for all commands
+from hexkv.plugins.configuration.sizes import parse_time
 from hexkv.plugins.configuration.values import at_home
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.discovery.registry import Registry
@@ -89,6 +91,30 @@ def _any_sign() -> Iterator[None]:
         yield
     finally:
         out.reconfigure(errors=errors)
+
+
+def times(least: float = 0.0, most: float = math.inf) -> Callable[[str], float]:
+    """Return the parser of an option for a time: seconds, or a text such as ``200ms`` or ``2min``.
+
+    Args:
+        least: seconds.
+        most: seconds.
+    """
+
+    def time(text: str) -> float:
+        try:
+            seconds = float(text)
+        except ValueError:
+            try:
+                seconds = float(str(parse_time(text)))
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from error
+        if not least <= seconds <= most:  # false for NaN, too
+            bounds = f"at least {least:g} s" + ("" if most == math.inf else f", at most {most:g} s")
+            raise typer.BadParameter(f"{text!r} is not {bounds}")
+        return seconds
+
+    return time
 
 
 class CalledWrongly(ConfigError):

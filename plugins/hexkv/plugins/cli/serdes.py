@@ -23,6 +23,7 @@ from hexkv.plugins.cli.output import (
     print_json,
     print_table,
     run_app,
+    times,
 )
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.configuration.schema import parse_size
@@ -41,8 +42,12 @@ def serdes(
     row: Annotated[str, typer.Option("--row", help="Bytes of KV of a token.")] = "128KiB",
     prefill: Annotated[float, typer.Option(min=1e-3, help="Tokens computed per second.")] = 10_000,
     threads: Annotated[int, typer.Option(min=1, help="Threads that decode.")] = 4,
-    within: Annotated[float, typer.Option(min=0, help="Seconds there are; 0: the fewest.")] = 0,
-    patience: Annotated[float, typer.Option(min=0.01, help="Seconds to measure a serde.")] = 2,
+    within: Annotated[
+        float, typer.Option(parser=times(), help="Time there is; 0: the shortest.")
+    ] = 0,
+    patience: Annotated[
+        float, typer.Option(parser=times(0.01), help="Time to measure a serde.")
+    ] = 2,
     as_json: Json = False,
 ) -> None:
     """Measure the installed serdes on made-up KV, and say what to load over which link."""

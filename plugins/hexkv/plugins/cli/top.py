@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hexkv.plugins.cli.output import Json, human_size, new_app, plain, print_json, run_app
+from hexkv.plugins.cli.output import Json, human_size, new_app, plain, print_json, run_app, times
 from hexkv.plugins.observing.pages import Page, Place, TierView, View, view
 from hexkv.ports import ConfigError, StoreUnreachable
 
@@ -64,7 +64,7 @@ def top(
         typer.Argument(help="host:port of hexkv, vLLM or SGLang, or URLs.", show_default=False),
     ],
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, max=3600.0, help="Between two readings.")
+        float, typer.Option("--seconds", parser=times(0.1, 3600), help="Between two readings.")
     ] = 2.0,
     count: Annotated[
         int | None, typer.Option("--count", min=1, help="How many, then end. With --json: 1.")

@@ -17,7 +17,7 @@ from hexkv.adapters.net.server.connection import Limits
 from hexkv.adapters.net.server.server import listen
 from hexkv.adapters.net.server.serving import Wire
 from hexkv.adapters.net.tls import server_context
-from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app
+from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app, times
 from hexkv.plugins.cli.serving import (
     Certificate,
     ClientCa,
@@ -57,7 +57,7 @@ def serve(  # noqa: PLR0913
     ] = "",
     connections: Connections = 64,
     patience: Annotated[
-        float, typer.Option(min=0.1, help="Seconds for the rest of a message that has begun.")
+        float, typer.Option(parser=times(0.1), help="Time for the rest of a begun message.")
     ] = 10.0,
     as_json: Json = False,
 ) -> None:

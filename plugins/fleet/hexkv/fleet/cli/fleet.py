@@ -23,6 +23,7 @@ from hexkv.plugins.cli.output import (
     print_table,
     refuse,
     run_app,
+    times,
 )
 from hexkv.plugins.configuration.config import load
 from hexkv.ports import Watch
@@ -153,7 +154,7 @@ def pin(
     context: typer.Context,
     owner: Annotated[str, typer.Argument(help="Name of the owner, to unpin by.")],
     chosen: Words,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="How long at most.")] = None,
+    seconds: Annotated[float | None, typer.Option(parser=times(), help="How long at most.")] = None,
     on: _On = None,
     as_json: Json = False,
 ) -> None:
@@ -232,7 +233,7 @@ def drain(
         list[str] | None, typer.Option(help="A node for its chunks. May be repeated; else any.")
     ] = None,
     hold: Annotated[
-        float, typer.Option(min=0.0, help="Seconds that the others keep its chunks.")
+        float, typer.Option(parser=times(), help="Time that the others keep its chunks.")
     ] = 600.0,
     evict: _Evict = False,
     as_json: Json = False,

@@ -8,7 +8,7 @@ import typer
 
 from hexkv.adapters.admin.cli import showing
 from hexkv.fleet.sizing import size_fleet
-from hexkv.plugins.cli.output import Json, human_size, named
+from hexkv.plugins.cli.output import Json, human_size, named, times
 
 
 def size(
@@ -23,7 +23,9 @@ def size(
     directory: Annotated[
         str, typer.Option(help="static, embedded or redis; by default the usual one.")
     ] = "",
-    heartbeat: Annotated[float, typer.Option(min=0.05, help="Seconds between signs of life.")] = 1,
+    heartbeat: Annotated[
+        float, typer.Option(parser=times(0.05), help="Time between signs of life.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
     """Say what the directory of a fleet takes: memory, messages, bandwidth, cores."""

@@ -24,6 +24,7 @@ from hexkv.plugins.cli.output import (
     print_table,
     refuse,
     run_app,
+    times,
 )
 from hexkv.ports import DType
 
@@ -57,8 +58,10 @@ def size(  # noqa: PLR0913
         list[Path] | None, typer.Option(help="A record, in place of these four.")
     ] = None,
     chunk: Annotated[int, typer.Option(min=1, help="Tokens of a chunk.")] = 256,
-    memory_seconds: Annotated[float, typer.Option(min=0, help="What memory keeps.")] = 300,
-    disk_seconds: Annotated[float, typer.Option(min=0, help="What the disk keeps.")] = 86_400,
+    memory_seconds: Annotated[float, typer.Option(parser=times(), help="What memory keeps.")] = 300,
+    disk_seconds: Annotated[
+        float, typer.Option(parser=times(), help="What the disk keeps.")
+    ] = 86_400,
     smaller: Annotated[float, typer.Option(min=1, help="How much a serde saves on disk.")] = 1.0,
     as_json: Json = False,
 ) -> None:

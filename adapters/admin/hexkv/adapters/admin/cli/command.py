@@ -18,14 +18,14 @@ from hexkv.adapters.admin.cli.options import (
     choosing,
     target_of,
 )
-from hexkv.plugins.cli.output import Json, new_app, print_json, refuse, run_app
+from hexkv.plugins.cli.output import Json, new_app, print_json, refuse, run_app, times
 from hexkv.plugins.configuration.sources import MAX_FILE_BYTES, parse_yaml
 from hexkv.ports import ConfigError, Watch, WorkReport
 
 _Tiers = Annotated[
     list[str] | None, typer.Option("--tier", help="Only there. May be repeated; else everywhere.")
 ]
-_Seconds = Annotated[float | None, typer.Option(min=0.0, help="How long at most.")]
+_Seconds = Annotated[float | None, typer.Option(parser=times(), help="How long at most.")]
 
 
 def target(
