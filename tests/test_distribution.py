@@ -56,6 +56,15 @@ def test_every_distribution_has_an_extra_of_its_name_and_all_is_all_of_them():
     assert everything.extras == set(EXTRAS) - {"all"}
 
 
+def test_every_distribution_is_found_by_the_same_words():
+    [words] = {
+        (tuple(project(folder)["classifiers"]), tuple(project(folder)["keywords"]))
+        for folder in FOLDERS
+    }
+    assert "Typing :: Typed" in words[0]
+    assert "KV cache" in words[1]
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
     """A wheel of every distribution, by its name."""
