@@ -36,6 +36,9 @@
 #   make monitoring  the dashboard and the rules in examples/deploy/monitoring again, from their code
 #   make status  docs/status.md again, from docs/status.yaml
 #   make changelog VERSION=0.2.0  what changed since the last release, from changes/ into CHANGELOG.md
+#   make version VERSION=0.2.0  the version of all distributions, and the range in which they require each other
+#   make release  wheels, sdists, SBOMs, checksums and the statements that a publisher signs, in WHEELS=dist; each
+#                wheel is installed and run in an environment of its own that has no index
 #   make wheels  one wheel per distribution, each with its SBOM, in WHEELS=dist
 #   make into ENV=/path/to/bin/python  hexkv from here into an engine's environment, no torch besides its
 #                own; ADAPTERS="local redis vllm" chooses: for SGLang "local redis sglang"
@@ -261,6 +264,15 @@ wheels: namespace $(VENV)/made
 	$(RUN) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 	  --wheel-dir "$(WHEELS)" $(addprefix ./,$(DISTS))
 	$(RUN) release/sboms.py "$(WHEELS)"/hexkv*.whl
+
+version: $(VENV)/made
+	@test -n "$(VERSION)" || { echo "say which: make version VERSION=0.2.0"; exit 2; }
+	$(RUN) release/version.py "$(VERSION)"
+
+release: wheels $(VENV)/full
+	for folder in $(DISTS); do (cd $$folder && $(CURDIR)/$(RUN) -m hatchling build -t sdist -d "$(abspath $(WHEELS))" > /dev/null) || exit 1; done
+	$(RUN) release/statements.py "$(WHEELS)"
+	$(RUN) -m pytest -m "" tests/test_wheels.py tests/test_distribution.py
 
 # Many engines' environments have no pip of their own, so this repository's does it. vLLM's CPU build
 # lacks the name that `vllm serve` asks for.

@@ -1,8 +1,10 @@
 """What is shipped: extras, wheels and what lies in them, and packages of another contract."""
 
 import json
+import runpy
 import shutil
 import sys
+import tomllib
 import zipfile
 
 import pytest
@@ -192,3 +194,41 @@ def test_changes_become_a_release_and_a_misnamed_one_is_an_error(tmp_path):
     assert after.index("## 9.9.0 (") > after.index("<!-- releases -->")
     lines = " ".join(after.split())  # each of a fragment's is indented
     assert all(f"- {' '.join(text.split())}" in lines for text in [*texts, "?"])
+
+
+def test_a_version_is_that_of_every_distribution_and_of_what_they_require_of_each_other():
+    module = runpy.run_path(str(ROOT / "release" / "version.py"))
+    assert {path.parent for path in module["files"](ROOT)} == set(FOLDERS)
+    for path in module["files"](ROOT):
+        before = path.read_text()
+        after = tomllib.loads(module["with_version"](before, "7.8.9"))["project"]
+        assert after["version"] == "7.8.9"
+        for text in _required(after):
+            need = Requirement(text)
+            if need.name.startswith("hexkv") and need.specifier:
+                assert str(need.specifier) in ("<7.9,>=7.8", ">=7.8,<7.9"), text
+        assert module["with_version"](before, module["version_of"](before)) == before
+
+
+def _required(project):
+    yield from project.get("dependencies", [])
+    for texts in project.get("optional-dependencies", {}).values():
+        yield from texts
+
+
+def test_what_is_published_beside_files_has_their_digests_and_one_version(tmp_path):
+    module = runpy.run_path(str(ROOT / "release" / "statements.py"))
+    for name in ("hexkv-0.2.0.tar.gz", "hexkv_plan-0.2.0-py3-none-any.whl"):
+        (tmp_path / name).write_bytes(name.encode())
+    for tag in ("", "v0.2.0"):
+        assert len(module["write"](tmp_path, tag)) == 2
+    check = attempt("sha256sum", "--check", "SHA256SUMS", cwd=tmp_path)
+    assert check.returncode == 0, check.stdout
+    said = json.loads((tmp_path / "hexkv-0.2.0.tar.gz.statement.json").read_text())
+    [subject] = said["subject"]
+    assert subject["digest"]["sha256"] in (tmp_path / "SHA256SUMS").read_text()
+    with pytest.raises(ValueError, match=r"the tag is v0\.3\.0"):
+        module["write"](tmp_path, "v0.3.0")
+    (tmp_path / "hexkv_net-0.1.0-py3-none-any.whl").touch()
+    with pytest.raises(ValueError, match=r"of versions 0\.1\.0, 0\.2\.0"):
+        module["write"](tmp_path, "")
