@@ -57,7 +57,7 @@ def hexkv(capsys, monkeypatch, tmp_path):
 
     def call(prompt, root, *words):
         file.write_text(prompt if isinstance(prompt, str) else json.dumps(prompt))
-        code = main(["explain", str(file), "--dir", str(root), *map(str, words)])
+        code = main(["explain", "--tokens", str(file), "--dir", str(root), *map(str, words)])
         out, err = capsys.readouterr()
         return code, out, err
 

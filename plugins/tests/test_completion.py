@@ -89,8 +89,8 @@ def test_other_shells_complete_commands_and_options(shell, script, tmp_path):
 FLAGS = [
     ("config show --config nope.yaml", "--config"),
     ("export x --config nope.yaml", "--config"),
-    ("explain nope.json --dir .", "PROMPT"),
-    ("explain p.json --dir nope", "--dir"),
+    ("explain --tokens nope.json --dir .", "--tokens"),
+    ("explain --tokens p.json --dir nope", "--dir"),
     ("inspect nope", "DIRECTORY"),
     ("serdes --links 3Q", "--links"),
     ("fsck nope", "DIRECTORY"),

@@ -140,7 +140,7 @@ def test_an_archive_is_of_what_was_asked_for(tmp_path, here, hexkv, words, frame
 def test_a_prompt_is_taken_along_alone(tmp_path, here, there, hexkv):
     tokens, path = tmp_path / "tokens", tmp_path / "prompt.hexkv"
     tokens.write_text(json.dumps(LONGER))
-    code, told, _ = hexkv("export", path, here, "--model", "toy", "--prompt", str(tokens))
+    code, told, _ = hexkv("export", path, here, "--model", "toy", "--tokens", str(tokens))
     assert (code, told["frames"]) == (0, 5)
     assert hexkv("import", path, there)[0] == 0
     assert (there.hits(LONGER), there.hits(PROMPT)) == (len(LONGER), 3 * CHUNK)
@@ -329,7 +329,7 @@ def test_an_archive_goes_through_a_pipe(here, there, hexkv, monkeypatch, capsysb
         (["--tier", "memory"], "--tier: memory is memory of a process"),
         (["--memory", "much"], "--memory: "),
         (["--memory", "0"], "--memory: 0 is not 16384 bytes or more"),
-        (["--prompt", "/nowhere"], "--prompt: "),
+        (["--prompt", "/nowhere"], "--tokens: "),
     ],
 )
 def test_what_means_nothing_is_said_in_one_line(tmp_path, here, hexkv, words, said):

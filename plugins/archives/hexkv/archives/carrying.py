@@ -303,7 +303,7 @@ def _wanted(place: Place, selection: Selection, identity: str) -> list[ChunkKey]
     else:
         raise InvalidRequest(
             "--tier: not all tiers can list what they hold: name others, or give --identity and"
-            " --prompt"
+            " --tokens"
         )
     chosen = {prefix: text for prefix, text in spaces.items() if selection.takes(prefix, text)}
     if not chosen:
@@ -318,7 +318,7 @@ def _wanted(place: Place, selection: Selection, identity: str) -> list[ChunkKey]
         except (ConfigError, AdapterUnavailable) as error:
             cannot.append(str(error))
     if len(cannot) == len(chosen):
-        raise InvalidRequest(f"--prompt: {cannot[0]}")
+        raise InvalidRequest(f"--tokens: {cannot[0]}")
     return keys
 
 

@@ -50,7 +50,10 @@ SpaceOption = Annotated[
 ModelOption = Annotated[str, typer.Option("--model", help="Only chunks of this model.")]
 TenantOption = Annotated[str, typer.Option("--tenant", help="Only this tenant's.")]
 PromptOption = Annotated[
-    str, typer.Option("--prompt", help="Only of this prompt: a file of token ids; - for stdin.")
+    str,
+    typer.Option(
+        "--tokens", "--prompt", help="Only of this prompt: file of token ids; - for stdin."
+    ),
 ]
 TierOption = Annotated[
     list[str] | None, typer.Option("--tier", help="This tier alone. May be repeated.")
@@ -151,7 +154,7 @@ def _called_well() -> Iterator[None]:
 
 
 def _selection(loaded: Loaded, namespace: str, model: str, tenant: str, prompt: str) -> Selection:
-    with named("--prompt"):
+    with named("--tokens"):
         tokens = tokens_in(prompt) if prompt else None
     return Selection.of(loaded, namespace=namespace, model=model, tenant=tenant, prompt=tokens)
 

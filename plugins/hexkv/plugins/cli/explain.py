@@ -17,6 +17,7 @@ from hexkv.core.keys.hashing import identity, scheme_of
 from hexkv.core.keys.tokens import pack
 from hexkv.plugins.cli.inspect import model_and_layout
 from hexkv.plugins.cli.output import (
+    CalledWrongly,
     Json,
     installed,
     named,
@@ -97,10 +98,12 @@ class _Directory:
 
 
 def explain(
-    prompt: Annotated[
-        str, typer.Argument(help="File of token ids: a JSON list, or words; - for stdin.")
-    ],
     directory: Annotated[Path, typer.Option("--dir", help="Of a disk store, or any of frames.")],
+    tokens: Annotated[
+        str,
+        typer.Option("--tokens", help="The prompt: file of token ids, JSON or words; - for stdin."),
+    ] = "",
+    former: Annotated[str, typer.Argument(metavar="PROMPT", hidden=True)] = "",
     models: Annotated[
         list[str] | None, typer.Option("--identity", help="Only this model. May be repeated.")
     ] = None,
@@ -114,8 +117,10 @@ def explain(
 ) -> None:
     """Say how much of a prompt a directory holds. Exit code 0 for all its chunks, else 1."""
     try:
-        with named("PROMPT"):
-            packed = pack(tokens_in(prompt))
+        if bool(tokens) == bool(former):
+            raise CalledWrongly("--tokens: give the file of the prompt's token ids once")
+        with named("--tokens"):
+            packed = pack(tokens_in(tokens or former))
         expected = None if config is None else _expected(config)
         with named("--dir"):
             place = _Directory(directory, frame_codec(installed(), "crc32"), verify)
