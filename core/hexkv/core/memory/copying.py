@@ -148,16 +148,17 @@ class Copier:
         """Wait for a copy. Return True if it was done in time; its leases may be released then.
 
         Raises:
-            InvalidRequest: the device rejects a worker's copy as invalid.
+            InvalidRequest: the device rejects the copy as invalid.
         """
         try:
             if copy.transfer is None or _done(copy.transfer, deadline):
                 self.begun.pop(copy, None)
                 return True
-        except Exception as error:
+        except InvalidRequest:
             self.begun.pop(copy, None)
-            if isinstance(copy.transfer, BackgroundCopy) and isinstance(error, InvalidRequest):
-                raise
+            raise
+        except Exception:
+            self.begun.pop(copy, None)
             log.exception("a copy failed")
             return False
         self._keep(copy)
