@@ -62,6 +62,7 @@ class Rank:
             self.half.wait_for_layer(name)
         self.half.end_loads(step)
         self.half.save(step)
+        assert self.half._saving.wait(60)
 
     def find(self, tokens=PROMPT, scope=PLAIN, name="r"):
         question = {"op": "find", "id": name, "scope": list(scope)}
@@ -95,3 +96,4 @@ def lose(rank, chunk):
     rank.engine.clear(tokens)
     for prefix in kept:
         rank.half.save(Step(2, saves=[save(end=len(prefix))]))
+        assert rank.half._saving.wait(60)

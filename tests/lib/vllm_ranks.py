@@ -49,15 +49,19 @@ class Crew:
 
     def __init__(self, workers):
         self.workers = workers
-        self._over = Counter()
+        self._over = Counter(), Counter()
 
     def get_finished(self, ids):
         for worker in self.workers:
-            self._over.update(worker.get_finished(ids)[1] or ())
-        done = {name for name, ranks in self._over.items() if ranks == len(self.workers)}
+            for over, names in zip(self._over, worker.get_finished(ids), strict=True):
+                over.update(names or ())
+        return tuple(map(self._whole, self._over))
+
+    def _whole(self, over):
+        done = {name for name, ranks in over.items() if ranks == len(self.workers)}
         for name in done:
-            del self._over[name]
-        return None, done or None
+            del over[name]
+        return done or None
 
     def get_block_ids_with_load_errors(self):
         bad = [worker.get_block_ids_with_load_errors() for worker in self.workers]

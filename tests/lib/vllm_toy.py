@@ -224,7 +224,9 @@ class Toy:
         if not first:
             worker.start_load_kv(None)
         worker.wait_for_save()
-        _, known.finished_recving = worker.get_finished(output.finished_req_ids)
+        known.finished_sending, known.finished_recving = worker.get_finished(
+            output.finished_req_ids
+        )
         known.invalid_block_ids = worker.get_block_ids_with_load_errors()
         known.kv_connector_stats = worker.get_kv_connector_stats()
         known.kv_connector_worker_meta = worker.build_connector_worker_meta()

@@ -123,6 +123,7 @@ class Rank:
         self.half.start(planned)
         self.half.end_loads(planned)
         self.half.save(planned)
+        assert self.half._saving.wait(60)
         for name in [one.request for one in loads if one.later]:
             until(lambda name=name: name in self.half.arrived())
         return self.half.bad_blocks()

@@ -14,7 +14,7 @@ import torch
 
 from hexkv.adapters.vllm.configuration.configuration import Configuration, configure
 from hexkv.adapters.vllm.configuration.identity import Rank, namespace_of
-from hexkv.adapters.vllm.configuration.inspection import Memory
+from hexkv.adapters.vllm.configuration.inspection import Memory, saves_within
 from hexkv.adapters.vllm.configuration.lora import Adapters, watch
 from hexkv.adapters.vllm.configuration.weights import Weights
 from hexkv.adapters.vllm.configuration.weights import watch as watch_weights
@@ -110,6 +110,7 @@ def scheduler_connector(
         world > 1 or overlapping,
         listens(config),
         configured.engine.settings.chunk.tail,
+        saves_within=saves_within(),
     )
     if config.kv_transfer_config.kv_load_failure_policy != "recompute":
         log.warning(
@@ -266,6 +267,7 @@ def worker_connector(
             layerwise=chosen.loading == "layerwise",
             loaders=chosen.loaders if together is None else 1,
             saves=saves,
+            saves_within=saves_within(),
             beside=beside(device),
             ledger=ledger,
             chunk=chunk_size,

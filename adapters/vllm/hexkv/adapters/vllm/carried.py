@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorMetadata,
@@ -17,23 +18,37 @@ from hexkv.adapters.vllm.metrics.events import BlockEvent
 class PlannedStep(KVConnectorMetadata):  # type: ignore[misc]  # untyped here
     """A step's loads and saves, on their way to every worker."""
 
-    def __init__(self, step: Step, lost: Step | None = None) -> None:
-        """Take the plan, and *lost* loads: vLLM counts on them, but they are in no plan."""
+    def __init__(self, step: Step, lost: Step | None = None, ended: Sequence[str] = ()) -> None:
+        """Take the plan, and *lost* loads: vLLM counts on them, but they are in no plan.
+
+        vLLM keeps the blocks of the requests that *ended* until a worker names them.
+        """
         self.step = step
+        self.ended = ended
         self.lost = Step() if lost is None else lost
 
 
 class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]  # untyped here
     """The ranks' reports after a step, on their way to the scheduler."""
 
-    def __init__(self, steps: Mapping[int, int], changes: Sequence[BlockEvent]) -> None:
-        """Take steps whose loads are over, with the number of ranks, and changes of the tiers."""
-        self.steps = steps
+    def __init__(
+        self,
+        steps: Mapping[int, int],
+        changes: Sequence[BlockEvent],
+        saved: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        """Take steps whose loads, or saves, are over, and changes of the tiers.
+
+        With each step's number stands the number of ranks.
+        """
+        self.steps = dict(steps)
         self.changes = changes
+        self.saved = dict(saved)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         if not isinstance(other, WorkerReport):
             return self
-        steps = Counter(self.steps)
+        steps, saved = Counter(self.steps), Counter(self.saved)
         steps.update(other.steps)
-        return WorkerReport(dict(steps), [*self.changes, *other.changes])
+        saved.update(other.saved)
+        return WorkerReport(steps, [*self.changes, *other.changes], saved)

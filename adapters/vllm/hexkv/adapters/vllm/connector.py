@@ -8,13 +8,12 @@ reaches vLLM: the cache is left out, and vLLM computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorWorkerMetadata,
@@ -24,13 +23,13 @@ from hexkv.adapters.vllm import assembly
 from hexkv.adapters.vllm.assembly import WorkerContext, adapters_of
 from hexkv.adapters.vllm.carried import PlannedStep, WorkerReport
 from hexkv.adapters.vllm.configuration.causes import causing
-from hexkv.adapters.vllm.configuration.configuration import verify
 from hexkv.adapters.vllm.configuration.identity import counts_inputs, scope_of
-from hexkv.adapters.vllm.configuration.inspection import describe, refuse
+from hexkv.adapters.vllm.configuration.inspection import describe
+from hexkv.adapters.vllm.connector_class import ConnectorClass
 from hexkv.adapters.vllm.guard import guarded
 from hexkv.adapters.vllm.messages import Load, Scope, Step
 from hexkv.adapters.vllm.metrics.events import BlockEvent
-from hexkv.adapters.vllm.metrics.stats import HexKVProm, HexKVStats
+from hexkv.adapters.vllm.metrics.stats import HexKVStats
 from hexkv.adapters.vllm.scheduler.reading import (
     RequestParams,
     blocks_of,
@@ -41,16 +40,12 @@ from hexkv.adapters.vllm.scheduler.reading import (
 )
 from hexkv.adapters.vllm.scheduler.requests import Allowed
 from hexkv.adapters.vllm.scheduler.scheduler_connector import SchedulerConnector
-from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.observing.logs import share
 
 if TYPE_CHECKING:
-    from vllm.config import KVTransferConfig, VllmConfig
+    from vllm.config import VllmConfig
     from vllm.distributed.kv_events import KVCacheEvent
-    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
-        KVConnectorPromMetrics,
-        KVConnectorStats,
-    )
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -60,7 +55,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
+class HexKVConnector(ConnectorClass):
     """hexkv under vLLM."""
 
     @causing()
@@ -84,6 +79,12 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self._worker: WorkerContext | None = None
         self._changes: list[BlockEvent] = []
         self._promised: list[Load] = []
+        self._ended: list[str] = []
+        """Requests whose blocks vLLM keeps, which the workers do not know yet."""
+
+        self._ending: set[str] = set()
+        """Requests whose blocks vLLM keeps."""
+
         self._later: dict[str, bool] = {}
         """By request, True if vLLM knows that its loads happen between steps."""
 
@@ -94,50 +95,6 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
             self._scheduler = assembly.scheduler_connector(
                 vllm_config, self._memory, self._configured
             )
-
-    # Before there is a connector. vLLM calls these methods of the class early.
-
-    @classmethod
-    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        """True if loads or saves are layerwise. Called with CUDA graphs only, before weights load.
-
-        Raises:
-            ConfigError: nothing can be built from the configuration.
-        """
-        verify(extra_config, discover())
-        return "layerwise" in (extra_config.get("loading"), extra_config.get("storing"))
-
-    @classmethod
-    def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
-        """No layout in particular. Called before memory is profiled and the model compiled.
-
-        Raises:
-            ConfigError: nothing can be built from the configuration.
-            LayoutMismatch: the model's KV cannot be cached.
-        """
-        verify(vllm_config.kv_transfer_config.kv_connector_extra_config, discover())
-        refuse(vllm_config)
-        return None
-
-    @property
-    def requires_kv_delivery(self) -> bool:
-        return False  # KV that is not stored is computed again
-
-    @classmethod
-    def build_kv_connector_stats(
-        cls, data: dict[str, Any] | None = None
-    ) -> KVConnectorStats | None:
-        return HexKVStats(data=data or {})
-
-    @classmethod
-    def build_prom_metrics(
-        cls,
-        vllm_config: VllmConfig,
-        metric_types: dict[type, type],
-        labelnames: list[str],
-        per_engine_labelvalues: dict[int, list[object]],
-    ) -> KVConnectorPromMetrics | None:
-        return HexKVProm(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     # In the workers.
 
@@ -160,12 +117,6 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
 
     # Sleep mode. vLLM calls these from 0.33 on; before, it only sleeps where no load is under way.
 
-    @classmethod
-    def supports_sleep_mode(cls, kv_transfer_config: KVTransferConfig) -> bool:
-        """Yes: hexkv follows the KV cache's memory when it goes and comes back."""
-        del kv_transfer_config
-        return True
-
     def unregister_kv_caches(self) -> None:
         """Stop using the KV cache's memory, which is about to be freed. Twice is allowed.
 
@@ -185,6 +136,12 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if self._worker is not None and self.has_connector_metadata():
             self._worker.half.failed(self._planned())
             self._worker.half.failed(self._get_connector_metadata().lost)
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        if self._worker is not None:
+            known = isinstance(connector_metadata, PlannedStep)
+            self._worker.half.prepare(connector_metadata.step if known else None)
 
     @guarded(None, then=_abandon)
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
@@ -233,9 +190,17 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         del finished_req_ids
         if self._worker is None:
             return None, None
-        arrived = self._arrived()
+        saved, arrived = self._saved(), self._arrived()
         # A request whose load is never reported as over waits for ever.
-        return None, (self._worker.half.lost() if arrived is None else arrived) or None
+        return saved or None, (self._worker.half.lost() if arrived is None else arrived) or None
+
+    @guarded(frozenset())
+    def _saved(self) -> set[str]:
+        ended: Sequence[str] = ()
+        if self.has_connector_metadata():
+            planned = self._get_connector_metadata()
+            ended = planned.ended if isinstance(planned, PlannedStep) else ()
+        return set() if self._worker is None else self._worker.half.saved(ended)
 
     @guarded(None)
     def _arrived(self) -> set[str] | None:
@@ -249,8 +214,9 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         if self._worker is None:
             return None
-        steps, changes = self._worker.half.finished_steps(), self._worker.half.events()
-        return WorkerReport(steps, changes) if steps or changes else None
+        half = self._worker.half
+        steps, changes, saved = half.finished_steps(), half.events(), half.saved_steps()
+        return WorkerReport(steps, changes, saved) if steps or changes or saved else None
 
     @guarded(None)
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
@@ -313,7 +279,8 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self._promised.clear()
         for load in lost:
             self._give_up(load.request)
-        return PlannedStep(step, Step(loads=lost))
+        ended, self._ended = self._ended, []
+        return PlannedStep(step, Step(loads=lost), ended)
 
     @guarded(None)
     def _give_up(self, request: str) -> None:
@@ -331,9 +298,11 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if self._scheduler is not None:
             happened = connector_output.kv_connector_worker_meta
             steps: Mapping[int, int] = {}
+            self._ending.difference_update(connector_output.finished_sending or ())
             if isinstance(happened, WorkerReport):
                 steps = happened.steps
                 self._changes.extend(happened.changes)
+                self._scheduler.reading.over(happened.saved)
             self._scheduler.done(connector_output.invalid_block_ids, steps)
 
     @guarded(())
@@ -341,20 +310,39 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         changes, self._changes = self._changes, []
         return published(changes) if changes else ()
 
-    @guarded((False, None))
     def request_finished(
         self, request: Request, block_ids: list[int]
     ) -> tuple[bool, dict[str, Any] | None]:
         del block_ids
+        keeps, answer = self._keeps_blocks(request.request_id), self._finish(request)
+        if keeps:  # vLLM and the workers learn of it together
+            self._ended.append(request.request_id)
+            self._ending.add(request.request_id)
+        return keeps, answer
+
+    @guarded(True)
+    def _keeps_blocks(self, request: str) -> bool:
+        return self._scheduler is not None and self._scheduler.reading.keeps(request)
+
+    @guarded(None)
+    def _finish(self, request: Request) -> dict[str, Any] | None:
         self._later.pop(request.request_id, None)
         if self._scheduler is None:
-            return False, None
+            return None
         kept, name = self._scheduler.handed_over(request.request_id)
         self._scheduler.left(request.request_id)
         if kept is None or not request.output_token_ids:
-            return False, None
+            return None
         own_id, count = self._kv_transfer_config.engine_id, request.num_prompt_tokens
-        return False, self._params.answer(own_id, request.request_id, count, kept, name)
+        return self._params.answer(own_id, request.request_id, count, kept, name)
+
+    def has_pending_push_work(self) -> bool:
+        """True while the blocks of ended requests wait for a step to be freed in."""
+        return bool(self._ending)
+
+    def has_pending_block_frees(self) -> bool:
+        """True while waiting frees blocks, so that no request has to be preempted."""
+        return bool(self._ending)
 
     @guarded(None)
     def reset_cache(self) -> bool | None:

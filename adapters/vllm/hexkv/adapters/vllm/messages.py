@@ -100,6 +100,15 @@ class Save:
     parent: str = ""
 
 
+class Reused(NamedTuple):
+    """A save whose blocks vLLM gives to another request."""
+
+    step: int
+    """The number of the step that planned it."""
+
+    request: str
+
+
 class Missed(NamedTuple):
     """The tokens of a request that are not loaded because no tier was found to hold them."""
 
@@ -117,6 +126,9 @@ class Step:
     saves: list[Save] = field(default_factory=list)
     computed: list[Computed] = field(default_factory=list)
     missed: list[Missed] = field(default_factory=list)
+    reused: list[Reused] = field(default_factory=list)
+    """Saves of earlier steps whose blocks are written in this one."""
+
     idle: bool = False
     """True if no request computes anything in it."""
 

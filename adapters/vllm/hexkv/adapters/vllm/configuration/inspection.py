@@ -37,6 +37,16 @@ class Memory:
     """Consecutive ranks of a stage that hold the same: see :func:`replicas_of`."""
 
 
+def saves_within() -> bool:
+    """True if a step has to end with its saves: vLLM runs within a caller's process.
+
+    Then no step follows a caller's last request, in which its blocks could be freed.
+    """
+    from vllm import envs  # tests read configurations without vLLM
+
+    return not envs.VLLM_ENABLE_V1_MULTIPROCESSING
+
+
 def refuse(config: VllmConfig) -> None:
     """Stop where KV of a prefix must not be used again.
 

@@ -63,6 +63,9 @@ class Shape:
     """Tokens between the places where a prompt's last chunk may end: whole blocks. 0: no chunk is
     shorter than the others."""
 
+    saves_within: bool = False
+    """True if a step ends with its saves, so that later ones need not keep blocks for them."""
+
     @property
     def keeps_blocks(self) -> bool:
         """True if the last chunk of a prompt can end with any block of it."""

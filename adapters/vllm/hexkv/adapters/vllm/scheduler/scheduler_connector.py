@@ -15,6 +15,7 @@ from secrets import token_hex
 from hexkv.adapters.vllm.configuration.settings import ConnectorSettings
 from hexkv.adapters.vllm.configuration.weights import Weights
 from hexkv.adapters.vllm.messages import Computed, Kept, RankClient, Scope, Step
+from hexkv.adapters.vllm.scheduler.blocks_read import BlocksRead
 from hexkv.adapters.vllm.scheduler.requests import (
     Allowed,
     Found,
@@ -56,6 +57,7 @@ class SchedulerConnector:
         self._number = 0
         self._unconfirmed: dict[int, set[int]] = {}
         self._confirmed: defaultdict[int, int] = defaultdict(int)
+        self.reading = BlocksRead(shape.block, len(ranks), within=shape.saves_within)
         self._name: str | None = None
         self._settling: dict[int, int] = {}
         """By rank, the number of the question for requests that need not wait longer."""
@@ -108,6 +110,7 @@ class SchedulerConnector:
             return 0, False
         tracked.local = local
         if tracked.allocated:  # preempted since: the KV of then may not be cached now
+            self.reading.moved(request)
             tracked.forget()
             self._ask(tracked)
         if tracked.found is None and not self._answered(tracked):
@@ -118,6 +121,10 @@ class SchedulerConnector:
     def allocated(self, request: str, blocks: Sequence[int], external: int) -> None:
         """Note that a request got its blocks, to load *external* tokens into them."""
         tracked = self._requests.get(request)
+        if external:
+            # Of an unknown request any block may be written.
+            known = tracked.local // self._shape.block if tracked else 0
+            self.reading.write(blocks[known:], self._step)
         if tracked is None:
             return
         tracked.blocks = list(blocks)
@@ -167,6 +174,9 @@ class SchedulerConnector:
             }
         doubted = set().union(*self._unconfirmed.values())
         for part in scheduled:
+            known = part.computed // block if part.replaces else 0
+            self.reading.write(part.blocks[known:], step)
+        for part in scheduled:
             tracked = self._requests.get(part.request)
             if tracked is None:
                 continue
@@ -192,6 +202,7 @@ class SchedulerConnector:
                 used = tracked.blocks[: end // block]
                 if len(used) * block == end and doubted.isdisjoint(used):
                     step.saves.append(tracked.save(end, shape.chunk, block, events=shape.events))
+        self.reading.plan(step)
         return step
 
     def done(self, bad_blocks: Collection[int], steps: Mapping[int, int]) -> None:

@@ -8,15 +8,27 @@ found when all of its parts are there: a step that never ends leaves nothing tha
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from hexkv.adapters.vllm.messages import Save, Step
+from hexkv.adapters.vllm.worker.pending_saves import PendingSave, PendingSaves
 from hexkv.ports import StoreReport
 
-StorePart = Callable[[Save, int], StoreReport | None]
-"""Stores one part of the layers of a save; ``None``: its namespace is not known."""
+Begin = Callable[[PendingSave, int], "Future[StoreReport | None]"]
+"""Begins to store one part of the layers of a save."""
+
+
+@dataclass(slots=True)
+class EarlySave:
+    """The parts of a save that have begun."""
+
+    pending: PendingSave
+    parts: dict[int, Future[StoreReport | None]] = field(default_factory=dict)
+
+    def reports(self) -> dict[int, StoreReport | None]:
+        """Return the reports of its parts. A part that failed is left out, as if not begun."""
+        return {part: one.result() for part, one in self.parts.items() if one.exception() is None}
 
 
 @dataclass(slots=True)
@@ -25,8 +37,8 @@ class _UnderWay:
 
     step: Step
     computed: set[str] = field(default_factory=set)
-    begun: dict[int, dict[int, Future[StoreReport | None]]] = field(default_factory=dict)
-    """By the place of a save among the step's, and by part."""
+    begun: dict[int, EarlySave] = field(default_factory=dict)
+    """By the place of a save among the step's."""
 
 
 class EarlySaves:
@@ -34,20 +46,16 @@ class EarlySaves:
 
     Args:
         parts: for each part of the rank's layers, their names.
-        store: called by a thread of this, one call at a time.
-        beside: a context for the copies, behind the work queued on the model's stream by now.
+        begin: has another thread store a part, behind the work queued on the model's stream.
+        pending: notes the blocks that are read.
     """
 
     def __init__(
-        self,
-        parts: Sequence[Collection[str]],
-        store: StorePart,
-        beside: Callable[[], AbstractContextManager[object]],
+        self, parts: Sequence[Collection[str]], begin: Begin, pending: PendingSaves
     ) -> None:
         self._parts = [frozenset(names) for names in parts]
-        self.store = store
-        self._beside = beside
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hexkv-save")
+        self._begin = begin
+        self._pending = pending
         self._current = _UnderWay(Step())
 
     @property
@@ -64,7 +72,7 @@ class EarlySaves:
             sound: returns True if a save stores only KV computed from KV that had arrived.
         """
         if self._current.step is not step:
-            self.wait()  # its blocks may be others' from now on
+            self.forget()
             self._current = _UnderWay(step)
         now = self._current
         before, after = now.computed, now.computed | {layer}
@@ -74,35 +82,19 @@ class EarlySaves:
                 continue
             for place, save in enumerate(step.saves):
                 if sound(save):
-                    context = self._beside()
-                    future = self._thread.submit(self._run, context, save, part)
-                    now.begun.setdefault(place, {})[part] = future
+                    early = now.begun.get(place)
+                    if early is None:
+                        early = EarlySave(self._pending.add(step.number, save))
+                        now.begun[place] = early
+                    early.parts[part] = self._begin(early.pending, part)
 
-    def wait(self, step: Step | None = None) -> None:
-        """Wait for the saves of *step* that have begun, or of the last one.
+    def take(self, step: Step, place: int) -> EarlySave | None:
+        """Return the parts of one save of *step* that have begun, once; ``None``: none has."""
+        return self._current.begun.pop(place, None) if self._current.step is step else None
 
-        No deadline but those of stores may cut it short: the blocks that are read may be another
-        request's afterwards.
-        """
-        if step is None or self._current.step is step:
-            wait([one for parts in self._current.begun.values() for one in parts.values()])
-
-    def begun(self, step: Step, place: int) -> dict[int, StoreReport | None]:
-        """Return the reports of the parts of one save that have begun, after :meth:`wait`.
-
-        A part that failed is left out: it counts as not begun.
-        """
-        if self._current.step is not step:
-            return {}
-        parts = self._current.begun.get(place, {})
-        return {part: one.result() for part, one in parts.items() if one.exception() is None}
-
-    def close(self) -> None:
-        """Store nothing more. Twice is allowed."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def _run(
-        self, context: AbstractContextManager[object], save: Save, part: int
-    ) -> StoreReport | None:
-        with context:
-            return self.store(save, part)
+    def forget(self) -> None:
+        """Void the saves that were not taken: their step did not end, or not well."""
+        left, self._current.begun = self._current.begun, {}
+        for early in left.values():
+            early.pending.void = True
+        self._pending.done(early.pending for early in left.values())

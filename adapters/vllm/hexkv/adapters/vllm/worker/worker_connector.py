@@ -1,8 +1,8 @@
 """The worker side of the connector: it moves KV between vLLM and the engine.
 
-Everything happens on vLLM's thread, but for loads that a request waits for outside of any
-step. A block that fails is reported, and computed by vLLM; KV that was computed from such
-blocks is not stored.
+Saves, and loads that a request waits for outside of any step, happen beside vLLM's thread. A
+block that fails is reported, and computed by vLLM; KV that was computed from such blocks is not
+stored.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from hexkv.adapters.vllm.lookup.under_way import UnderWay
-from hexkv.adapters.vllm.messages import Computed, Load, Save, Step
+from hexkv.adapters.vllm.messages import Load, Save, Step
 from hexkv.adapters.vllm.metrics.events import BlockEvent, Ledger
 from hexkv.adapters.vllm.metrics.metrics import EngineReport, Tally, count_missed
-from hexkv.adapters.vllm.scheduler.requests import PAD
+from hexkv.adapters.vllm.worker.handed_over import HandedOver
 from hexkv.adapters.vllm.worker.outside import Outside
 from hexkv.adapters.vllm.worker.rank_cache import KVMemory, LayerParts, RankCache, Together, Windows
 from hexkv.adapters.vllm.worker.saving import Saving
 from hexkv.adapters.vllm.worker.serving import Handing, Scopes
-from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
-    Deadline,
     EngineBusy,
     LayeredRead,
     Namespace,
@@ -50,12 +48,8 @@ millisecond each, of the core that copies where cores are few; and a request tha
 waits less than for a step that computes something."""
 
 _LEAVING = 30.0
-"""Seconds for loads under way to end before vLLM's memory goes: each has a deadline of its own."""
-
-_FORGETTING = 10.0
-"""Seconds to delete chunks once they have arrived: a node that is late for it counts as gone,
-and a busy one may be late by more than a second."""
-
+"""Seconds for saves, and then for loads under way, to end before vLLM's memory goes: each has a
+deadline of its own."""
 
 Window = TypeVar("Window")
 
@@ -80,6 +74,7 @@ class WorkerConnector(Generic[Window]):
         layerwise: load layer by layer.
         loaders: threads for loads outside of steps.
         saves: True if this rank stores; others may do it for all.
+        saves_within: True if a step ends with its saves.
         beside: makes a context for each thread that loads beside the model's stream.
         ledger: expects full chunks before they are stored, if KV events are published.
         chunk: tokens of a full one.
@@ -101,6 +96,7 @@ class WorkerConnector(Generic[Window]):
         layerwise: bool = False,
         loaders: int = 2,
         saves: bool = True,
+        saves_within: bool = False,
         beside: Callable[[], AbstractContextManager[object]] = ExitStack,
         ledger: Ledger | None = None,
         chunk: int = 0,
@@ -120,19 +116,27 @@ class WorkerConnector(Generic[Window]):
         self._places = {name: place for place, name in enumerate(layer_names)}
         self._layerwise = layerwise
         self._saves = saves
+        self._handed_over = HandedOver(
+            engine, scopes, handing, under_way, chunk=chunk, block=memory.block, keeps=saves
+        )
+        self._saves_within = saves_within
         self._beside = beside
         self.tally = Tally() if tally is None else tally
-        self._under_way = under_way
-        self._handing = handing
         self._together = together
         self._each = handing.shards or 1
         self._ledger = ledger
-        self._chunk = chunk
         self._saving = Saving(
-            engine, memory, scopes, ledger=ledger, chunk=chunk, each=self._each, tally=self.tally
+            engine,
+            memory,
+            scopes,
+            ledger=ledger,
+            chunk=chunk,
+            each=self._each,
+            tally=self.tally,
+            beside=beside,
         )
         if parts is not None:
-            self._saving.begin_early(parts, layer_names, beside)
+            self._saving.begin_early(parts, layer_names)
         self._threads = ThreadPoolExecutor(loaders, thread_name_prefix="hexkv-load")
         self._outside = Outside()
         self._layered: list[_Layered] = []
@@ -142,6 +146,16 @@ class WorkerConnector(Generic[Window]):
         self._bad: set[int] = set()
         self._spoiled: set[int] = set()
         self._finished_steps: dict[int, int] = {}
+
+    def prepare(self, step: Step | None) -> None:
+        """Void the saves whose blocks *step* gives to others; ``None``: all, for that is unknown.
+
+        Call it before anything of the step writes to blocks.
+        """
+        if step is None or step.replaced:
+            self._saving.pending.reused(None)
+        elif step.reused:
+            self._saving.pending.reused(set(step.reused))
 
     def start(self, step: Step) -> None:
         """Load: before the model runs, or after it if the step has no loads within it."""
@@ -191,13 +205,20 @@ class WorkerConnector(Generic[Window]):
         self._contexts.close()
 
     def save(self, step: Step) -> None:
-        """Then copy out the saves. Writing goes on in the background."""
-        if self._saves and self._windows.there:
-            self._saving.save(step, self._sound)
-        if self._under_way is not None:
-            for prompt in step.computed:
-                self._keep(prompt)
-                self._under_way.withdraw(prompt.request)
+        """Then begin the saves. They read the step's blocks while the next steps compute."""
+        then = partial(self._handed_over.computed, step.computed) if step.computed else None
+        saves = self._saves and self._windows.there
+        self._saving.save(step, self._sound if saves else lambda _: False, then)
+        if self._saves_within:
+            self._saving.wait()
+
+    def saved(self, ended: Sequence[str]) -> set[str]:
+        """Return the requests whose blocks vLLM may free, of those that *ended* and of earlier."""
+        return self._saving.pending.free(ended, _LOADS_END if self._idle else 0.0)
+
+    def saved_steps(self) -> dict[int, int]:
+        """Return the numbers of the steps whose saves are over, since the last call."""
+        return self._saving.over()
 
     def arrived(self) -> set[str]:
         """Requests whose loads outside of steps are over since the last call."""
@@ -249,8 +270,9 @@ class WorkerConnector(Generic[Window]):
         Raises:
             EngineBusy: a copy does not end; all goes on as before.
         """
+        if not self._saving.wait(_LEAVING):
+            raise EngineBusy(f"KV is still being saved after {_LEAVING:g} seconds: do not sleep")
         windows = self._windows.swap(None)  # nothing begins from here on
-        self._saving.wait()
         self._drop_layered()
         if not self._outside.lose(_LEAVING):
             self._windows.swap(windows)
@@ -310,7 +332,7 @@ class WorkerConnector(Generic[Window]):
             over.set_exception(error)
             raise
         finally:
-            self._let_go(load, arrived)
+            self._handed_over.loaded(load, arrived)
 
     def _arrive(self, load: Load, order: int) -> int:
         began = time.monotonic()
@@ -353,33 +375,6 @@ class WorkerConnector(Generic[Window]):
             self._bad |= bad
             self._spoiled |= bad
             self.tally.failed(load.end - arrived)
-
-    def _keep(self, prompt: Computed) -> None:
-        """Keep a handed-over prompt's KV from eviction, for a while."""
-        namespace = self._scopes.namespace(prompt.scope)
-        if self._saves and prompt.hold and namespace is not None:
-            tokens = memoryview(prompt.tokens).cast("I")
-            owner, seconds = self._handing.owner(prompt.hold), self._handing.seconds
-            self._engine.pin(tokens, owner, seconds=seconds, namespace=namespace)
-
-    def _let_go(self, load: Load, arrived: int) -> None:
-        """Release the KV kept for a load, and delete the chunks made for this decoder alone."""
-        self._engine.unpin(load.request)
-        if not load.kept.hold:
-            return
-        self._engine.unpin(self._handing.owner(load.kept.hold))
-        if not self._handing.removes or load.kept.fresh < 0 or arrived < load.end:
-            return
-        namespace = self._scopes.namespace(load.scope)
-        if namespace is None:
-            return
-        tokens, block = memoryview(load.tokens).cast("I"), self._windows.block
-        keys = list(self._engine.chunk_keys(tokens, namespace=namespace))
-        if tokens[-1] == PAD:  # the same tokens up to a block are another chunk
-            whole = tokens[: load.end - block]
-            keys += self._engine.chunk_keys(whole, namespace=namespace)[len(keys) - self._each :]
-        fresh = keys[load.kept.fresh // self._chunk * self._each :]
-        self._engine.chunks.forget(fresh, Deadline.after(SystemClock(), _FORGETTING))
 
     def _begin(self, load: Load) -> None:
         namespace = self._scopes.namespace(load.scope)
