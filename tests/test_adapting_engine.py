@@ -168,6 +168,33 @@ def test_what_a_faster_tier_holds_is_loaded_however_slow_the_others_are(rig):
     assert line.load(other).misses == {"absent": 10}, "the index knows that it is not there"
 
 
+def test_what_is_computed_again_is_used_and_stored_where_it_is_loaded_sooner(rig):
+    line = Line(rig, memory())
+    line.keep(0)
+    line.engine.clear(PROMPT, tiers=["memory"])
+    line.takes(5.0)
+    assert line.load().hit_tokens == FULL, "no rate is known"
+    line.engine.clear(PROMPT, tiers=["memory"])
+    line.engine.computes(1000.0)
+    assert line.load().misses == {Reason.SLOWER: 1, "behind a miss": 9}
+    report = line.engine.store(PROMPT, repeating(PROMPT))
+    assert report.present_tokens < FULL
+    assert line.load().tiers == {"memory": FULL}
+    assert line.engine.store(PROMPT, repeating(PROMPT)).present_tokens == FULL
+    line.engine.clear(PROMPT, tiers=["memory"])
+    line.engine.computes(1e-3)
+    assert line.load().hit_tokens == FULL, "a slower model, or a longer prompt"
+
+
+def test_a_configured_rate_overrides_a_measured_one(rig):
+    line = Line(rig, compute_rate=1000.0)
+    line.engine.computes(1e-3)
+    line.keep(0)
+    line.takes(5.0)
+    line.load()
+    assert line.load().misses == {Reason.SLOWER: 1, "behind a miss": 9}
+
+
 def test_without_a_rate_of_computing_everything_is_loaded(rig):
     line = Line(rig)
     line.keep(0)

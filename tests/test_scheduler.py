@@ -207,8 +207,7 @@ def test_a_wait_for_room_ends_when_computing_is_sooner():
     sim = Sim(disk)
     for tokens in (PROMPT, other):
         sim.only_on_disk(tokens)
-    object.__setattr__(sim.stage.stack.runtime, "compute_rate", ALL / 2.0)
-    sim.engine._chunks.compute_rate = ALL / 2.0
+    sim.engine.computes(ALL / 2.0)
     disk.store.plan = Slow(read=0.5)
     assert sim.timed(sim.retrieve)[0].tiers == {"disk": ALL}
     sim.do(lambda: sim.engine.clear(tiers=[MEMORY]))

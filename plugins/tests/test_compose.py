@@ -329,7 +329,7 @@ def test_a_tier_may_name_several_serdes_and_the_model_s_rate_is_passed_on(tmp_pa
     with build(settings, NAMESPACE, registry=registry) as engine:
         (tier,) = engine._chunks.stack.tiers
         assert tier.rules.serdes == ("raw", "zstd")
-        assert engine._chunks.stack.runtime.compute_rate == 9000.0
+        assert engine._chunks.stack.runtime.computing.rate == 9000.0
         assert {"zstd", "zstd-planes/1"} <= set(engine._chunks.stack.runtime.serdes)
 
 

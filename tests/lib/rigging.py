@@ -19,6 +19,7 @@ from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.runtime import TierRuntime
+from hexkv.core.tiers.stores.bandwidth import ComputeRate
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
@@ -138,7 +139,7 @@ def rigging():
                 telemetry=telemetry,
                 events=(events,),
                 serdes=serdes or {},
-                compute_rate=compute_rate,
+                computing=ComputeRate(compute_rate),
             )
             stack = TierStack(tiers, runtime)
             chunks = LocalChunks(stack, patience=deadlines.lookup)

@@ -21,6 +21,7 @@ from hexkv.core.tiers.index.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import TierRuntime
+from hexkv.core.tiers.stores.bandwidth import ComputeRate
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import CounterName
@@ -221,7 +222,7 @@ class Stage:
             clock=self.world,
             executor=self.process,
             telemetry=self.telemetry,
-            compute_rate=settings.compute_rate,
+            computing=ComputeRate(settings.compute_rate),
         )
         self.memory = MemoryStore(self.world)
         most = Pipelining.of(self.pool).keepable(self.pool)

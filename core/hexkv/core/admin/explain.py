@@ -226,7 +226,7 @@ def _why(
     if off and (there or asked):
         return Why(Reason.TIER_OFF, detail=off)
     if there and (note is None or note.cause is not Reason.READ_FAILED):
-        slow = tier.link.slower_than(stack.runtime.compute_rate)
+        slow = tier.link.slower_than(stack.runtime.computing.rate)
         return Why(Reason.SLOWER if slow else Reason.PRESENT)
     if note is not None:
         return Why(note.cause, note.when, note.detail)

@@ -108,6 +108,7 @@ class CacheEngine:
         self.namespace = namespace
         self._requests = requests
         self._chunks = chunks = requests.chunks
+        self.computes = chunks.computes
         self._clock = requests.runtime.clock
         self._accounts = Accounts(requests.runtime)
         self._deadlines = deadlines
@@ -144,11 +145,10 @@ class CacheEngine:
         Names other namespaces of this engine that hold the same tokens, and the fields in
         which they differ: for operators, not for one tenant among several. Raises as ``admin``.
         """
-        stack = self.admin.stack
         with self._calls.call():
             until = Deadline.after(self._clock, self._deadlines.lookup)
             prompt = self._naming.prompt(tokens, namespace, until)
-            return explain(stack, prompt, tokens, self._naming.keyers(), until)
+            return explain(self.admin.stack, prompt, tokens, self._naming.keyers(), until)
 
     @property
     def telemetry(self) -> Telemetry:

@@ -151,7 +151,7 @@ class TierStack:
     @property
     def serving(self) -> Sequence[Tier]:
         """The tiers that bring KV sooner than it is computed; one request is served from them."""
-        rate = self.runtime.compute_rate
+        rate = self.runtime.computing.rate
         return self.tiers if rate is None else serving(self.tiers, rate)
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Found:

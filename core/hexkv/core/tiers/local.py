@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import compress
 from math import inf
 from operator import attrgetter
 from types import TracebackType
@@ -20,7 +19,7 @@ from hexkv.core.tiers.holds.hold import LocalHold
 from hexkv.core.tiers.holds.hold_ahead import HoldAhead
 from hexkv.core.tiers.holds.layered_hold import LayeredHold
 from hexkv.core.tiers.holds.recording import counting
-from hexkv.core.tiers.matching import run_of, runs, why_absent
+from hexkv.core.tiers.matching import computed_again, run_of, runs, why_absent
 from hexkv.core.tiers.read.direct import read_to_room
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.stores.encoding_choice import rate_to_pay
@@ -124,7 +123,7 @@ class LocalChunks:
         self.ledger = stack.pool.ledger
         self.assign = stack.assign
         self.touch = stack.touch
-        self.compute_rate = stack.runtime.compute_rate
+        self.compute_rate = stack.runtime.computing.rate
         self.in_place: Collection[str] = stack.lending
         self.flush = stack.flush
         self.unpin = stack.pins.unpin
@@ -132,6 +131,11 @@ class LocalChunks:
         self.expire = stack.pins.expire
         self._reap: Callable[[], bool] = lambda: False
         stack.pool.reclaim = self._make_room
+
+    def computes(self, tokens_per_second: float | None) -> None:
+        computing = self._runtime.computing
+        computing.measured(tokens_per_second)
+        self.compute_rate = computing.rate
 
     def match(
         self, keys: Sequence[ChunkKey], deadline: Deadline, *, served: bool = True, below: int = 0
@@ -152,13 +156,13 @@ class LocalChunks:
         return why_absent(self.stack.tiers, self._runtime, key)
 
     def worth_loading(self, tier: str, saved: float) -> bool:
-        if (rate := self._runtime.compute_rate) is None or not saved:
+        if (rate := self.compute_rate) is None or not saved:
             return saved > 0
         least = rate_to_pay(rate, saved)
         return all(there.link.serves(least) for there in self.stack.tiers if there.name == tier)
 
     def spare(self, tier: str, tokens: int) -> float:
-        computes = self._runtime.compute_rate
+        computes = self.compute_rate
         if computes is None:
             return inf
         for there in self.stack.tiers:
@@ -268,15 +272,15 @@ class LocalChunks:
             own = keeping(own, below)
         found = self.stack.find_tiers(keys, deadline, own, asks=asks)
         self._retry_backlogs(keys, after, owner)
-        if None not in found:
+        slow = () if self.compute_rate is None else computed_again(own, self.compute_rate)
+        if None not in found and not slow:
             self.stack.touch(keys)
             return [True] * len(keys)
         if not any(found):
             return [False] * len(keys)
-        here = [tier is not None for tier in found]
         # New chunks must not look younger than the beginning of their prompt.
-        self.stack.touch(list(compress(keys, here)))
-        return here
+        self.stack.touch([key for key, tier in zip(keys, found, strict=True) if tier is not None])
+        return [tier is not None and tier not in slow for tier in found]
 
     def drop(self, wanted: Sequence[ChunkSpec], reason: Reason) -> bool:
         self.stack.drop(wanted, reason)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.ticket import Ticket
+from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline, Reason
@@ -120,13 +121,23 @@ def serving(tiers: Sequence[Tier], compute_rate: float | None) -> Sequence[Tier]
     return [tier for tier in tiers if tier.link.serves(compute_rate)]
 
 
+def computed_again(tiers: Sequence[Tier], compute_rate: float) -> Sequence[Tier]:
+    """Return the tiers that are slower than computing, and below one that takes used chunks.
+
+    A chunk that only these hold is computed once more, so a faster tier is to have it.
+    """
+    slow = [tier for tier in tiers if tier.link.slower_than(compute_rate)]
+    takes = [tier.rules.promotes and tier.rules.writes is Writes.ALL for tier in tiers]
+    return slow if any(takes[: tiers.index(slow[0])] if slow else ()) else ()
+
+
 def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Reason:
     """Return why no tier that serves requests holds a chunk. Queries no store.
 
     For chunks that left a tier, the reason is the history's newest note: with more space, or more
     time, the chunk would have been a hit.
     """
-    rate, off = runtime.compute_rate, False
+    rate, off = runtime.computing.rate, False
     for tier in tiers:
         if not tier.rules.reads:
             continue

@@ -12,7 +12,7 @@ from hexkv.core.io.scheduler import Lane
 from hexkv.core.runtime import Runtime
 from hexkv.core.tiers.index.ages import Ages
 from hexkv.core.tiers.index.history import History
-from hexkv.core.tiers.stores.bandwidth import SerdeStats
+from hexkv.core.tiers.stores.bandwidth import ComputeRate, SerdeStats
 from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.ports import (
     CacheEvent,
@@ -56,8 +56,8 @@ class TierRuntime(Runtime):
     serdes: Mapping[str, Serde] = field(default_factory=dict)
     """Every serde that frames may have been written with, by name."""
 
-    compute_rate: float | None = None
-    """Tokens per second that the model computes, if known."""
+    computing: ComputeRate = field(default_factory=ComputeRate)
+    """The speed of the model."""
 
     speeds: SerdeStats = field(default_factory=SerdeStats)
     """The measured speeds of the serdes."""

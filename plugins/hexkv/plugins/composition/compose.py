@@ -20,6 +20,7 @@ from hexkv.core.tiers.index.tenants import Tenant
 from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.matching import find_tiers_soon
 from hexkv.core.tiers.runtime import RAW, TierRuntime
+from hexkv.core.tiers.stores.bandwidth import ComputeRate
 from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
@@ -304,7 +305,7 @@ def open_stack(  # noqa: PLR0913
         telemetry=telemetry,
         events=events,
         serdes=serdes,
-        compute_rate=settings.compute_rate,
+        computing=ComputeRate(settings.compute_rate),
         peers=peers,
         occupied=step_aside,
     )

@@ -23,6 +23,14 @@ class CacheLifecycle(Protocol):
         """The sink of all counts and durations."""
         ...
 
+    def computes(self, tokens_per_second: float | None) -> None:
+        """Note how fast the host computes prompts like its next one, as it has measured.
+
+        Chunks on tiers that bring fewer tokens per second are not loaded. ``None``: it is not
+        known, and all are loaded. A configured rate overrides this.
+        """
+        ...
+
     def freeze(self, frozen: bool = True, why: str = "") -> None:
         """Store nothing while frozen: the cached chunks stay unchanged.
 

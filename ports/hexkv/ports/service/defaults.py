@@ -51,6 +51,9 @@ class FarTiers:
 
     compute_rate: float | None = None
 
+    def computes(self, tokens_per_second: float | None) -> None:
+        """Do nothing: the other process knows which rate is configured for its tiers."""
+
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """Do nothing: the other process notes the use of what it reads."""
 

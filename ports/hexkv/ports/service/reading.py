@@ -51,6 +51,10 @@ class ServiceReads(Protocol):
         """Tokens per second that the model computes, if known here."""
         ...
 
+    def computes(self, tokens_per_second: float | None) -> None:
+        """Note how fast the model computes; see :meth:`CacheLifecycle.computes`."""
+        ...
+
     def worth_loading(self, tier: str, saved: float) -> bool:
         """True if loading KV from *tier* is faster than computing the share *saved* of it.
 

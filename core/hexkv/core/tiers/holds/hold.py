@@ -330,7 +330,7 @@ class LocalHold(WholeChunks):
         if self._deadline.expired:
             return None
         for tier in stack.tiers:
-            slow = tier.link.slower_than(stack.runtime.compute_rate)
+            slow = tier.link.slower_than(stack.runtime.computing.rate)
             if tier.name in tried or not tier.rules.reads or tier.off or slow:
                 continue
             tried.add(tier.name)

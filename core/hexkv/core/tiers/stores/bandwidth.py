@@ -114,6 +114,23 @@ class TierBandwidth:
 
 
 @dataclass(slots=True)
+class ComputeRate:
+    """Tokens of a prompt that the model computes per second."""
+
+    configured: float | None = None
+    rate: float | None = field(init=False)
+    """The rate that counts: as configured, or measured by the host for its latest prompt."""
+
+    def __post_init__(self) -> None:
+        self.rate = self.configured
+
+    def measured(self, rate: float | None) -> None:
+        """Note the rate that the host has measured."""
+        if self.configured is None:
+            self.rate = rate
+
+
+@dataclass(slots=True)
 class _Speed:
     ratio: Rate = field(default_factory=Rate)
     decode: Rate = field(default_factory=Rate)
