@@ -70,7 +70,10 @@ def connector(config=None, *, by_name=False, **extra):
     if not by_name:
         chosen["kv_connector_module_path"] = "hexkv.adapters.vllm.connector"
     chosen["kv_load_failure_policy"] = "recompute"
-    chosen["kv_connector_extra_config"] = {**(config or {}), **extra}
+    tree = {**(config or {}), **extra}
+    if "deadlines" in tree and "node" not in tree:  # PATIENT: a busy disk brings KV, however late
+        tree.setdefault("compute_rate", 1e-3)
+    chosen["kv_connector_extra_config"] = tree
     return chosen
 
 

@@ -32,6 +32,7 @@ def start(model, tmp_path):
 
     def begin(*, tiers=None, chunk=32, pool="4MiB", connector=None, node=None, toy=Toy, **settings):
         own = {"pool": {"bytes": pool}, "tiers": tiers or [{"store": "memory"}]}
+        own["compute_rate"] = 1e-3  # a toy computes sooner than a busy disk brings anything
         extra = {
             "chunk": {"size": chunk},
             **({"node": str(node)} if node else own),

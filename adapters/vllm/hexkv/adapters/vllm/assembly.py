@@ -34,6 +34,7 @@ from hexkv.adapters.vllm.worker.collective import ADDRESS_BYTES, GlooCollective,
 from hexkv.adapters.vllm.worker.rank_cache import LayerParts, RankCache, Together, Windows
 from hexkv.adapters.vllm.worker.serving import Handing, LookupServer, Scopes
 from hexkv.adapters.vllm.worker.sharded import ShardedCache, ShardedPages, Slice, slices_of
+from hexkv.adapters.vllm.worker.step_timer import StepTimer, marks
 from hexkv.adapters.vllm.worker.streams import beside, settle
 from hexkv.adapters.vllm.worker.together import LoadsTogether
 from hexkv.adapters.vllm.worker.worker_connector import Window, WorkerConnector
@@ -277,6 +278,7 @@ def worker_connector(
             handing=handing,
             together=together,
             parts=parts,
+            timer=StepTimer(marks(device)),
         )
 
         def again() -> None:

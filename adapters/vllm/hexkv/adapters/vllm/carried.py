@@ -36,14 +36,16 @@ class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]  # untyped 
         steps: Mapping[int, int],
         changes: Sequence[BlockEvent],
         saved: Mapping[int, int] = MappingProxyType({}),
+        seconds: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
-        """Take steps whose loads, or saves, are over, and changes of the tiers.
+        """Take steps whose loads, or saves, are over, changes of the tiers, and steps' *seconds*.
 
-        With each step's number stands the number of ranks.
+        With the number of a step whose loads or saves are over stands the number of ranks.
         """
         self.steps = dict(steps)
         self.changes = changes
         self.saved = dict(saved)
+        self.seconds = dict(seconds)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         if not isinstance(other, WorkerReport):
@@ -51,4 +53,6 @@ class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]  # untyped 
         steps, saved = Counter(self.steps), Counter(self.saved)
         steps.update(other.steps)
         saved.update(other.saved)
-        return WorkerReport(steps, [*self.changes, *other.changes], saved)
+        slower = {n: max(s, self.seconds.get(n, 0.0)) for n, s in other.seconds.items()}
+        seconds = {**self.seconds, **slower}
+        return WorkerReport(steps, [*self.changes, *other.changes], saved, seconds)

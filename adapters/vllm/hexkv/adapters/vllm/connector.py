@@ -215,8 +215,11 @@ class HexKVConnector(ConnectorClass):
         if self._worker is None:
             return None
         half = self._worker.half
-        steps, changes, saved = half.finished_steps(), half.events(), half.saved_steps()
-        return WorkerReport(steps, changes, saved) if steps or changes or saved else None
+        steps, changes = half.finished_steps(), half.events()
+        saved, seconds = half.saved_steps(), half.timer.take()
+        if not (steps or changes or saved or seconds):
+            return None
+        return WorkerReport(steps, changes, saved, seconds)
 
     @guarded(None)
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
@@ -303,6 +306,7 @@ class HexKVConnector(ConnectorClass):
                 steps = happened.steps
                 self._changes.extend(happened.changes)
                 self._scheduler.reading.over(happened.saved)
+                self._scheduler.meter.over(happened.seconds)
             self._scheduler.done(connector_output.invalid_block_ids, steps)
 
     @guarded(())

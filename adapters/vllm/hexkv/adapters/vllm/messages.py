@@ -129,6 +129,9 @@ class Step:
     reused: list[Reused] = field(default_factory=list)
     """Saves of earlier steps whose blocks are written in this one."""
 
+    timed: bool = False
+    """True if the workers report the seconds that it takes."""
+
     idle: bool = False
     """True if no request computes anything in it."""
 

@@ -30,7 +30,7 @@ HELP: Mapping[str, str] = {
     FAILED_TOKENS: "Tokens whose KV was found but did not arrive, and was computed.",
     STORED_TOKENS: "Tokens whose KV was copied to be stored, summed over ranks.",
     STORED_BYTES: "Bytes of KV that were copied to be stored.",
-    STORE_SECONDS: "Seconds for which steps waited until KV to be stored was copied.",
+    STORE_SECONDS: "Seconds spent on copying KV to be stored, beside the steps.",
     WAITED_REQUESTS: "Requests that waited for another engine to compute their prompt.",
     WAITED_SECONDS: "Seconds for which they waited.",
     DROPPED_TOKENS: "Tokens whose KV was not stored, for want of memory or time.",

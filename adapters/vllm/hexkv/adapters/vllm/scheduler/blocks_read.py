@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hexkv.adapters.vllm.messages import Reused, Step
+from hexkv.adapters.vllm.scheduler.requests import Scheduled
 
 
 @dataclass(slots=True)
@@ -43,6 +44,12 @@ class BlocksRead:
                 _Reading(save.request, frozenset(save.blocks[save.start // block :]))
                 for save in step.saves
             ]
+
+    def give(self, scheduled: Sequence[Scheduled], step: Step) -> None:
+        """Note the blocks that *scheduled* requests get in *step*, which writes to them."""
+        for part in scheduled:
+            known = part.computed // self._block if part.replaces else 0
+            self.write(part.blocks[known:], step)
 
     def write(self, blocks: Sequence[int], step: Step) -> None:
         """Note that *step* writes to *blocks*, which vLLM gives to a request: it voids saves."""

@@ -16,6 +16,7 @@ from hexkv.adapters.vllm.configuration.settings import ConnectorSettings
 from hexkv.adapters.vllm.configuration.weights import Weights
 from hexkv.adapters.vllm.messages import Computed, Kept, RankClient, Scope, Step
 from hexkv.adapters.vllm.scheduler.blocks_read import BlocksRead
+from hexkv.adapters.vllm.scheduler.compute_meter import ComputeMeter
 from hexkv.adapters.vllm.scheduler.requests import (
     Allowed,
     Found,
@@ -57,6 +58,7 @@ class SchedulerConnector:
         self._number = 0
         self._unconfirmed: dict[int, set[int]] = {}
         self._confirmed: defaultdict[int, int] = defaultdict(int)
+        self.meter = ComputeMeter()
         self.reading = BlocksRead(shape.block, len(ranks), within=shape.saves_within)
         self._name: str | None = None
         self._settling: dict[int, int] = {}
@@ -173,9 +175,8 @@ class SchedulerConnector:
                 number for load in now for number in load.blocks[load.start // block :]
             }
         doubted = set().union(*self._unconfirmed.values())
-        for part in scheduled:
-            known = part.computed // block if part.replaces else 0
-            self.reading.write(part.blocks[known:], step)
+        self.reading.give(scheduled, step)
+        self.meter.plan(step, scheduled, self._requests)
         for part in scheduled:
             tracked = self._requests.get(part.request)
             if tracked is None:
@@ -333,6 +334,7 @@ class SchedulerConnector:
                 packed,
                 id=tracked.request.request_id,
                 scope=list(tracked.scope),
+                rate=0.0 if tracked.takes_over else self.meter.rate(end),
                 waits=tracked.takes_over and tracked.asked_at < tracked.waits_until,
                 node=tracked.prefill_node,
                 parent=tracked.parent,

@@ -77,7 +77,7 @@ class PendingSaves:
         return pending
 
     def done(self, saves: Iterable[PendingSave]) -> None:
-        """Note that the blocks of *saves* are read no more."""
+        """Note that the blocks of *saves* are no longer read."""
         with self._changed:
             self._saves.difference_update(saves)
             self._changed.notify_all()

@@ -142,7 +142,7 @@ class Saving(Generic[Window]):
         return self.pending.wait(seconds)
 
     def close(self) -> None:
-        """Store what is under way, as far as there is time, and nothing more. Twice is allowed."""
+        """Finish the saves under way, as far as there is time, and end. Twice is allowed."""
         self.wait(_LAST)
         self.pending.reused(None)
         self._thread.shutdown(wait=True, cancel_futures=True)

@@ -125,7 +125,8 @@ class LookupServer:
         match question.get("op"), question.get("id"):
             case "find", str(request):
                 scope, waits = _scope(question.get("scope")), question.get("waits") is True
-                node = str(question.get("node") or "")
+                node, rate = str(question.get("node") or ""), question.get("rate")
+                self._engine.computes(rate if isinstance(rate, float) and rate > 0 else None)
                 with traced(str(question.get("parent") or "")):
                     found = self._find(request, scope, tokens.cast("I"), node, waits=waits)
                 # Threads overtake each other: this one may hold a request that was released.

@@ -141,6 +141,11 @@ class ShardedCache:
     def health(self) -> Health:
         return self._engine.health()
 
+    def computes(self, tokens_per_second: float | None) -> None:
+        # Of each token, all shards are loaded.
+        rate = None if tokens_per_second is None else tokens_per_second * len(self._slices)
+        self._engine.computes(rate)
+
     def flush(self, seconds: float | None = None) -> bool:
         return self._engine.flush(seconds)
 

@@ -25,6 +25,7 @@ from hexkv.adapters.vllm.worker.outside import Outside
 from hexkv.adapters.vllm.worker.rank_cache import KVMemory, LayerParts, RankCache, Together, Windows
 from hexkv.adapters.vllm.worker.saving import Saving
 from hexkv.adapters.vllm.worker.serving import Handing, Scopes
+from hexkv.adapters.vllm.worker.step_timer import StepTimer
 from hexkv.ports import (
     EngineBusy,
     LayeredRead,
@@ -84,6 +85,7 @@ class WorkerConnector(Generic[Window]):
         handing: how KV that was computed for one of them is kept.
         together: where ranks that hold the same load together. Then *loaders* is 1, for all of
             them keep to one order. Closed with this.
+        timer: of steps.
     """
 
     def __init__(  # noqa: PLR0913
@@ -106,6 +108,7 @@ class WorkerConnector(Generic[Window]):
         handing: Handing = Handing(),  # noqa: B008 - frozen
         together: Together[Window] | None = None,
         parts: LayerParts[Window] | None = None,
+        timer: StepTimer | None = None,
     ) -> None:
         self._engine = engine
         self._report_of = EngineReport(
@@ -122,6 +125,7 @@ class WorkerConnector(Generic[Window]):
         self._saves_within = saves_within
         self._beside = beside
         self.tally = Tally() if tally is None else tally
+        self.timer = StepTimer() if timer is None else timer
         self._together = together
         self._each = handing.shards or 1
         self._ledger = ledger
@@ -156,6 +160,8 @@ class WorkerConnector(Generic[Window]):
             self._saving.pending.reused(None)
         elif step.reused:
             self._saving.pending.reused(set(step.reused))
+        if step is not None and step.timed:
+            self.timer.begin()
 
     def start(self, step: Step) -> None:
         """Load: before the model runs, or after it if the step has no loads within it."""
@@ -208,6 +214,7 @@ class WorkerConnector(Generic[Window]):
         """Then begin the saves. They read the step's blocks while the next steps compute."""
         then = partial(self._handed_over.computed, step.computed) if step.computed else None
         saves = self._saves and self._windows.there
+        self.timer.end(step.number)
         self._saving.save(step, self._sound if saves else lambda _: False, then)
         if self._saves_within:
             self._saving.wait()

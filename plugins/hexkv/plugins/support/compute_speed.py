@@ -1,0 +1,41 @@
+"""How fast a host computes prompts, by their length, as it measures its own steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+
+_KEEP = 0.5
+"""The factor by which earlier prompts decay with each new one: the first of a kind may compile."""
+
+
+@dataclass(slots=True)
+class _Speed:
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+
+class ComputeSpeed:
+    """Tokens computed per second, for prompts of each power of two. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._speeds: dict[int, _Speed] = {}
+        self._lock = Lock()
+
+    def observe(self, length: int, tokens: int, seconds: float) -> None:
+        """Note that *tokens* of a prompt of *length* took *seconds* to compute."""
+        if tokens <= 0 or seconds <= 0:
+            return
+        with self._lock:
+            speed = self._speeds.setdefault(length.bit_length(), _Speed())
+            speed.tokens = speed.tokens * _KEEP + tokens
+            speed.seconds = speed.seconds * _KEEP + seconds
+
+    def rate(self, length: int) -> float | None:
+        """Return the rate for a prompt of *length*, or of the nearest measured one."""
+        with self._lock:
+            if not self._speeds:
+                return None
+            wanted = length.bit_length()
+            speed = self._speeds[min(self._speeds, key=lambda bits: (abs(bits - wanted), bits))]
+            return speed.tokens / speed.seconds
