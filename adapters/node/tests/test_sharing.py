@@ -5,6 +5,7 @@ import socket
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Barrier
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,8 @@ from hexkv.adapters.net.rpc.wire import HEAD
 from hexkv.adapters.net.server.client_check import Allowed
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.node import wire
+from hexkv.adapters.node.client import holds
+from hexkv.adapters.node.client.link import NodeLink
 from hexkv.adapters.node.server.limits import Limits
 from hexkv.adapters.node.server.verbs import VERBS
 from hexkv.adapters.node.wire import HANDSHAKE, Verb
@@ -185,6 +188,47 @@ def test_a_lease_that_was_released_is_not_shared_though_its_block_is_still_in_si
         client._ledger.release([("held", lease.token, lease.block)])  # by another thread, just now
         with pytest.raises(InvalidRequest, match="released"):
             lease.share("late")
+    client.close()
+
+
+def test_threads_that_wait_for_one_hold_take_its_leases_once(node, monkeypatch):
+    """A second set of leases, dropped, would give back the blocks of the first."""
+    client, both, wanted = node.client(), Barrier(2), specs(3)
+    put(client, wanted)
+    link_wait = NodeLink.wait
+
+    def wait(link, *answer, **options):
+        there = link_wait(link, *answer, **options)
+        both.wait(60)
+        return there
+
+    hold = client.hold(wanted, "held", soon())
+    with monkeypatch.context() as patched, ThreadPoolExecutor() as threads:
+        patched.setattr(NodeLink, "wait", wait)
+        waits = [threads.submit(hold.wait, soon()) for _ in range(2)]
+        assert [wait.result(60) for wait in waits] == [True, True]
+    assert client.ledger() == {"held": 3}
+    assert client.match([spec.key for spec in wanted], soon()) == ["memory"] * 3
+    assert sum(node.ledger().values()) == 3
+    hold.release()
+    client.close()
+
+
+def test_a_hold_whose_answer_was_interrupted_has_no_leases(node, monkeypatch):
+    client, wanted = node.client(), specs(3)
+    put(client, wanted)
+    taken = holds.taken
+
+    def interrupted(*answer):
+        taken(*answer)
+        raise KeyboardInterrupt
+
+    with client.hold(wanted, "held", soon()) as hold:
+        with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+            patched.setattr(holds, "taken", interrupted)
+            hold.wait(soon())
+        assert hold.wait(soon())
+        assert (list(hold.leases), client.ledger()) == ([None] * 3, {})
     client.close()
 
 

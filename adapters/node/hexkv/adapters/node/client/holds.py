@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from struct import pack
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -115,6 +116,9 @@ class NodeHold(WholeChunks):
         self._owes = True
         """True until the leases of the request are taken or given back, also after an exception."""
 
+        self._settling = Lock()
+        """Held while the leases are taken or given back, which only one thread may do."""
+
         if link is None or answer is None:
             self._lose(Reason.TIER_OFF)
 
@@ -200,8 +204,9 @@ class NodeHold(WholeChunks):
 
     def release(self) -> None:
         self._released = True
-        if not self._ended:
-            self._give_back()
+        with self._settling:
+            if not self._ended:
+                self._give_back()
         if leases := [lease for lease in self._leases if lease is not None]:
             release_all(leases)
 
@@ -221,25 +226,33 @@ class NodeHold(WholeChunks):
             self._give_back()
 
     def _take(self, link: NodeLink, answer: Answer) -> None:
+        """Take the leases of the answer, once: a second set would give back the first."""
         try:
-            got = taken(self._ledger, link, answer, self._specs, self._owner)
+            with self._settling:
+                if self._ended:  # another thread was sooner
+                    return
+                got = taken(self._ledger, link, answer, self._specs, self._owner)
+                self._owes = False  # from now on each lease reports its own loss
+                self._leases, self._reasons, self._origins = got
+                self._ended = True
         except BadMessage:
             link.abandon()
             self._lose(Reason.FAILED)
-            return
-        if self._ended:  # another thread was sooner
-            return
-        self._owes = False  # from now on each lease reports its own loss
-        self._leases, self._reasons, self._origins = got
-        self._ended = True
+        except BaseException:
+            self._lose(Reason.FAILED)  # leases that were made on the way have given blocks back
+            raise
         if self._released:
             self.release()
 
     def _lose(self, why: Reason) -> None:
-        """End the hold without chunks, for reason *why*."""
-        self._reasons = [why] * len(self._specs)
-        self._ended = True
-        self._give_back()
+        """End the hold without chunks, for reason *why*, unless another thread has ended it."""
+        with self._settling:
+            if self._ended:
+                return
+            self._leases = [None] * len(self._specs)
+            self._reasons = [why] * len(self._specs)
+            self._ended = True
+            self._give_back()
 
     def _give_back(self) -> None:
         if self._link is not None and self._answer is not None:
