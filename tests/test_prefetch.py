@@ -2,9 +2,11 @@
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Event
 
 import pytest
+from stepping import TAILS
 
 from dict_store import ScanningStore
 from hexkv.contracts.doubles import ManualClock
@@ -12,7 +14,7 @@ from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.peers.lending import Lending, LendingRules
-from hexkv.core.requests.prefetch import PrefetchRules
+from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
 from hexkv.core.tiers.holds.hold import LocalHold
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.memory.store import MemoryStore
@@ -342,3 +344,45 @@ def test_a_store_that_refuses_a_chunk_is_read_once(rig):
     got = r.engine.retrieve(PROMPT, empty())
     assert (got.hit_tokens, got.misses[Reason.REFUSED]) == (0, 1)
     assert store.reads.count(r.engine.chunk_keys(PROMPT)[0]) == 1
+
+
+def test_a_prefetch_that_was_interrupted_holds_what_it_is_taken_for(rig, monkeypatch):
+    """Its blocks were given to others, and the retrieve read theirs."""
+    r = filled(rig, Gated(), slots=16, prefetch=PrefetchRules(share=1.0))
+    other = random.Random(5).choices(range(50_000), k=6 * CHUNK)
+    begun = Prefetches._hit
+
+    def interrupted(*prefetch):
+        begun(*prefetch)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+        patched.setattr(Prefetches, "_hit", interrupted)
+        r.engine.prefetch("a", PROMPT)
+    assert r.tiers["slow"].reading.drain(r.engine.admin._until(30))
+    r.engine.store(other, computed(other))
+    target = empty()
+    got = r.engine.retrieve(PROMPT, target, lookup_id="a")
+    assert got.hit_tokens == FULL
+    assert target.agrees(computed(), FULL)
+    assert r.at_rest()
+
+
+def test_a_tail_found_for_a_prefetch_that_was_cancelled_meanwhile_is_given_back(rig, monkeypatch):
+    r = rig([tier("slow", Gated())], chunker=TAILS)
+    r.engine.store(PROMPT, computed())
+    hold = Prefetches._hold
+
+    def late(prefetches, part, owner, read):
+        found = hold(prefetches, part, owner, read)
+        if len(part) == 1:  # the tail
+            monkeypatch.undo()
+            assert r.engine._requests.prefetches.cancel("a")
+            r.engine._requests.prefetches.begin("a", lambda: part, read)
+        return found
+
+    monkeypatch.setattr(Prefetches, "_hold", late)
+    r.engine.prefetch("a", PROMPT)
+    assert r.engine.cancel("a")
+    assert r.at_rest()
+    assert r.pool.swept == 0

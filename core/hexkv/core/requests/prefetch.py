@@ -87,24 +87,22 @@ class Prefetches:
         prompt = name()
         if not prompt.keys or not self._chunks.fits(largest_bytes(prompt)):
             return 0  # a retrieve would bring nothing
-        owner, near = f"prefetch {lookup_id}", self._chunks.near
+        near = self._chunks.near
         # Near tiers are queried for a tail apart, once it is known behind which chunk.
         part = prompt.part(0, prompt.full) if near else self._within(prompt)
         expires = self._clock.now() + self._rules.seconds
         try:
-            hold = self._hold(part, owner, read)
-            entry = _Prefetch(prompt, read, expires, [(part, hold)])
-            with self._lock:
-                known = self.waiting.setdefault(lookup_id, entry)
-            if known is not entry:
-                hold.release()
-            # Far away it is usually not known yet: a caller that loads it waits for it then.
-            return self._hit(lookup_id) if near else None
+            hold = self._hold(part, f"prefetch {lookup_id}", read)
         except InvalidRequest:  # a service was restarted with less memory than a chunk takes
             return 0
-        except BaseException:
-            self._chunks.sweep(owner)
-            raise
+        entry = _Prefetch(prompt, read, expires, [(part, hold)])
+        # After an interrupt the hold is either here, whole, or dropped, which ends it.
+        with self._lock:
+            known = self.waiting.setdefault(lookup_id, entry)
+        if known is not entry:
+            hold.release()
+        # Far away it is usually not known yet: a caller that loads it waits for it then.
+        return self._hit(lookup_id) if near else None
 
     def take(
         self, lookup_id: str, prompt: Prompt, deadline: Deadline, decoded: Collection[str] = ()

@@ -317,23 +317,32 @@ class NodeClient(Announces, FarTiers):
             return NodeHold(self._ledger, None, None, wanted, owner, deadline)
         named = wanted[:_MOST]
         request = link.number()
-        self._ledger.ask(owner, link, request)
-        with self._naming:
-            body = pack_wanted(
-                Wanted(
-                    owner,
-                    [spec.key for spec in named],
-                    self._spaces.numbers(link, named, deadline),
-                    [spec.tokens for spec in named],
-                    [-1 if spec.position is None else spec.position for spec in named],
+        try:
+            self._ledger.ask(owner, link, request)
+            with self._naming:
+                body = pack_wanted(
+                    Wanted(
+                        owner,
+                        [spec.key for spec in named],
+                        self._spaces.numbers(link, named, deadline),
+                        [spec.tokens for spec in named],
+                        [-1 if spec.position is None else spec.position for spec in named],
+                    )
                 )
-            )
-            answer = link.lease(verb, body, deadline, request, waits=waits, lasts=lasts)
+                answer = link.lease(verb, body, deadline, request, waits=waits, lasts=lasts)
+            limited = lasts is not None
+            hold = NodeHold(self._ledger, link, answer, wanted, owner, deadline, limited=limited)
+        except BaseException:
+            self._disown(owner, link, request)
+            raise
         if answer is None:
-            link.give_back(request)
-            self._ledger.answered(owner, link, request)
-        limited = lasts is not None
-        return NodeHold(self._ledger, link, answer, wanted, owner, deadline, limited=limited)
+            self._disown(owner, link, request)
+        return hold
+
+    def _disown(self, owner: str, link: NodeLink, request: int) -> None:
+        """Give back the leases of a request that has no hold."""
+        link.give_back(request)
+        self._ledger.answered(owner, link, request)
 
     def _ask(
         self, verb: Verb, body: bytes, deadline: Deadline, read: Callable[[Reader], T]
