@@ -386,3 +386,30 @@ def test_a_tail_found_for_a_prefetch_that_was_cancelled_meanwhile_is_given_back(
     assert r.engine.cancel("a")
     assert r.at_rest()
     assert r.pool.swept == 0
+
+
+def test_a_retrieve_behind_a_chunk_that_its_prefetch_lost_misses_nothing(rig):
+    store = Gated()
+    r = filled(rig, store)
+    del store.medium[r.engine.chunk_keys(PROMPT)[0]]
+    r.engine.prefetch("a", PROMPT)
+    target = empty()
+    got = r.engine.retrieve(PROMPT, target, skip=CHUNK, lookup_id="a")
+    assert (got.hit_tokens, got.misses) == (FULL, {})
+    assert target.agrees(computed(), FULL, CHUNK)
+    assert r.at_rest()
+
+
+def test_a_chunk_lost_by_a_prefetch_past_its_time_comes_from_the_next_tier(rig):
+    first, second = Gated(), ScanningStore({})
+    r = rig([tier("first", first), tier("second", second)])
+    r.engine.store(PROMPT, computed())
+    del first.medium[r.engine.chunk_keys(PROMPT)[1]]
+    r.engine.prefetch("a", PROMPT)
+    assert r.tiers["first"].reading.drain(r.engine.admin._until(30))
+    r.clock.advance(11)  # past the deadline of a retrieve that had begun then
+    target = empty()
+    got = r.engine.retrieve(PROMPT, target, lookup_id="a")
+    assert (got.hit_tokens, got.misses) == (FULL, {})
+    assert target.agrees(computed(), FULL)
+    assert r.at_rest()

@@ -218,3 +218,21 @@ def slow_holds(monkeypatch):
 
     monkeypatch.setattr(LocalHold, "wait", slow)
     return reading, going_on
+
+
+@pytest.mark.parametrize("by_layers", [False, True])
+def test_chunks_stored_after_a_prefetch_are_hits_of_its_retrieve(node, by_layers):
+    with node.engine() as one, node.engine() as other:
+        kv, half = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT), PROMPT[: 2 * TOKENS]
+        one.store(half, HeapKV(LAYOUT, len(half)).compute(half))
+        other.prefetch("a", PROMPT)
+        one.store(PROMPT, kv)
+        target = HeapKV(LAYOUT, len(PROMPT))
+        if by_layers:
+            with other.retrieve_layers(PROMPT, target, lookup_id="a") as layers:
+                assert len(list(layers)) == LAYOUT.layers
+                got = layers.result()
+        else:
+            got = other.retrieve(PROMPT, target, lookup_id="a")
+        assert (got.hit_tokens, got.misses) == (len(PROMPT), {})
+        assert target.agrees(kv, len(PROMPT))

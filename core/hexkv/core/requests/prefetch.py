@@ -214,10 +214,9 @@ class Prefetches:
 
     def _parts(self, hold: ServiceHold, at: int, start: int, count: int, step: int) -> list[Held]:
         """Return *count* chunks of a prompt from *start* on, which a hold has from *at* on."""
-        if not self._chunks.near:
-            parts = [Held(hold, start, start + count, at)]
-            parts[0].early = True
-            return parts
+        if not self._chunks.near:  # chunks that were missing then may have been stored since
+            hold.known(Deadline(self._clock, 0.0))
+            step = count = Held(hold, start, start + count, at).begun
         coming = [i for i, why in enumerate(hold.reasons[at : at + count]) if why is None]
         parts = [
             Held(hold, start + i, start + min(i + step, run[-1] + 1), at + i)

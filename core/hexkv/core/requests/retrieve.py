@@ -75,7 +75,8 @@ class Held:
         count = leases.index(None) if None in leases else len(leases)
         reasons = hold.reasons[at + count : at + count + 1]
         why = reasons[0] if reasons else None
-        why = why or (Reason.FAILED if done else Reason.TIMED_OUT)
+        # A prefetch leaves out chunks behind one that it lost: they may be there.
+        why = why or (Reason.FAILED if done and not self.early else Reason.TIMED_OUT)
         return leases[:count], tiers[:count], why  # type: ignore[return-value] # up to the first
 
 

@@ -328,6 +328,8 @@ class LocalHold(WholeChunks):
         if claim.why in (Reason.TIMED_OUT, Reason.QUEUE_FULL):  # not recorded elsewhere
             stack.runtime.note([key], claim.tier, Reason.READ_FAILED, claim.why or "")
         if self._deadline.expired:
+            if self._terms.ahead:  # the request for it may have time to look elsewhere
+                claim.why = Reason.TIMED_OUT
             return None
         for tier in stack.tiers:
             slow = tier.link.slower_than(stack.runtime.computing.rate)
