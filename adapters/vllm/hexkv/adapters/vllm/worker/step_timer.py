@@ -36,12 +36,12 @@ class _StreamMark:
 
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._event.record(torch.cuda.current_stream(device))  # type: ignore[no-untyped-call]
+        self._event.record(torch.cuda.current_stream(device))
 
     def until(self, later: _StreamMark) -> float | None:
         if not later._event.query():  # type: ignore[no-untyped-call]
             return None
-        return float(self._event.elapsed_time(later._event)) / 1000  # type: ignore[no-untyped-call]
+        return float(self._event.elapsed_time(later._event)) / 1000
 
 
 def marks(device: torch.device) -> Callable[[], Mark]:
