@@ -12,6 +12,12 @@ from hexkv.plugins.observing import logs
 log = logging.getLogger("hexkv.core.tiers.stores.calls")
 
 
+@pytest.fixture
+def own(monkeypatch):
+    """Makes a program that has set up no logging, as a command is: here pytest has."""
+    return lambda: monkeypatch.setattr(logging.getLogger(), "handlers", [])
+
+
 @pytest.fixture(autouse=True)
 def before():
     root = logging.getLogger("hexkv")
@@ -22,7 +28,8 @@ def before():
     root.setLevel(former[0])
 
 
-def test_a_line_has_time_level_process_and_component(capsys):
+def test_a_line_has_time_level_process_and_component(own, capsys):
+    own()
     with logs.shown("node"):
         log.warning("tier %s: %s", "disk", "write failed")
     out, err = capsys.readouterr()
@@ -31,7 +38,8 @@ def test_a_line_has_time_level_process_and_component(capsys):
     assert re.fullmatch(rf"{time} WARNING node\[\d+\] tiers: tier disk: write failed\n", err)
 
 
-def test_json_has_the_same_facts_and_the_traceback(capsys):
+def test_json_has_the_same_facts_and_the_traceback(own, capsys):
+    own()
     with logs.shown("node"):
         logs.configure(form="json")
         try:
@@ -46,7 +54,8 @@ def test_json_has_the_same_facts_and_the_traceback(capsys):
     assert facts["error"].endswith("'seven'")
 
 
-def test_text_from_outside_adds_no_line_and_controls_no_terminal(capsys):
+def test_text_from_outside_adds_no_line_and_controls_no_terminal(own, capsys):
+    own()
     with logs.shown("node"):
         log.warning("a client: %s", "x\n2026 ERROR forged\r\x1b[2J")
     assert len(capsys.readouterr().err.splitlines()) == 1
@@ -67,7 +76,8 @@ def test_the_component_is_the_part_of_hexkv_that_writes(name, part):
     assert logs.component(name) == part
 
 
-def test_commands_write_warnings_and_servers_all_that_their_level_lets_through(capsys):
+def test_commands_write_warnings_and_servers_all_that_their_level_lets_through(own, capsys):
+    own()
     with logs.shown("node"):
         log.info("quiet")
         logs.show_all()
@@ -91,7 +101,8 @@ def test_a_programs_own_logging_is_kept_until_a_configuration_sets_a_form(caplog
     assert json.loads(capsys.readouterr().err)["message"] == "third"
 
 
-def test_a_command_that_fails_ends_with_its_cause_in_the_same_form(monkeypatch, capsys):
+def test_a_command_that_fails_ends_with_its_cause_in_the_same_form(own, monkeypatch, capsys):
+    own()
     wrong = ["explain", "none.json", "--dir", "none"]
     assert main(wrong) != 0
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
@@ -115,3 +126,10 @@ def test_an_engines_handlers_write_our_lines_from_its_level_on(capsys):
     log.info("tier %s", "disk")
     log.debug("no more")
     assert capsys.readouterr().err == "ENGINE tier disk\n"
+
+
+def test_a_command_within_a_program_leaves_lines_to_its_logging(caplog, capsys):
+    with logs.shown("admin"):
+        log.warning("tier disk: write failed")
+    assert caplog.messages == ["tier disk: write failed"]
+    assert capsys.readouterr().err == ""

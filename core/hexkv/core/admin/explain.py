@@ -234,7 +234,7 @@ def _why(
         return Why(Reason.NO_ANSWER)
     if indexing:
         return Why(Reason.INDEXING)
-    if key in tier.written:
+    if tier.calls.wrote(key):
         return Why(Reason.LOST)
     never = "" if tier.rules.writes is Writes.ALL else f"the tier takes {tier.rules.writes}"
     if tokens < tier.rules.shortest:

@@ -153,7 +153,7 @@ def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Re
         newest = max((note for note in notes if note), key=attrgetter("when"), default=None)
         if newest is not None and newest.cause.gone:
             return newest.cause
-    lost = any(key in tier.written for tier in tiers if tier.rules.reads)
+    lost = any(tier.calls.wrote(key) for tier in tiers if tier.rules.reads)
     return Reason.LOST if lost else Reason.ABSENT
 
 

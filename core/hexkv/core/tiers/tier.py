@@ -18,9 +18,9 @@ from hexkv.core.io.room import Room
 from hexkv.core.io.rules import LaneRules, Priority, Refused
 from hexkv.core.io.scheduler import Lane
 from hexkv.core.io.ticket import Ticket
+from hexkv.core.keys.bounded import BoundedKeys
 from hexkv.core.memory.pool import per_task
 from hexkv.core.tiers.batches import Batch
-from hexkv.core.tiers.index.backlog import BoundedKeys
 from hexkv.core.tiers.index.deleting import Deleting
 from hexkv.core.tiers.index.indexes import Index, Unindexed
 from hexkv.core.tiers.rules import TierRules
@@ -46,12 +46,6 @@ Work = Callable[[bool], tuple[T, bool | None]]
 _AT_ONCE = 1024
 """The most chunks that a store deletes in one call, so that a retry repeats only some."""
 
-_BACKLOG = 4096
-"""The most chunks to be written again that a tier remembers."""
-
-_WRITTEN = 16_384
-"""The most written chunks that a tier without an index remembers: 3 MB."""
-
 _KEPT = Stored(0)
 
 
@@ -72,7 +66,7 @@ class TierPlan:
         Raises:
             ConfigError: a property of the store that must be a boolean is not.
         """
-        calls = StoreCalls(self.name, self.store, runtime.clock)
+        calls = StoreCalls(self.name, self.store, runtime.clock, indexed=self.index.decides)
         kind = LendingTier if calls.lends else LaneTier
         return kind(self, calls, runtime)
 
@@ -107,11 +101,8 @@ class Tier(ABC):
         self.link = TierBandwidth()
         """The read rates."""
 
-        self.backlog = BoundedKeys(_BACKLOG)
-        """Chunks that should be here and could not be written: to be written again."""
-
-        self.written = BoundedKeys(_WRITTEN)
-        """Chunks that were written here, where no index has them: the store may lose them."""
+        self.backlog = BoundedKeys(4096)
+        """Chunks that should be here and could not be written."""
 
         self.lanes: Sequence[Lane] = ()
         """The lane for reading and the one for writing; empty if it does no I/O."""

@@ -147,9 +147,14 @@ def share(host: str) -> None:
 def shown(process: str) -> Iterator[None]:
     """Write lines to the standard error stream during the block, from warnings on.
 
+    Nothing changes in a program that has set up its logging, and runs a command itself.
+
     Args:
         process: the name of this process in them.
     """
+    if logging.getLogger().handlers:
+        yield
+        return
     log, handler = logging.getLogger(ROOT), _ToStderr()
     handler.setFormatter(TextLines(process))
     handler.setLevel(logging.WARNING)

@@ -140,7 +140,7 @@ def read_frames(
             why.append(found if isinstance(found, Reason) else judge(i, found))
         else:
             missed = _why(outcome, i in frames.wrong)
-            had = tier.index.decides or key in tier.written
+            had = tier.index.decides or tier.calls.wrote(key)
             why.append(Reason.LOST if missed is Reason.ABSENT and had else missed)
     arrived = [(key, size) for key, size, w in zip(keys, sizes, why, strict=True) if w is None]
     evict_soon(runtime, tier, tier.adopt_foreign(arrived, runtime.clock.wall(), turn))

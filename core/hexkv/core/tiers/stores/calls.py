@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hexkv.core.keys.bounded import BoundedKeys
 from hexkv.core.memory.pool import Give
 from hexkv.core.notices import Notices, kind_of
 from hexkv.core.tiers.stores import answers
@@ -62,11 +63,21 @@ class LastError(NamedTuple):
     """Wall-clock seconds."""
 
 
+_WRITTEN = 16_384
+"""The most written chunks that are remembered of a store without an index: 3 MB."""
+
+
 class StoreCalls:
     """A store, its capabilities, and its number of failures."""
 
-    def __init__(self, name: str, store: ChunkStore, clock: Clock) -> None:
-        """*name* is the name of the tier, for log lines.
+    def __init__(self, name: str, store: ChunkStore, clock: Clock, *, indexed: bool = True) -> None:
+        """Make the calls of one tier.
+
+        Args:
+            name: of the tier, for log lines.
+            store: the store.
+            clock: for log lines.
+            indexed: True if an index knows what was written.
 
         Raises:
             ConfigError: a property of the store that must be a boolean is not.
@@ -80,6 +91,7 @@ class StoreCalls:
         """The number of those that were calls of ``contains``."""
 
         self.last_error = LastError()
+        self._written = None if indexed else BoundedKeys(_WRITTEN)
         self.full = False
         """True if the store had no room for the last chunks that it was given."""
 
@@ -197,9 +209,18 @@ class StoreCalls:
             return [Failed(self.failed("write", error))] * len(items)
         if wrong is not None:
             self.failed("write", wrong)
-        else:
-            self._judge("write", outcomes)
+        elif not self._judge("write", outcomes) and self._written is not None:
+            self._written.add([item.key for item in items])
         return outcomes
+
+    def wrote(self, key: ChunkKey) -> bool:
+        """True if a chunk without an index was written of late, and not cleared."""
+        return self._written is not None and key in self._written
+
+    def cleared(self) -> None:
+        """Forget the chunks that were written: the store alone knows which ones it deleted."""
+        if self._written is not None:
+            self._written.clear()
 
     def scan(self) -> list[Entry] | None:
         """Return the entries of a scan; ``None`` if it fails. Empty if the store cannot scan."""

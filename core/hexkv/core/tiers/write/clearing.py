@@ -62,7 +62,7 @@ def part_with(
         if got.why:
             left[tier.name] = got.why
         runtime.note(got.keys, tier.name, *why)
-        tier.written.clear()  # the store alone knows which of them it deleted
+        tier.calls.cleared()
         runtime.tell(Change.REMOVED, tier.name, got.keys)
     # A chunk whose key only a store knows may be one that another tier has counted.
     return Cleared(max(len(gone), *counts.values(), 0), dict(counts), left)

@@ -242,8 +242,6 @@ class Writer:
         tier.calls.faults.take_returned(done)
         runtime.tell(Change.STORED, tier.name, done)
         runtime.history.forget(done, tier.name)
-        if not tier.index.decides:
-            tier.written.add(done)
         return here, tier.calls.faults.writes_well(written, outcomes, failed)
 
     def _reserve(

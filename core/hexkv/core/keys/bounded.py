@@ -1,4 +1,4 @@
-"""Chunks that a tier remembers beside its index, up to a number."""
+"""A set of chunks that is bounded in number."""
 
 from __future__ import annotations
 
