@@ -242,6 +242,16 @@ def test_only_the_configuration_layer_reads_the_environment():
     assert readers == {"plugins/hexkv/plugins/configuration/config.py", watch}
 
 
+def test_certificates_are_read_at_one_place_which_reads_them_anew():
+    asks = re.compile(r"load_cert_chain|load_verify_locations|create_default_context|SSLContext\(")
+    readers = {
+        name(path)
+        for path in PRODUCT
+        if "tests" not in folders(path) and asks.search(path.read_text())
+    }
+    assert readers == {"adapters/net/hexkv/adapters/net/tls.py"}
+
+
 MACHINE = re.compile(r"(?<![\w.])/(?:home|root|Users|tmp|work|mnt|srv)/\w")
 
 

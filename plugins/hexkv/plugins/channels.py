@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hexkv.plugins.configuration.secret import NO_SECRET, Secret
 from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import OpenContext, SettingError, about
+
+T = TypeVar("T")
 
 _NAME_BYTES = 64
 
@@ -59,7 +62,7 @@ class ChannelSettings:
         # The end has the number of the process.
         return self.name or context.name.encode()[-_NAME_BYTES:].decode(errors="ignore")
 
-    def shared_secret(self, read: Callable[[str], bytes]) -> bytes:
+    def shared_secret(self, read: Callable[[str], T]) -> bytes | T:
         """Return the secret, and read it with *read* if it is in a file.
 
         Raises:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hexkv.adapters.admin.client import RemoteAdministration
 from hexkv.adapters.admin.server import AdminServer
 from hexkv.adapters.admin.settings import SocketSettings, parse_address
-from hexkv.adapters.net.security import is_local, read_secret
+from hexkv.adapters.net.security import RotatedSecret, SecretSource, is_local
 from hexkv.adapters.net.server.client_check import Allowed, announce, processes_of
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.net.tls import Trust, server_context
@@ -53,7 +53,7 @@ class SocketAccess:
             verbs=settings.verbs,
         )
 
-    def _known(self, secret: bytes) -> str:
+    def _known(self, secret: SecretSource) -> str:
         """Return the checks of clients, in words."""
         shown = ["show that they know the secret"] if secret else []
         if self._address.path:
@@ -70,10 +70,10 @@ class SocketAccess:
         remote.status()
         return remote
 
-    def _secret(self) -> bytes:
+    def _secret(self) -> SecretSource:
         if self._settings.secret_file:
             with about("secret_file"):
-                return read_secret(self._settings.secret_file)
+                return RotatedSecret(self._settings.secret_file)
         return self._settings.secret.reveal().encode()
 
 

@@ -13,6 +13,7 @@ from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
 from hexkv.adapters.net.rpc.answer import Answer
 from hexkv.adapters.net.rpc.link import Link
 from hexkv.adapters.net.rpc.wire import Status
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.stream import connect
 from hexkv.ports import (
     Administration,
@@ -53,7 +54,7 @@ class RemoteAdministration:
         address: Address,
         clock: Clock,
         *,
-        secret: bytes = b"",
+        secret: SecretSource = b"",
         tls: ssl.SSLContext | None = None,
         patience: float = 120.0,
     ) -> None:

@@ -15,6 +15,7 @@ from weakref import ref
 from hexkv.adapters.admin.session import AdminSession
 from hexkv.adapters.admin.wire import HANDSHAKE, MAX_REQUEST
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime, Refused
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.client_check import OWN_AND_ROOT, Allowed
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.listening import Listener
@@ -39,7 +40,7 @@ class AdminServer(StreamServer):
         listener: Listener,
         clock: Clock,
         *,
-        secret: bytes = b"",
+        secret: SecretSource = b"",
         tls: ssl.SSLContext | None = None,
         allowed: Allowed = OWN_AND_ROOT,
         clients: int = 16,

@@ -28,6 +28,7 @@ from hexkv.adapters.net.errors import BadMessage, OutOfTime, time_left
 from hexkv.adapters.net.outcomes import answering, slices
 from hexkv.adapters.net.pool import Pool
 from hexkv.adapters.net.rpc.link import Link
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import ChunkKey, Clock, Deadline, Member, Report, StoreBusy, StoreFull
 
@@ -75,7 +76,7 @@ class RemoteDirectory:
         self,
         address: Address,
         *,
-        secret: bytes = b"",
+        secret: SecretSource = b"",
         tls: ssl.SSLContext | None = None,
         patience: float = 1.0,
         heartbeat_seconds: float = 1.0,

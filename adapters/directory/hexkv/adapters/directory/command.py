@@ -13,7 +13,7 @@ import typer
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.server import DirectoryServer
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.security import read_secret
+from hexkv.adapters.net.security import RotatedSecret, SecretSource
 from hexkv.adapters.net.server.server import listen
 from hexkv.adapters.net.tls import server_context
 from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app, times
@@ -93,7 +93,7 @@ def serve(  # noqa: PLR0913
     """
     check_tls(tls_certificate, tls_client_ca)
     with named("--secret-file"):
-        secret = read_secret(secret_file) if secret_file else b""
+        secret: SecretSource = RotatedSecret(secret_file) if secret_file else b""
     with named("--tls-certificate, --tls-client-ca"):
         tls = server_context(tls_certificate, tls_client_ca) if tls_certificate else None
     with named("--observe"):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hexkv.adapters.directory.client import RemoteDirectory
     from hexkv.adapters.directory.server import DirectoryServer
     from hexkv.adapters.directory.static import Asked
+    from hexkv.adapters.net.security import SecretSource
 
 _SCHEME = "hexkv-directory"
 
@@ -55,17 +56,17 @@ class _Access:
         if (self.tls_ca or self.tls_certificate) and not self.tls:
             raise SettingError("tls", "tls_ca and tls_certificate mean nothing without it")
 
-    def known(self) -> bytes:
+    def known(self) -> SecretSource:
         """Return the secret.
 
         Raises:
             ConfigError: its file cannot be used.
         """
-        from hexkv.adapters.net.security import read_secret
+        from hexkv.adapters.net.security import RotatedSecret
 
         if self.secret_file:
             with about("secret_file"):
-                return read_secret(self.secret_file)
+                return RotatedSecret(self.secret_file)
         return self.secret.reveal().encode()
 
     def context(self) -> SSLContext | None:

@@ -10,6 +10,7 @@ from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.session import DirectorySession
 from hexkv.adapters.directory.wire import HANDSHAKE, LARGEST
 from hexkv.adapters.net.errors import Refused
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.server import StreamServer
 from hexkv.plugins.notices import Notices
@@ -25,7 +26,7 @@ class DirectoryServer(StreamServer):
         cell: Cell,
         clock: Clock,
         *,
-        secret: bytes = b"",
+        secret: SecretSource = b"",
         tls: ssl.SSLContext | None = None,
         connections: int = 512,
         patience: float = 10.0,

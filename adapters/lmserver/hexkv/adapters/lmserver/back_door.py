@@ -21,6 +21,7 @@ from hexkv.adapters.lmserver.wire import (
 )
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.outcomes import answering
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.stream import connect
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, StoreError
@@ -38,7 +39,7 @@ class HexkvDoor:
         tls: encrypts the connection; None: not encrypted.
     """
 
-    def __init__(self, address: Address, secret: bytes, tls: SSLContext | None) -> None:
+    def __init__(self, address: Address, secret: SecretSource, tls: SSLContext | None) -> None:
         self._address = address
         with self._soon() as deadline:
             self._stream = connect(self._address, deadline, tls)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from hexkv.adapters.lmserver.wire import CHECKED, HANDSHAKE, MAX_ENTRIES
 from hexkv.adapters.net.errors import BadMessage, Refused
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Deadline
@@ -21,7 +22,7 @@ class Agreed(NamedTuple):
     max_value: int
 
 
-def greet(stream: Stream, secret: bytes, deadline: Deadline, *, checked: bool) -> Agreed:
+def greet(stream: Stream, secret: SecretSource, deadline: Deadline, *, checked: bool) -> Agreed:
     """The client's side.
 
     Raises:
@@ -36,7 +37,7 @@ def greet(stream: Stream, secret: bytes, deadline: Deadline, *, checked: bool) -
     return Agreed(checked, max_entries, max_value)
 
 
-def answer(connection: Connection, secret: bytes) -> Agreed:
+def answer(connection: Connection, secret: SecretSource) -> Agreed:
     """The server's side; afterwards the client is authenticated.
 
     Raises:

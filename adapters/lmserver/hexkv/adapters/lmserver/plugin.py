@@ -22,6 +22,8 @@ from hexkv.plugins.spec import (
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from hexkv.adapters.net.security import SecretSource
+
 
 @dataclass(frozen=True, slots=True)
 class HexkvSettings:
@@ -62,17 +64,17 @@ class HexkvSettings:
             raise SettingError("connections", "must be at least 1")
 
 
-def _secret_of(settings: HexkvSettings) -> bytes:
+def _secret_of(settings: HexkvSettings) -> SecretSource:
     """The secret that the server requires.
 
     Raises:
         ConfigError: the file that has it cannot be used.
     """
-    from hexkv.adapters.net.security import read_secret
+    from hexkv.adapters.net.security import RotatedSecret
 
     if settings.secret_file:
         with about("secret_file"):
-            return read_secret(settings.secret_file)
+            return RotatedSecret(settings.secret_file)
     return settings.secret.reveal().encode()
 
 

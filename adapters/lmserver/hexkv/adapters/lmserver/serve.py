@@ -12,7 +12,7 @@ import typer
 from hexkv.adapters.lmserver.server import SCHEME, Server
 from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.security import read_secret
+from hexkv.adapters.net.security import RotatedSecret, SecretSource
 from hexkv.adapters.net.server.connection import Limits
 from hexkv.adapters.net.server.server import listen
 from hexkv.adapters.net.server.serving import Wire
@@ -79,7 +79,7 @@ def serve(  # noqa: PLR0913
         most = "the budget, or than --transit"
         raise typer.BadParameter(f"--largest with a header of {PAGE} bytes is more than {most}")
     with named("--secret-file"):
-        secret = read_secret(secret_file) if secret_file else b""
+        secret: SecretSource = RotatedSecret(secret_file) if secret_file else b""
     with named("--tls-certificate, --tls-client-ca"):
         tls = server_context(tls_certificate, tls_client_ca) if tls_certificate else None
     registry, clock = installed(), SystemClock()

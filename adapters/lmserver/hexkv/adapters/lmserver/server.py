@@ -11,6 +11,7 @@ from hexkv.adapters.lmserver.handshake import answer
 from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.adapters.lmserver.wire import MAGIC
 from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.server import StreamServer
 from hexkv.adapters.net.server.serving import START, Wire
@@ -37,7 +38,7 @@ class Server(StreamServer):
         *,
         wires: Sequence[Wire] = (),
         connections: int = 64,
-        secret: bytes = b"",
+        secret: SecretSource = b"",
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Serve connections to *listener* in :meth:`run`.

@@ -29,6 +29,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.outcomes import answering, collect, land, plain, slices
 from hexkv.adapters.net.pool import Pool
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import (
     KEY_BYTES,
@@ -82,7 +83,7 @@ class HexkvStore:
         address: Address,
         clock: Clock,
         *,
-        secret: bytes = b"",
+        secret: SecretSource = b"",
         checked: bool = False,
         connections: int = 4,
         tls: ssl.SSLContext | None = None,

@@ -111,7 +111,7 @@ class EngineSettings(ChannelSettings):
 def _open_channel(settings: EngineSettings, context: OpenContext) -> object:
     from hexkv.adapters.mooncake.channel import EngineMemory, MooncakeChannel
     from hexkv.adapters.net.peers.channel import Security
-    from hexkv.adapters.net.security import read_secret
+    from hexkv.adapters.net.security import RotatedSecret
     from hexkv.adapters.net.server.connection import Limits
 
     listen = Address.listening(settings.listen)
@@ -122,7 +122,7 @@ def _open_channel(settings: EngineSettings, context: OpenContext) -> object:
         EngineMemory(host, settings.protocol, settings.devices),
         name=settings.own_name(context),
         advertise=settings.advertise,
-        security=Security(settings.shared_secret(read_secret)),
+        security=Security(settings.shared_secret(RotatedSecret)),
         limits=Limits(settings.max_frame, patience=settings.patience),
         connections=settings.connections,
         clients=settings.clients,

@@ -5,13 +5,59 @@ from __future__ import annotations
 import os
 import ssl
 import stat
+from collections.abc import Sequence
+from typing import TypeAlias
 
+from hexkv.adapters.net.renewing import Renewing
 from hexkv.ports import ConfigError
 
 _SHORTEST = 16
 
 
-def read_secret(path: str) -> bytes:
+class RotatedSecret:
+    """The secret in a file, as it is now: a handshake reads it anew if the file has changed.
+
+    A file beside it, with ``.also`` at the end of its name, may hold a second secret that servers
+    accept, so that a secret can be replaced on one machine after the other.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Read the secret in *path*.
+
+        Raises:
+            ConfigError: it cannot be read, others can read it too, or it is easily guessed.
+        """
+        files = [path, f"{path}.also"]
+
+        def read() -> tuple[bytes, ...]:
+            return tuple(_read_secret(file) for file in files[: 1 + os.path.exists(files[1])])
+
+        self._secrets = Renewing(f"the secret in {path}", files, read)
+
+    def current(self) -> bytes:
+        """Return the secret that this process proves that it knows."""
+        return self._secrets.current()[0]
+
+    def accepted(self) -> Sequence[bytes]:
+        """Return the secrets of which clients must know one."""
+        return self._secrets.current()
+
+
+SecretSource: TypeAlias = bytes | RotatedSecret
+"""A secret that a configuration or a file has; empty bytes for none."""
+
+
+def current(secret: SecretSource) -> bytes:
+    """Return the secret that this process proves that it knows."""
+    return secret if isinstance(secret, bytes) else secret.current()
+
+
+def accepted(secret: SecretSource) -> Sequence[bytes]:
+    """Return the secrets of which clients must know one."""
+    return [secret] if isinstance(secret, bytes) else secret.accepted()
+
+
+def _read_secret(path: str) -> bytes:
     """Return the secret in a file that only this user, or a group that root gave it, can read.
 
     Raises:
@@ -41,7 +87,7 @@ def is_exposed(file: os.stat_result, user: int) -> bool:
     return bool(stat.S_IMODE(file.st_mode) & 0o077 & ~allowed)
 
 
-def check_exposure(host: str, secret: bytes, tls: ssl.SSLContext | None) -> None:
+def check_exposure(host: str, secret: SecretSource, tls: ssl.SSLContext | None) -> None:
     """Check that a server at *host* requires a secret or certificates, or is local.
 
     Raises:

@@ -1,11 +1,44 @@
-"""TLS contexts, from the files that settings name."""
+"""TLS contexts, from the files that settings name.
+
+A context is made anew when one of its files changes: connections that begin then use the new
+certificates and authorities, and those that exist go on.
+"""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
+from hexkv.adapters.net.renewing import Renewing
 from hexkv.ports import ConfigError
+
+
+class RotatedContext(ssl.SSLContext):
+    """A context that is made anew when its files have changed."""
+
+    _made: Renewing[ssl.SSLContext]
+
+    def __new__(cls, what: str, files: Sequence[str], make: Callable[[], ssl.SSLContext]) -> Self:
+        """Return one that *make* makes of *files*; *what* names it in log lines.
+
+        Raises:
+            ConfigError: the files cannot be used.
+        """
+        renewing = Renewing(what, [file for file in files if file], make)
+        first = renewing.current()
+        self = super().__new__(cls, first.protocol)
+        # For those who look at them: connections get those of the context that is made of files.
+        self.check_hostname = first.check_hostname
+        self.verify_mode = first.verify_mode
+        self.minimum_version = first.minimum_version
+        self._made = renewing
+        return self
+
+    def wrap_socket(self, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
+        """Return a connection by the files as they are now."""
+        return self._made.current().wrap_socket(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +67,10 @@ class Trust:
         Raises:
             ConfigError: a file cannot be used.
         """
+        files = [self.authorities, self.certificate, self.key]
+        return RotatedContext("the certificates of a client", files, lambda: self._made(setting))
+
+    def _made(self, setting: str) -> ssl.SSLContext:
         try:
             context = ssl.create_default_context(cafile=self.authorities or None)
         except OSError as error:
@@ -62,6 +99,13 @@ def server_context(certificate: str, authorities: str = "") -> ssl.SSLContext:
     Raises:
         ConfigError: a file cannot be used.
     """
+    files = [certificate, authorities]
+    return RotatedContext(
+        "the certificates of a server", files, lambda: _made(certificate, authorities)
+    )
+
+
+def _made(certificate: str, authorities: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:

@@ -149,7 +149,7 @@ def _open_storage(settings: StorageSettings, context: OpenContext) -> object:
 
 def _open_nixl(settings: NixlSettings, context: OpenContext) -> object:
     from hexkv.adapters.net.peers.channel import Security
-    from hexkv.adapters.net.security import read_secret
+    from hexkv.adapters.net.security import RotatedSecret
     from hexkv.adapters.net.server.connection import Limits
     from hexkv.adapters.nixl.channel import NixlChannel
 
@@ -158,7 +158,7 @@ def _open_nixl(settings: NixlSettings, context: OpenContext) -> object:
         context.clock,
         name=settings.own_name(context),
         advertise=settings.advertise,
-        security=Security(settings.shared_secret(read_secret)),
+        security=Security(settings.shared_secret(RotatedSecret)),
         limits=Limits(settings.max_frame, patience=settings.patience),
         connections=settings.connections,
         clients=settings.clients,

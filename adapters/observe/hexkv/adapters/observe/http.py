@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.security import SecretSource, accepted
 from hexkv.adapters.net.server.admission import TurnedAway
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.server import StreamServer, listen
@@ -52,7 +53,7 @@ class HealthServer:
         unready: Callable[[], str],
         degraded: Callable[[], str],
         *,
-        secret: bytes = b"",
+        secret: SecretSource = b"",
         tls: ssl.SSLContext | None = None,
         connections: int = 64,
     ) -> None:
@@ -176,7 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _metrics(self) -> None:
         if self.server.secret:
             given = self.headers.get("Authorization", "").encode(errors="replace")
-            if not compare_digest(given, b"Bearer " + self.server.secret):
+            known = accepted(self.server.secret)
+            if not any(compare_digest(given, b"Bearer " + one) for one in known):
                 self._answer(401, "the secret is missing\n")
                 return
         text = self.server.metrics()

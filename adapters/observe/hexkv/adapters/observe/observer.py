@@ -8,7 +8,7 @@ from socket import getaddrinfo
 from typing import TYPE_CHECKING
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.security import is_local, read_secret
+from hexkv.adapters.net.security import RotatedSecret, SecretSource, is_local
 from hexkv.adapters.net.server.client_check import announce
 from hexkv.adapters.net.tls import Trust, server_context
 from hexkv.adapters.observe.counting import counted, counted_spans, recorded, turned_away
@@ -54,10 +54,10 @@ class ServerObserver:
         self._recorder: Recorder | None = None
         self._calls: CallQueue | None = None
         self._exporter: Exporter | None = None
-        self._secret = settings.secret.reveal().encode()
+        self._secret: SecretSource = settings.secret.reveal().encode()
         if settings.secret_file:
             with about("secret_file"):
-                self._secret = read_secret(settings.secret_file)
+                self._secret = RotatedSecret(settings.secret_file)
         self._tls = None
         if settings.tls_certificate:
             with about("tls_certificate"):

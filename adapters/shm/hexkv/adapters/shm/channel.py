@@ -16,6 +16,7 @@ from hexkv.adapters.net.peers.direct_line import DirectLine
 from hexkv.adapters.net.peers.direct_session import DirectSession
 from hexkv.adapters.net.peers.line import Line, greet
 from hexkv.adapters.net.peers.session import Session
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.accepting import BACKLOG
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.listening import bind
@@ -55,7 +56,7 @@ class ShmChannel(PeerChannel):
         *,
         listen: str = "",
         name: str = "",
-        secret: bytes = b"",
+        secret: SecretSource = b"",
         users: Collection[int] = (),
         mode: int = 0o600,
         limits: Limits = LIMITS,

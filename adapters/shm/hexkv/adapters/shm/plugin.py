@@ -38,7 +38,7 @@ class ShmSettings(ChannelSettings):
 
 
 def _open_shm(settings: ShmSettings, context: OpenContext) -> object:
-    from hexkv.adapters.net.security import read_secret
+    from hexkv.adapters.net.security import RotatedSecret
     from hexkv.adapters.net.server.connection import Limits
     from hexkv.adapters.shm.channel import ShmChannel
 
@@ -46,7 +46,7 @@ def _open_shm(settings: ShmSettings, context: OpenContext) -> object:
         context.clock,
         listen=settings.listen,
         name=settings.own_name(context),
-        secret=settings.shared_secret(read_secret),
+        secret=settings.shared_secret(RotatedSecret),
         users=settings.users,
         mode=int(settings.mode, 8),
         limits=Limits(settings.max_frame, patience=settings.patience),

@@ -47,11 +47,11 @@ class TcpSettings(ChannelSettings):
 
 
 def _security_of(settings: TcpSettings) -> Security:
-    from hexkv.adapters.net.security import read_secret
+    from hexkv.adapters.net.security import RotatedSecret
     from hexkv.adapters.net.tls import Trust, server_context
     from hexkv.adapters.tcp.channel import Security
 
-    secret = settings.shared_secret(read_secret)
+    secret = settings.shared_secret(RotatedSecret)
     if not settings.tls:
         return Security(secret)
     certificate, authorities = settings.tls_certificate, settings.tls_ca

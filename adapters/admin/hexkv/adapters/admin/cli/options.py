@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from hexkv.adapters.admin.cli.choosing import Words
-from hexkv.adapters.net.security import read_secret
+from hexkv.adapters.net.security import RotatedSecret
 from hexkv.adapters.net.tls import Trust
 from hexkv.api.admin import connect
 from hexkv.plugins.cli.output import named
@@ -41,7 +41,7 @@ def check_files(secret_file: str, tls_ca: str) -> None:
     """End the command, by the option that names it, if a file of these cannot be used."""
     if secret_file:
         with named("--secret-file"):
-            read_secret(secret_file)
+            RotatedSecret(secret_file)
     if tls_ca:
         with named("--tls-ca"):
             Trust(tls_ca).context()

@@ -22,6 +22,7 @@ from hexkv.adapters.net.outcomes import answering, outcome_of, slices
 from hexkv.adapters.net.peers.line import Line
 from hexkv.adapters.net.peers.session import Session
 from hexkv.adapters.net.pool import Pool
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.server import StreamServer
 from hexkv.adapters.net.stream import Stream
@@ -68,7 +69,7 @@ class _Known:
 class Security:
     """The secret and TLS contexts by which peers authenticate each other."""
 
-    secret: bytes = field(default=b"", repr=False)
+    secret: SecretSource = field(default=b"", repr=False)
     client: ssl.SSLContext | None = None
     """Encrypts connections to peers."""
 

@@ -21,6 +21,7 @@ from hexkv.adapters.net.peers.wire import (
     Kind,
     Status,
 )
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.ports import ChunkKey, Deadline, Lease, PeerSource, Reason, names_key, release_all
 
@@ -47,7 +48,7 @@ class DirectSession(Session):
         connection: Connection,
         source: PeerSource,
         generation: int,
-        secret: bytes,
+        secret: SecretSource,
         own: OwnMemory,
     ) -> None:
         super().__init__(connection, source, generation, secret, own.magic)

@@ -24,6 +24,7 @@ from hexkv.adapters.net.peers.wire import (
     handshake,
     read_group,
 )
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import (
     MAX_QUESTION,
@@ -289,7 +290,7 @@ class Landing:
 
 def greet(
     stream: Stream,
-    secret: bytes,
+    secret: SecretSource,
     name: str,
     largest: int,
     deadline: Deadline,

@@ -25,6 +25,7 @@ from hexkv.adapters.net.peers.wire import (
     handshake,
     pack_group,
 )
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.ports import (
     MAX_QUESTION,
@@ -62,7 +63,7 @@ class Session:
         connection: Connection,
         source: PeerSource,
         generation: int,
-        secret: bytes,
+        secret: SecretSource,
         magic: bytes = MAGIC,
     ) -> None:
         self._magic = magic

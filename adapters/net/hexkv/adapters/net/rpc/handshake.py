@@ -24,6 +24,7 @@ from struct import Struct
 from typing import Any
 
 from hexkv.adapters.net.errors import BadMessage, Refused
+from hexkv.adapters.net.security import SecretSource, accepted, current
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Deadline
@@ -70,7 +71,7 @@ class Handshake:
         self,
         stream: Stream,
         deadline: Deadline,
-        secret: bytes,
+        secret: SecretSource,
         *fields: object,
         passed: list[int] | None = None,
     ) -> tuple[Any, ...]:
@@ -92,15 +93,18 @@ class Handshake:
             passed += found
         said = self._read_challenge(challenge)
         if self._proves:
-            stream.send([_proof(secret, b"client", hello, challenge)], deadline)
+            known = current(secret)
+            stream.send([_proof(known, b"client", hello, challenge)], deadline)
             verdict, proof = _VERDICT.unpack(stream.take(_VERDICT.size, deadline))
             if verdict != _ADMITTED:
                 raise Refused("the server wants another secret")
-            if not hmac.compare_digest(proof, _proof(secret, b"server", hello, challenge)):
+            if not hmac.compare_digest(proof, _proof(known, b"server", hello, challenge)):
                 raise Refused("the server does not know the secret")
         return said
 
-    def answer(self, connection: Connection, secret: bytes, *fields: object) -> tuple[Any, ...]:
+    def answer(
+        self, connection: Connection, secret: SecretSource, *fields: object
+    ) -> tuple[Any, ...]:
         """Answer a client, which is known afterwards. Return the fields of its greeting.
 
         Raises:
@@ -120,10 +124,15 @@ class Handshake:
             raise Refused(f"a client speaks version {version}")
         if self._proves:
             proof = stream.take(PROOF_BYTES, deadline)
-            if not hmac.compare_digest(proof, _proof(secret, b"client", hello, challenge)):
+            known = [
+                one
+                for one in accepted(secret)
+                if hmac.compare_digest(proof, _proof(one, b"client", hello, challenge))
+            ]
+            if not known:
                 stream.send([_VERDICT.pack(_WRONG_SECRET, bytes(PROOF_BYTES))], deadline)
                 raise Refused("a client does not know the secret")
-            mine = _proof(secret, b"server", hello, challenge)
+            mine = _proof(known[0], b"server", hello, challenge)
             stream.send([_VERDICT.pack(_ADMITTED, mine)], deadline)
         connection.known = True
         return found

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from hexkv.adapters.net.errors import Refused
 from hexkv.adapters.net.owners import own_user
-from hexkv.adapters.net.security import asks_for_certificates, check_exposure
+from hexkv.adapters.net.security import SecretSource, asks_for_certificates, check_exposure
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import ConfigError
 
@@ -61,7 +61,7 @@ class ClientCheck:
     def __init__(
         self,
         listener: socket.socket,
-        secret: bytes = b"",
+        secret: SecretSource = b"",
         tls: ssl.SSLContext | None = None,
         users: Collection[int] | None = None,
     ) -> None:

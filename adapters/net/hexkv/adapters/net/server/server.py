@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.accepting import BACKLOG, Accepting, Acceptor
 from hexkv.adapters.net.server.admission import Admission, TurnedAway
 from hexkv.adapters.net.server.client_check import ClientCheck, announce
@@ -31,7 +32,7 @@ class StreamServer:
         limits: Limits,
         *,
         connections: int = 64,
-        secret: bytes = b"",
+        secret: SecretSource = b"",
         tls: ssl.SSLContext | None = None,
         users: Collection[int] | None = None,
         name: str = "hexkv client",
