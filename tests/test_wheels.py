@@ -122,6 +122,13 @@ def test_hexkv_alone_is_a_cache_in_memory_and_names_what_a_command_lacks(wheels,
     rows = json.loads(run(python.parent / "hexkv", "adapters", "--json", cwd=tmp_path))
     assert {row["distribution"].partition(" ")[0] for row in rows} == {"hexkv"}
     assert {row["state"] for row in rows} == {"ready"}
+    (tmp_path / "lmcache.yaml").write_text("max_local_cpu_size: 1\n")
+    hexkv = python.parent / "hexkv"
+    (tmp_path / "c.yaml").write_text(
+        run(hexkv, "config", "from-lmcache", "lmcache.yaml", cwd=tmp_path)
+    )
+    assert run(hexkv, "config", "check", "c.yaml", "--open", cwd=tmp_path) == "no problem\n"
+    assert json.loads(run(hexkv, "config", "schema", cwd=tmp_path))["title"]
 
 
 def complaints(output):
