@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, field
 
 import pytest
+import yaml
 
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
@@ -16,6 +17,7 @@ from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli.output import human_age, human_size
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
+from hexkv.plugins.configuration.sizes import exact_size, parse_size
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.discovery.distributions import COMMANDS, GROUPS
 from hexkv.plugins.discovery.registry import Origin, Registry
@@ -161,6 +163,7 @@ def test_config_show_as_json_is_the_whole_configuration(run, monkeypatch):
     assert code == 0
     assert json.loads(out)["pool"]["bytes"] == 2 * 2**20
     assert json.loads(out)["pool"]["settings"] == {"huge_pages": True, "prefault": False}
+    assert yaml.safe_load(run("config", "show")[1])["pool"]["bytes"] == "2MiB"
 
 
 def test_config_show_says_where_each_value_comes_from(run, monkeypatch, tmp_path):
@@ -362,6 +365,23 @@ def test_a_registry_of_nothing_still_gives_help(monkeypatch, capsys):
 )
 def test_sizes_are_printed_for_people(size, text):
     assert human_size(size) == text
+
+
+@each(
+    ("size", "text"),
+    [
+        (5, 5),
+        (0, 0),
+        (2**10, "1KiB"),
+        (22 * 2**30, "22GiB"),
+        (64 * 10**9, "64GB"),
+        (1536 * 2**20, "1536MiB"),
+        (2**30 + 1, 2**30 + 1),
+    ],
+)
+def test_a_size_is_written_as_it_may_be_read(size, text):
+    assert exact_size(size) == text
+    assert parse_size(text) == size
 
 
 @each(("seconds", "text"), [(-1, "0 s"), (59, "59 s"), (90, "2 min"), (7200, "2 h"), (2e5, "2 d")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path as FilePath
 from typing import Annotated
@@ -31,33 +31,40 @@ from hexkv.plugins.configuration.for_editors import schema_of
 from hexkv.plugins.configuration.places import Path, render
 from hexkv.plugins.configuration.schema import OF_A_NODE
 from hexkv.plugins.configuration.secret import HIDDEN
+from hexkv.plugins.configuration.section import WITH_UNITS
 from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.support.available import available_bytes
 from hexkv.ports import ConfigError, DType, HexKVError, KVLayout, Namespace, frame_bytes
 
 
-def effective(loaded: Loaded, registry: Registry) -> dict[str, object]:
+def effective(
+    loaded: Loaded, registry: Registry, units: Mapping[str, str] | None = None
+) -> dict[str, object]:
     """Return all values, including the defaults of adapters, without secrets.
+
+    Sizes are numbers, or with :data:`WITH_UNITS` texts.
 
     Raises:
         ConfigError: an adapter is not installed, or rejects its settings.
     """
     parsed = check(loaded, registry)
-    tree: dict[str, object] = loaded.settings.model_dump(mode="json")
+    tree: dict[str, object] = loaded.settings.model_dump(mode="json", context=units)
     if loaded.settings.node:  # which has the others
         tree = {name: value for name, value in tree.items() if name not in OF_A_NODE}
         return tree | {"observe": {} if parsed.observe is None else _shown(parsed.observe)}
-    tree["pool"] = loaded.settings.pool.model_dump() | {"settings": _shown(parsed.pool)}
+    tree["pool"] = loaded.settings.pool.model_dump(context=units) | {
+        "settings": _shown(parsed.pool)
+    }
     tree["tiers"] = [
-        tier.model_dump(mode="json") | {"settings": _shown(settings)}
+        tier.model_dump(mode="json", context=units) | {"settings": _shown(settings)}
         for tier, settings in zip(loaded.settings.tiers, parsed.tiers, strict=True)
     ]
     if parsed.directory is not None:
         own = {"settings": _shown(parsed.directory)}
-        tree["directory"] = loaded.settings.directory.model_dump(mode="json") | own
+        tree["directory"] = loaded.settings.directory.model_dump(mode="json", context=units) | own
     if parsed.peers is not None:
         own = {"settings": _shown(parsed.peers)}
-        tree["peers"] = loaded.settings.peers.model_dump(mode="json") | own
+        tree["peers"] = loaded.settings.peers.model_dump(mode="json", context=units) | own
     tree["admin"] = {} if parsed.admin is None else _shown(parsed.admin)
     tree["observe"] = {} if parsed.observe is None else _shown(parsed.observe)
     return tree
@@ -90,7 +97,7 @@ def show(
     """Show the configuration that an engine built here would get."""
     with named("--config", config):
         loaded = load(config)
-    values = effective(loaded, installed())
+    values = effective(loaded, installed(), None if as_json else WITH_UNITS)
     if origin:
         listed = [(path, value, loaded.origin(path)) for path, value in _leaves(values)]
         if as_json:

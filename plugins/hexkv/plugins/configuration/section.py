@@ -11,19 +11,31 @@ from pydantic import (
     Field,
     JsonValue,
     PlainSerializer,
+    SerializationInfo,
     WithJsonSchema,
 )
 
 from hexkv.plugins.configuration.secret import HIDDEN
-from hexkv.plugins.configuration.sizes import parse_size, parse_time
+from hexkv.plugins.configuration.sizes import exact_size, parse_size, parse_time
+
+WITH_UNITS = {"sizes": "with units"}
+"""The context of a dump for people: sizes are texts."""
 
 
 def _with_unit(kind: str, text: str) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"type": kind}, {"type": "string", "examples": [text]}]})
 
 
+def _written(size: int, info: SerializationInfo) -> str | int:
+    return exact_size(size) if info.context == WITH_UNITS else size
+
+
 Size = Annotated[
-    int, BeforeValidator(parse_size), Field(gt=0, lt=2**63), _with_unit("integer", "8GiB")
+    int,
+    BeforeValidator(parse_size),
+    Field(gt=0, lt=2**63),
+    PlainSerializer(_written),
+    _with_unit("integer", "8GiB"),
 ]
 """Bytes, given as a number or with a unit."""
 

@@ -33,6 +33,14 @@ def parse_size(value: object) -> object:
     return size
 
 
+def exact_size(size: int) -> str | int:
+    """Return *size* bytes as people write them, such as ``22GiB``; a number if no unit is exact."""
+    for unit, factor in sorted(_UNITS.items(), key=lambda item: -item[1]):
+        if factor > 1 and size >= factor and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return size
+
+
 _TIMES = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|s|min|h|d)", re.ASCII)
 
