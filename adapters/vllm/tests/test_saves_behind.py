@@ -1,6 +1,7 @@
 """Saves run behind the steps: no step waits for one, and none stores another request's KV."""
 
-from threading import Event, Thread
+from contextlib import nullcontext
+from threading import Event, Thread, get_ident
 
 import pytest
 
@@ -98,11 +99,35 @@ def test_steps_go_on_while_a_save_hangs_and_its_request_keeps_its_blocks(rank, w
     assert (rank.find(), counts(rank)) == (ALL, (ALL, 0))
 
 
+def test_a_steps_thread_marks_the_place_of_all_its_saves_and_calls_nothing_else(rank, monkeypatch):
+    threads, marks = set(), []
+
+    def noting(target, name):
+        real = getattr(target, name)
+
+        def noted(*given, **more):
+            threads.add(get_ident())
+            return real(*given, **more)
+
+        monkeypatch.setattr(target, name, noted)
+
+    for target, name in ((rank.engine, "store"), (rank.half._saving._windows, "window")):
+        noting(target, name)
+    monkeypatch.setattr(rank.half._saving, "_beside", lambda: marks.append(1) or nullcontext())
+    halves = [save(end=ALL // 2), save(start=ALL // 2)]
+    for number in range(3):
+        run(rank, Step(2 * number, saves=halves))
+        run(rank, Step(2 * number + 1))
+    assert rank.half._saving.wait(PATIENCE)
+    assert (len(threads), threads & {get_ident()}, len(marks)) == (1, set(), 3)
+    assert rank.find() == ALL
+
+
 @each("where", PLACES)
 @each("cause", ["reused", "late", "unknown step", "failed plan"])
 def test_nothing_is_stored_of_blocks_that_others_got_before_they_were_copied(where, cause):
     rank, clock = Rank(), ManualClock()
-    rank.half._saving.pending = PendingSaves(LATE, clock.now)
+    rank.half._saving.pending = PendingSaves(clock.now)
     try:
         copies = Hanging(rank, where)
         run(rank, Step(1, saves=[save()]))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hexkv.adapters.vllm.worker import pending_saves
 from vllm_engines import PATIENCE, PATIENT
 
 with warnings.catch_warnings():  # what vLLM imports is deprecated here and there
@@ -26,9 +27,10 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-def start(model, tmp_path):
+def start(model, tmp_path, monkeypatch):
     """Starts toys; the test's end ends them."""
     toys = []
+    monkeypatch.setattr(pending_saves, "LATE", PATIENCE)
 
     def begin(*, tiers=None, chunk=32, pool="4MiB", connector=None, node=None, toy=Toy, **settings):
         own = {"pool": {"bytes": pool}, "tiers": tiers or [{"store": "memory"}]}

@@ -1,8 +1,9 @@
 """Layers that are stored, and pushed to a decoder's node, while later ones are computed."""
 
 import random
+from concurrent.futures import wait
 from contextlib import closing
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 from vllm_ranks import LAYERS, RankedToy, Ranks, name_of
@@ -142,19 +143,16 @@ def test_vllm_gets_its_blocks_back_when_all_of_it_is_copied(pair, monkeypatch):
         return report
 
     monkeypatch.setattr(ShardedCache, "store_part", slow)
+    free = prefill.scheduler.kv_cache_manager.block_pool.get_num_free_blocks
+    whole = free()
     prefill.add("p", prompt(3, 100), count=1, params=GIVES)
-    ended = []
-
-    def step():
-        prefill.run(300)
-        ended.append(len(copied))
-
-    thread = Thread(target=step)
-    thread.start()
-    assert not ended
+    prefill.run(300)
+    for _ in range(3):
+        prefill.step()
+        assert free() < whole, "no step waits, and no block is given back"
     may.set()
-    thread.join(60)
-    assert ended == [2 * PARTS], "the chunks, and the tail"
+    until(lambda: prefill.step() or free() == whole)
+    assert len(copied) == 2 * PARTS, "the chunks, and the tail"
 
 
 def too_early(monkeypatch):
@@ -165,7 +163,8 @@ def too_early(monkeypatch):
         names = [name_of(number) for number in range(LAYERS)]
         for one in names[: names.index(layer) + 2]:
             before(self, step, one, sound)
-        self.wait(step)
+        for early in self._current.begun.values():
+            wait(early.parts.values(), 60)
 
     monkeypatch.setattr(EarlySaves, "computed", computed)
 

@@ -8,7 +8,7 @@ reaches vLLM: the cache is left out, and vLLM computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,6 +82,9 @@ class HexKVConnector(ConnectorClass):
         self._ended: list[str] = []
         """Requests whose blocks vLLM keeps, which the workers do not know yet."""
 
+        self._ended_here: list[str] = []
+        """The same, in a worker, which knows of them."""
+
         self._ending: set[str] = set()
         """Requests whose blocks vLLM keeps."""
 
@@ -139,9 +142,18 @@ class HexKVConnector(ConnectorClass):
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
+        if isinstance(connector_metadata, PlannedStep):
+            self._ended_here.extend(connector_metadata.ended)
+        self._prepare(connector_metadata)
+
+    def _void_saves(self) -> None:
         if self._worker is not None:
-            known = isinstance(connector_metadata, PlannedStep)
-            self._worker.half.prepare(connector_metadata.step if known else None)
+            self._worker.half.void_saves()
+
+    @guarded(None, then=_void_saves)
+    def _prepare(self, planned: KVConnectorMetadata) -> None:
+        if self._worker is not None:
+            self._worker.half.prepare(planned.step if isinstance(planned, PlannedStep) else None)
 
     @guarded(None, then=_abandon)
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
@@ -196,11 +208,11 @@ class HexKVConnector(ConnectorClass):
 
     @guarded(frozenset())
     def _saved(self) -> set[str]:
-        ended: Sequence[str] = ()
-        if self.has_connector_metadata():
-            planned = self._get_connector_metadata()
-            ended = planned.ended if isinstance(planned, PlannedStep) else ()
-        return set() if self._worker is None else self._worker.half.saved(ended)
+        if self._worker is None:
+            return set()
+        free = self._worker.half.saved(self._ended_here)
+        self._ended_here.clear()
+        return free
 
     @guarded(None)
     def _arrived(self) -> set[str] | None:

@@ -53,12 +53,11 @@ class PendingSaves:
     """The saves of one rank that are under way. Safe from any thread.
 
     Args:
-        late: seconds for which a request that has ended keeps its blocks, at most.
         now: seconds.
     """
 
-    def __init__(self, late: float = LATE, now: Callable[[], float] = time.monotonic) -> None:
-        self._late = late
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._late = LATE
         self._now = now
         self._saves: set[PendingSave] = set()
         self._ended: dict[str, float] = {}

@@ -26,13 +26,7 @@ from hexkv.adapters.vllm.worker.rank_cache import KVMemory, LayerParts, RankCach
 from hexkv.adapters.vllm.worker.saving import Saving
 from hexkv.adapters.vllm.worker.serving import Handing, Scopes
 from hexkv.adapters.vllm.worker.step_timer import StepTimer
-from hexkv.ports import (
-    EngineBusy,
-    LayeredRead,
-    Namespace,
-    Retrieved,
-    traced,
-)
+from hexkv.ports import EngineBusy, LayeredRead, Namespace, Retrieved, traced
 
 log = logging.getLogger("vllm.hexkv")
 
@@ -152,16 +146,17 @@ class WorkerConnector(Generic[Window]):
         self._finished_steps: dict[int, int] = {}
 
     def prepare(self, step: Step | None) -> None:
-        """Void the saves whose blocks *step* gives to others; ``None``: all, for that is unknown.
-
-        Call it before anything of the step writes to blocks.
-        """
+        """Void the saves whose blocks *step*, which is about to begin, gives to others."""
         if step is None or step.replaced:
-            self._saving.pending.reused(None)
+            self.void_saves()
         elif step.reused:
             self._saving.pending.reused(set(step.reused))
         if step is not None and step.timed:
             self.timer.begin()
+
+    def void_saves(self) -> None:
+        """Void all saves: it is not known which blocks vLLM gives to other requests."""
+        self._saving.pending.reused(None)
 
     def start(self, step: Step) -> None:
         """Load: before the model runs, or after it if the step has no loads within it."""
