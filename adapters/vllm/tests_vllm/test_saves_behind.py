@@ -103,7 +103,7 @@ def day(toy, seed):
             toy.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
             del toy.requests[name]
         if rng.random() < 0.1:
-            kept = toy.scheduler.connector.has_pending_block_frees()
+            kept = toy.scheduler.connector.has_pending_push_work()
             toy.scheduler.reset_prefix_cache(reset_running_requests=not kept)
     toy.run()
     while toy.tasks or toy.scheduler.has_requests():

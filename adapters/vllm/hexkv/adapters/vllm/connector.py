@@ -8,6 +8,7 @@ reaches vLLM: the cache is left out, and vLLM computes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,10 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
+_SOON = 0.05
+"""Seconds that vLLM may wait for the blocks of a request that has ended, before it preempts one."""
+
+
 class HexKVConnector(ConnectorClass):
     """hexkv under vLLM."""
 
@@ -85,8 +90,8 @@ class HexKVConnector(ConnectorClass):
         self._ended_here: list[str] = []
         """The same, in a worker, which knows of them."""
 
-        self._ending: set[str] = set()
-        """Requests whose blocks vLLM keeps."""
+        self._ending: dict[str, float] = {}
+        """When each request ended whose blocks vLLM keeps."""
 
         self._later: dict[str, bool] = {}
         """By request, True if vLLM knows that its loads happen between steps."""
@@ -313,7 +318,8 @@ class HexKVConnector(ConnectorClass):
         if self._scheduler is not None:
             happened = connector_output.kv_connector_worker_meta
             steps: Mapping[int, int] = {}
-            self._ending.difference_update(connector_output.finished_sending or ())
+            for name in connector_output.finished_sending or ():
+                self._ending.pop(name, None)
             if isinstance(happened, WorkerReport):
                 steps = happened.steps
                 self._changes.extend(happened.changes)
@@ -333,7 +339,7 @@ class HexKVConnector(ConnectorClass):
         keeps, answer = self._keeps_blocks(request.request_id), self._finish(request)
         if keeps:  # vLLM and the workers learn of it together
             self._ended.append(request.request_id)
-            self._ending.add(request.request_id)
+            self._ending[request.request_id] = time.monotonic()
         return keeps, answer
 
     @guarded(True)
@@ -357,8 +363,9 @@ class HexKVConnector(ConnectorClass):
         return bool(self._ending)
 
     def has_pending_block_frees(self) -> bool:
-        """True while waiting frees blocks, so that no request has to be preempted."""
-        return bool(self._ending)
+        """True while waiting soon frees blocks, so that no request has to be preempted."""
+        soon = time.monotonic() - _SOON
+        return any(ended > soon for ended in self._ending.values())
 
     @guarded(None)
     def reset_cache(self) -> bool | None:

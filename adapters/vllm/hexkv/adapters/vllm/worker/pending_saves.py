@@ -101,7 +101,9 @@ class PendingSaves:
         with self._changed:
             now = self._now()
             self._ended.update(dict.fromkeys(ended, now))
-            if self._ended and seconds:
+            if not self._ended:
+                return set()
+            if seconds:
                 self._changed.wait_for(lambda: self._ended.keys() - self._reading(), seconds)
             late = {name for name, when in self._ended.items() if now - when >= self._late}
             for pending in self._saves:
