@@ -1,5 +1,7 @@
 """Encoded chunks go to a device that decodes them layer by layer, and are promoted as they are."""
 
+from weakref import ref
+
 import pytest
 
 from hexkv.contracts.doubles.heap_kv import HeapKV
@@ -117,3 +119,14 @@ def test_a_part_that_is_damaged_under_way_ends_the_hit_before_its_chunk(rig, par
     assert device.agrees(smooth(), number * CHUNK)
     assert serde.decoded == 0
     assert settled(r)
+
+
+def test_the_device_of_a_retrieve_with_a_prefetch_is_not_kept(rig):
+    r = deep(rig, tier("ranges", Spans(), serdes=("plain/1",)))
+    r.engine.store(PROMPT, smooth())
+    r.engine.prefetch("a", PROMPT)
+    device = LayersKV()
+    assert r.engine.retrieve(PROMPT, device, lookup_id="a").hit_tokens == FULL
+    kept = ref(device)
+    del device
+    assert kept() is None

@@ -113,9 +113,10 @@ class Prefetches:
         serdes that the caller's device decodes. Later prefetches leave their frames encoded: an
         engine's devices are usually of one kind.
         """
-        self._decoded = decoded
         with self._lock:
             entry = self.waiting.pop(lookup_id, None)
+        if entry is not None:
+            self._decoded = decoded = frozenset(decoded)  # names alone: not the caller's device
         parts: list[Held] = []
         for held, hold in entry.holds if entry is not None else ():
             same = _common(held.keys, prompt.keys)
