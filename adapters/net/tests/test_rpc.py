@@ -3,7 +3,7 @@
 import socket
 import struct
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from threading import Event, Thread
 
 import pytest
@@ -197,7 +197,9 @@ def test_both_directions_move_at_once_over_tls(served, tmp_path):
         assert list(found) == bodies
 
 
-def test_a_connection_gives_way_between_its_requests_alone():
+@contextmanager
+def placed():
+    """A session with a place of a listener, its connection, and a link to it."""
     ours, theirs = socket.socketpair()
     connection = Connection(Stream(theirs), Limits(LARGEST), CLOCK)
 
@@ -208,15 +210,45 @@ def test_a_connection_gives_way_between_its_requests_alone():
     thread = Thread(target=session.attend, daemon=True)
     thread.start()
     link = Link(ours, CLOCK, lambda: None, most=LARGEST)
-    waits = link.ask(WAIT, b"", soon())
-    until(lambda: session._under_way)
-    assert connection.lag is None
+    yield session, connection, link
     session.go.set()
-    assert link.wait(waits, soon())
-    until(lambda: connection.lag is not None)
     link.abandon()
     thread.join(PATIENCE)
     assert not thread.is_alive()
+
+
+def test_a_connection_gives_way_between_its_requests_alone():
+    with placed() as (session, connection, link):
+        waits = link.ask(WAIT, b"", soon())
+        until(lambda: session._under_way)
+        assert connection.lag is None
+        session.go.set()
+        assert link.wait(waits, soon())
+        until(lambda: connection.lag is not None)
+
+
+def test_a_request_keeps_its_place_though_the_one_before_ends_just_then(monkeypatch):
+    with placed() as (_, connection, link):
+        engage, disengage, second = connection.engage, connection.disengage, Event()
+        begun, answers = [], []
+
+        def begin(seconds):
+            engage(seconds)
+            begun.append(seconds)
+            if len(begun) == 2:
+                second.set()
+
+        def end():
+            answers.append(link.ask(WAIT, b"", soon()))
+            second.wait(0.1)  # its reader has to wait for this end
+            disengage()
+
+        monkeypatch.setattr(connection, "engage", begin)
+        monkeypatch.setattr(connection, "disengage", end)
+        assert link.call(ECHO, b"first", soon()).body == b"first"
+        assert second.wait(PATIENCE)
+        assert connection.lag is None
+        monkeypatch.undo()
 
 
 def greeted(secret, said, *fields):

@@ -50,6 +50,7 @@ class PlacedSession(Session):
 
     def _answer(self, asked: Request) -> Request | None:
         following = super()._answer(asked)
-        if not self._under_way:
-            self._connection.disengage()
+        with self._counting:  # a request that is read meanwhile is noted after this
+            if not self._under_way:
+                self._connection.disengage()
         return following
