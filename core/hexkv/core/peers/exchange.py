@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 
 from hexkv.core.peers.lending import OWNER, Lending
@@ -62,11 +63,13 @@ class Exchange:
         found.update((key, Stored(0)) for key, there in zip(keys, here, strict=True) if there)
         missing = [key for key in keys if key not in found]
         obtain = partial(self._obtain, peer, deadline, found)
-        for got in in_pieces(self._lending.pool, missing, STEP, obtain, OWNER, deadline):
-            kept = self._lending.put(got.leases, deadline)
-            for key, block in got.leases.items():
-                full = Failed(StoreFull("no tier has room for it"))
-                found[key] = Stored(len(block.frame)) if key in kept else full
+        pieces = in_pieces(self._lending.pool, missing, STEP, obtain, OWNER, deadline)
+        with closing(pieces):  # a failure releases what is leased at once
+            for got in pieces:
+                kept = self._lending.put(got.leases, deadline)
+                for key, block in got.leases.items():
+                    full = Failed(StoreFull("no tier has room for it"))
+                    found[key] = Stored(len(block.frame)) if key in kept else full
         return [found[key] for key in keys]
 
     def push(
@@ -79,12 +82,13 @@ class Exchange:
             if deadline.expired:
                 found.update(dict.fromkeys(keys[step:], TimedOut()))
                 break
-            for got in self._lending.frames(keys[step : step + STEP], deadline):
-                offers = [Offer(key, lease) for key, lease in got.leases.items()]
-                outcomes = self._channel.offer(peer, offers, deadline) if offers else []
-                found.update(zip(got.leases, outcomes, strict=True))
-                taken = [outcome.size for outcome in outcomes if isinstance(outcome, Stored)]
-                self._lending.count_sent(sum(taken))
+            with closing(self._lending.frames(keys[step : step + STEP], deadline)) as pieces:
+                for got in pieces:
+                    offers = [Offer(key, lease) for key, lease in got.leases.items()]
+                    outcomes = self._channel.offer(peer, offers, deadline) if offers else []
+                    found.update(zip(got.leases, outcomes, strict=True))
+                    taken = [it.size for it in outcomes if isinstance(it, Stored)]
+                    self._lending.count_sent(sum(taken))
         return [found[key] for key in keys]
 
     def _obtain(

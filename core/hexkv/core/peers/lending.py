@@ -6,7 +6,7 @@ request never goes in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -131,7 +131,9 @@ class Lending:
             self._copies.end(chosen.keys() - found.keys(), who, given=False)
         return self._in_order(keys, found)
 
-    def frames(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Iterator[Obtained]:
+    def frames(
+        self, keys: Sequence[ChunkKey], deadline: Deadline
+    ) -> Generator[Obtained, None, None]:
         """Yield sealed frames, a few at a time, from the first own tier that brings each.
 
         They are released when the next are requested, unless the caller keeps them.

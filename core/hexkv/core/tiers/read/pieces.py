@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from hexkv.core.memory.pool import BlockPool
@@ -44,7 +44,7 @@ def in_pieces(
     deadline: Deadline,
     *,
     held: bool = False,
-) -> Iterator[Obtained]:
+) -> Generator[Obtained, None, None]:
     """Yield what *obtain* brings of *keys*, up to *step* at a time.
 
     Leases are released when the next are requested, unless the caller keeps them. It waits for a

@@ -14,7 +14,7 @@ the order of layers, and ``direct``, for frames that never come into the host's 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from functools import partial
 from itertools import islice
 from threading import RLock
@@ -172,7 +172,7 @@ class Fetcher:
         step: int = STEP,
         *,
         held: bool = False,
-    ) -> Iterator[Obtained]:
+    ) -> Generator[Obtained, None, None]:
         """Yield whole frames of any size and form, up to *step* at a time; see `in_pieces`."""
         obtain = partial(self._obtain, tier, owner, deadline)
         return in_pieces(self._runtime.pool, keys, step, obtain, owner, deadline, held=held)
