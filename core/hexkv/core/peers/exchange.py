@@ -64,7 +64,7 @@ class Exchange:
         missing = [key for key in keys if key not in found]
         obtain = partial(self._obtain, peer, deadline, found)
         pieces = in_pieces(self._lending.pool, missing, STEP, obtain, OWNER, deadline)
-        with closing(pieces):  # a failure releases what is leased at once
+        with closing(pieces):  # a failure releases its blocks at once
             for got in pieces:
                 kept = self._lending.put(got.leases, deadline)
                 for key, block in got.leases.items():
