@@ -181,7 +181,7 @@ def test_a_store_that_lacks_layers_it_seemed_to_hold_is_a_miss(rig):
         del store.medium[key]
     target = empty()
     got = layerwise(r, target)
-    assert (got.hit_tokens, got.misses) == (2 * CHUNK, {"absent": 8})
+    assert (got.hit_tokens, got.misses) == (2 * CHUNK, {"lost": 8})
     assert r.engine.lookup(PROMPT).hit_tokens <= 3 * CHUNK, "the index has learnt of it"
     assert target.agrees(computed(), 2 * CHUNK)
     assert settled(r)

@@ -80,7 +80,7 @@ def served(address, admission, start, greet):
 
 
 def health(opened, clock, places, seconds):
-    server = HealthServer(Address("127.0.0.1"), clock, str, str, connections=places)
+    server = HealthServer(Address("127.0.0.1"), clock, str, str, str, connections=places)
     opened.callback(server.close)
 
     def greet(stream):
@@ -259,7 +259,7 @@ def test_a_request_has_five_seconds_in_all_and_one_to_its_first_byte():
         ends.append(deadline.at)
         send(self, views, deadline)
 
-    server = HealthServer(Address("127.0.0.1"), clock, str, slow)
+    server = HealthServer(Address("127.0.0.1"), clock, str, slow, str)
     here, there = socket.socketpair()
     with (
         closing(server),

@@ -162,7 +162,7 @@ def test_a_call_answers_at_its_deadline_while_the_lease_lives_until_the_read_end
     assert not sim.ledger()
 
 
-@pytest.mark.parametrize("retries", [0, 1, 3])
+@each("retries", [0, 1, 3])
 def test_a_failed_call_is_made_again_so_many_times_and_no_more(retries):
     disk = place(retries=retries)
     sim = Sim(disk)

@@ -36,9 +36,7 @@ def test_grids_are_of_several_such_lines():
     assert seen == [("store", n, word) for n in (1, 2) for word in "ab"]
 
 
-@pytest.mark.parametrize(
-    ("ids", "told"), [(["one", "two", "three"], "two"), (hex, "0x2"), (repr, "2")]
-)
+@each(("ids", "told"), [(["one", "two", "three"], "two"), (hex, "0x2"), (repr, "2")])
 def test_a_failure_says_which_case_it_was(ids, told):
     @each("number", [1, 2, 3], ids=ids)
     def test(number):

@@ -5,6 +5,7 @@ import textwrap
 
 import pytest
 
+from depth import thorough
 from hexkv.contracts.plugin import PluginContract
 from hexkv.plugins.discovery.discovery import discover
 
@@ -109,7 +110,7 @@ def test_a_sound_plugin_keeps_every_promise(install):
     assert broken_tests() == set()
 
 
-@pytest.mark.parametrize("flaw", FLAWS)
+@pytest.mark.parametrize("flaw", [next(iter(FLAWS)), *thorough(*list(FLAWS)[1:])])
 def test_a_flawed_plugin_is_caught(install, flaw):
     sound, flawed, test = FLAWS[flaw]
     assert SOUND.count(sound) == 1

@@ -305,7 +305,7 @@ def test_values_of_other_kinds_are_refused_by_the_field():
                               (plane, "heads", 1.5), (plane, "name", 1), (LAYOUT, "groups", []),
                               (LayerGroup(1, (plane,)), "layers", 1.0),
                               (LAYOUT, "dtype", "float16")]:  # fmt: skip
-        with pytest.raises(InvalidRequest, match=f"{name} is a "):
+        with pytest.raises(InvalidRequest, match=f"{name} is of type "):
             replace(made, **{name: wrong})
 
 

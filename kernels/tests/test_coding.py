@@ -252,7 +252,7 @@ def test_another_alphabet_has_no_tables():
             tables(half)
 
 
-@pytest.mark.parametrize("width", [1.0, 2.5, 5.0])
+@each("width", [1.0, 2.5, 5.0])
 def test_coding_takes_hardly_more_than_the_entropy(width):
     """Of Gaussians whose width and mean nobody was told, and means between two levels."""
     random = np.random.default_rng(0)

@@ -36,7 +36,7 @@ def test_a_cache_is_opened_from_a_mapping():
     assert cache.health().state == "closed"
 
 
-@pytest.mark.parametrize("named_by", ["argument", "text", "environment"])
+@each("named_by", ["argument", "text", "environment"])
 def test_a_cache_is_opened_from_a_file(tmp_path, monkeypatch, named_by):
     file = tmp_path / "hexkv.yaml"
     file.write_text("pool: {bytes: 1MiB}\nchunk: {size: 16}\ntiers: [{store: memory, name: ram}]\n")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.kit.cases import each
-from hexkv.plugins.configuration.config import load
-from hexkv.plugins.configuration.schema import EngineSettings, known_keys, parse_size
+from hexkv.plugins.configuration.config import known_keys, load
+from hexkv.plugins.configuration.schema import EngineSettings, parse_size
 from hexkv.plugins.configuration.sources import MAX_FILE_BYTES
 from hexkv.ports import ConfigError
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.observing import logs
 
@@ -61,7 +62,7 @@ def test_text_from_outside_adds_no_line_and_controls_no_terminal(own, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "part"),
     [
         ("hexkv", "hexkv"),

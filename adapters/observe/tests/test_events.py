@@ -250,7 +250,7 @@ def test_tokens_of_tenants_are_counted_and_not_published(tmp_path, place):
         router.follow(lambda: router.match(PROMPT) == (CHUNK, CHUNK))
         numbers = said(port(place, "address"))
         assert numbers['passed_over_chunks_total{reason="salt"}'] == 4 * len(PROMPT) // CHUNK
-        assert not engine._naming._namer._told._tokens
+        assert not engine._naming._namer._sink._tokens
 
 
 def test_what_would_show_prompts_to_others_or_means_nothing_is_refused():

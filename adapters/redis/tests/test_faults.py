@@ -7,6 +7,7 @@ from threading import Barrier, Event, Thread
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, Failed, Hit, Item, StoreUnreachable, TimedOut
 from processes import PATIENCE, held_port
@@ -113,9 +114,7 @@ def test_a_server_that_trickles_costs_the_deadline_not_its_patience_for_each_byt
         assert SystemClock().now() - late.at < 20
 
 
-@pytest.mark.parametrize(
-    "reply", [b"$5\r\nfra", b"$5\r\nframes\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\r\n"]
-)
+@each("reply", [b"$5\r\nfra", b"$5\r\nframes\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\r\n"])
 def test_a_server_that_lies_or_hangs_up_fails_what_it_was_asked(open_store, reply):
     with closing(Liar(reply)) as liar:
         store = open_store(liar.url)

@@ -8,6 +8,7 @@ import pytest
 
 from hexkv.adapters.net.stream import Stream
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import (
     ChunkKey,
     Corrupt,
@@ -95,7 +96,7 @@ def test_moving_frames_takes_no_memory_of_their_size(store):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("size", [0, 1, 60, 70_000, 3 * MIB])
+@each("size", [0, 1, 60, 70_000, 3 * MIB])
 def test_batches_of_any_size_keep_their_order(store, size):
     frames = [bytes([i]) * (size + i) for i in range(40)]
     keys = [chunk_key(str(i)) for i in range(40)]

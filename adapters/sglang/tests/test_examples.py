@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hexkv.adapters.sglang.configuration import RawConfig
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.composition.checking import check
 from hexkv.plugins.discovery.discovery import discover
 
@@ -14,7 +15,7 @@ EXAMPLES = ROOT / "examples" / "sglang"
 PAGE = (ROOT / "docs" / "sglang.md").read_text()
 
 
-@pytest.mark.parametrize("file", sorted(EXAMPLES.iterdir()), ids=lambda file: file.name)
+@each("file", sorted(EXAMPLES.iterdir()), ids=lambda file: file.name)
 def test_a_file_is_shown_as_it_is(file):
     assert f"```{file.suffix[1:] if file.suffix == '.yaml' else ''}\n{file.read_text()}```" in PAGE
 

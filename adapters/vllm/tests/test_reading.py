@@ -3,7 +3,6 @@
 import logging
 from types import SimpleNamespace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from hexkv.adapters.vllm.configuration.settings import ConnectorSettings
 from hexkv.adapters.vllm.messages import Kept
 from hexkv.adapters.vllm.scheduler.reading import RequestParams
 from hexkv.adapters.vllm.scheduler.requests import Allowed
+from hexkv.contracts.kit.cases import each
 
 BOTH = SimpleNamespace(is_kv_consumer=True, is_kv_producer=True)
 HOLD = "0f" * 16
@@ -60,7 +60,7 @@ ROLES = {"kv_producer": (True, False), "kv_consumer": (False, True), "kv_both": 
 GIVES, TAKES = {"do_remote_decode": True}, {"do_remote_prefill": True}
 
 
-@pytest.mark.parametrize("role", ROLES)
+@each("role", ROLES)
 def test_who_hands_over_is_said_by_the_role_the_request_or_the_settings(role):
     transfer = SimpleNamespace(
         is_kv_consumer=role != "kv_producer", is_kv_producer=role != "kv_consumer"

@@ -45,7 +45,7 @@ def compose():
     return yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
 
 
-@pytest.mark.parametrize("path", CONFIGURATIONS, ids=folder)
+@each("path", CONFIGURATIONS, ids=folder)
 def test_a_configuration_builds_an_engine(path, tmp_path):
     text = path.read_text().replace("/var/cache/hexkv", str(tmp_path / "cache"))
     (tmp_path / "hexkv.yaml").write_text(text)

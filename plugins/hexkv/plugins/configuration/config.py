@@ -11,13 +11,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path as FilePath
+from typing import get_args
 
 from pydantic import ValidationError
 
 from hexkv.plugins.configuration.brief import expand
 from hexkv.plugins.configuration.places import Path, render
 from hexkv.plugins.configuration.problems import explain
-from hexkv.plugins.configuration.schema import EngineSettings, known_keys
+from hexkv.plugins.configuration.schema import EngineSettings
 from hexkv.plugins.configuration.section import Section
 from hexkv.plugins.configuration.settings import json_schema
 from hexkv.plugins.configuration.sources import (
@@ -140,3 +141,17 @@ def _locate(path: Path, origins: Mapping[Path, str]) -> str:
             return f"{render(path)} (from {origin})"
     mixed = any(place[: len(path)] == path for place in origins)
     return render(path) if mixed else f"{render(path)} ({DEFAULT})"
+
+
+def known_keys(path: tuple[str | int, ...]) -> list[str]:
+    """Return the keys of the section at *path*, which must be one of this schema."""
+    section: type[Section] = EngineSettings
+    for part in path:
+        if isinstance(part, str):
+            annotation = section.model_fields[part].annotation
+            section = next(
+                option
+                for option in (annotation, *get_args(annotation))
+                if isinstance(option, type) and issubclass(option, Section)
+            )
+    return list(section.model_fields)

@@ -6,7 +6,7 @@ Strict: an unknown key is an error, and no value is converted to another type.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -389,17 +389,3 @@ def _refuse_equal(what: str, values: Sequence[str], *, secret: bool = False) -> 
             raise ValueError(
                 f"[{first[value]}] and [{index}] {what}{shown}: give one of them another"
             )
-
-
-def known_keys(path: tuple[str | int, ...]) -> list[str]:
-    """Return the keys of the section at *path*, which must be one of this schema."""
-    section: type[Section] = EngineSettings
-    for part in path:
-        if isinstance(part, str):
-            annotation = section.model_fields[part].annotation
-            section = next(
-                option
-                for option in (annotation, *get_args(annotation))
-                if isinstance(option, type) and issubclass(option, Section)
-            )
-    return list(section.model_fields)

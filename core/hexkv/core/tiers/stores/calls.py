@@ -77,7 +77,7 @@ class StoreCalls:
             name: of the tier, for log lines.
             store: the store.
             clock: for log lines.
-            indexed: True if an index knows what was written.
+            indexed: True if an index knows the chunks that were written.
 
         Raises:
             ConfigError: a property of the store that must be a boolean is not.

@@ -41,7 +41,7 @@ from hexkv.ports import (
 
 _LARGE, _FEW = 2 << 20, 8
 """Bytes of a large part, and the number of such parts leased and sent at a time: a slow peer holds
-no more than that."""
+at most that."""
 
 
 class Session:
