@@ -34,6 +34,14 @@ def empty(tokens=PROMPT):
     return HeapKV(LAYOUT, len(tokens))
 
 
+def loaded(r, target, by_layers, **options):
+    if not by_layers:
+        return r.engine.retrieve(PROMPT, target, lookup_id="a", **options)
+    with r.engine.retrieve_layers(PROMPT, target, lookup_id="a", **options) as layers:
+        assert len(list(layers)) == LAYOUT.layers
+        return layers.result()
+
+
 class Gated(ScanningStore):
     """A store that reads only while the gate is open, and counts what it reads."""
 
@@ -388,19 +396,22 @@ def test_a_tail_found_for_a_prefetch_that_was_cancelled_meanwhile_is_given_back(
     assert r.pool.swept == 0
 
 
-def test_a_retrieve_behind_a_chunk_that_its_prefetch_lost_misses_nothing(rig):
+@each("by_layers", [False, True])
+def test_a_retrieve_behind_a_chunk_that_its_prefetch_lost_misses_nothing(rig, by_layers):
     store = Gated()
     r = filled(rig, store)
     del store.medium[r.engine.chunk_keys(PROMPT)[0]]
     r.engine.prefetch("a", PROMPT)
+    assert r.tiers["slow"].reading.drain(r.engine.admin._until(30))
     target = empty()
-    got = r.engine.retrieve(PROMPT, target, skip=CHUNK, lookup_id="a")
+    got = loaded(r, target, by_layers, skip=CHUNK)
     assert (got.hit_tokens, got.misses) == (FULL, {})
     assert target.agrees(computed(), FULL, CHUNK)
     assert r.at_rest()
 
 
-def test_a_chunk_lost_by_a_prefetch_past_its_time_comes_from_the_next_tier(rig):
+@each("by_layers", [False, True])
+def test_a_chunk_lost_by_a_prefetch_past_its_time_comes_from_the_next_tier(rig, by_layers):
     first, second = Gated(), ScanningStore({})
     r = rig([tier("first", first), tier("second", second)])
     r.engine.store(PROMPT, computed())
@@ -409,7 +420,7 @@ def test_a_chunk_lost_by_a_prefetch_past_its_time_comes_from_the_next_tier(rig):
     assert r.tiers["first"].reading.drain(r.engine.admin._until(30))
     r.clock.advance(11)  # past the deadline of a retrieve that had begun then
     target = empty()
-    got = r.engine.retrieve(PROMPT, target, lookup_id="a")
+    got = loaded(r, target, by_layers)
     assert (got.hit_tokens, got.misses) == (FULL, {})
     assert target.agrees(computed(), FULL)
     assert r.at_rest()

@@ -188,10 +188,17 @@ class LayeredRetrieve:
             self._why = chunks.why_absent(missing)
 
     def _prefetched(self, deadline: Deadline) -> list[Held]:
-        """Return the parts of the prompt that a prefetch holds."""
+        """Return the parts of the prompt that a prefetch holds, without chunks known to be lost."""
         if self._lookup_id is None:
             return []
-        return self._prefetches.take(self._lookup_id, self._prompt, deadline, self._encoded)
+        parts = self._prefetches.take(self._lookup_id, self._prompt, deadline, self._encoded)
+        now = Deadline(deadline.clock, 0.0)
+        for part in parts:
+            if part.hold.wait(now, part.at + part.end - part.start):
+                part.end = part.start + len(part.arrived(now)[0])
+        self._parts = [part for part in parts if part.end > part.start]
+        self._release([part for part in parts if part.end == part.start])
+        return self._parts
 
     def _hold(self, deadline: Deadline) -> None:
         """Hold the chunks between those that were prefetched, and behind them, in order."""
