@@ -376,7 +376,7 @@ def test_a_prefetch_that_was_interrupted_holds_what_it_is_taken_for(rig, monkeyp
     assert r.at_rest()
 
 
-def test_a_tail_found_for_a_prefetch_that_was_cancelled_meanwhile_is_given_back(rig, monkeypatch):
+def test_a_tail_found_for_a_prefetch_that_was_cancelled_is_given_back(rig, monkeypatch):
     r = rig([tier("slow", Gated())], chunker=TAILS)
     r.engine.store(PROMPT, computed())
     hold = Prefetches._hold

@@ -50,7 +50,7 @@ class PlacedSession(Session):
 
     def _answer(self, asked: Request) -> Request | None:
         following = super()._answer(asked)
-        with self._counting:  # a request that is read meanwhile is noted after this
+        with self._counting:  # a request that is read during this is noted after it
             if not self._under_way:
                 self._connection.disengage()
         return following
