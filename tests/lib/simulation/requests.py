@@ -198,7 +198,8 @@ def transfer(play):
         return
     source, target = play.rng.sample(names, 2)
     tokens, tenant = play.prompt()
-    verb = play.rng.choice(("move", "copy", "decode", "clear"))
+    draw = play.rng.random()
+    verb = "move" if draw < 0.5 else "copy" if draw < 0.8 else "decode" if draw < 0.9 else "clear"
 
     def work():
         admin, prompt = engine.admin, chosen(engine, tokens, NAMESPACES[tenant])
