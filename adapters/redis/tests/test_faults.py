@@ -133,9 +133,7 @@ def test_what_was_answered_before_the_connection_broke_stays_answered(open_store
         assert sink.data(0) == b"frame"
 
 
-@pytest.mark.parametrize(
-    "reply", [b"-LOADING wait", b"-READONLY replica", b"-ERR max number of clients reached"]
-)
+@each("reply", [b"-LOADING wait", b"-READONLY replica", b"-ERR max number of clients reached"])
 def test_a_server_that_may_do_better_later_is_worth_another_try(open_store, reply):
     with closing(Liar(reply + b"\r\n")) as liar:
         (outcome,) = open_store(liar.url).read([KEY], ListSink(), deadline())
