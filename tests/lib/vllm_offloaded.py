@@ -41,6 +41,9 @@ class Offloaded(Toy):
             worker.connector_worker._init_worker(caches)
         return worker
 
+    def settle(self, seconds):
+        pass
+
     @property
     def held(self):
         return self.worker.connector_worker.worker._held

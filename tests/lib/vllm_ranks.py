@@ -114,6 +114,10 @@ class RankedToy(Toy):
         kv.kv_cache_groups[0] = self._group(range(LAYERS))
         return Crew(workers)
 
+    @property
+    def _workers(self):
+        return self.worker.workers
+
     def _group(self, layers):
         spec = {"block_size": BLOCK, "head_size": WIDTH * 2, "dtype": torch.float32}
         if self._latent:

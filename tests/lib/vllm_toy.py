@@ -184,11 +184,21 @@ class Toy:
         self.scheduler.add_request(request)
 
     def run(self, seconds=300.0):
-        """Step until nothing is left to do."""
+        """Step until nothing is left to do, and all of it is stored."""
         until = time.monotonic() + seconds
         while self.scheduler.has_unfinished_requests():
             assert time.monotonic() < until, f"not done after {seconds} seconds"
             self._rest()
+        self.settle(seconds)
+
+    def settle(self, seconds):
+        """Wait for what runs behind the steps: saves, and what is told of them."""
+        for worker in self._workers:
+            worker._worker.half._saving._thread.submit(int).result(seconds)
+
+    @property
+    def _workers(self):
+        return [self.worker]
 
     def _rest(self):
         """One step; if there was nothing to compute in it, loaders get the processor."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from hexkv.adapters.vllm.scheduler.requests import PAD, Tracked
+from hexkv.adapters.vllm.worker.handed_over import HandedOver
 from hexkv.adapters.vllm.worker.saving import Saving
-from hexkv.adapters.vllm.worker.worker_connector import WorkerConnector
 from hexkv.plugins.composition.pushing import Pushing
 from nodes import Node
 from pushing import DECODE, nodes
@@ -99,16 +99,16 @@ def believes_no_name(prefill, decode):
 def drops_the_tail(monkeypatch):
     before = Saving._store
 
-    def store(self, save):
-        whole = memoryview(save.tokens).cast("I")[-1] != PAD
-        return before(self, save) if whole else None
+    def store(self, pending, namespace):
+        whole = memoryview(pending.save.tokens).cast("I")[-1] != PAD
+        return before(self, pending, namespace) if whole else None
 
     monkeypatch.setattr(Saving, "_store", store)
 
 
 def lets_go_early(monkeypatch):
     monkeypatch.setattr(Pushing, "_hold", lambda self, keys, owner, seconds: None)
-    monkeypatch.setattr(WorkerConnector, "_keep", lambda self, prompt: None)
+    monkeypatch.setattr(HandedOver, "_keep", lambda self, prompt: None)
 
 
 def loads_by_name(monkeypatch):

@@ -33,6 +33,9 @@ class LateToy(Toy):
     def shutdown(self, **_):
         self.save(len(self.tasks))
 
+    def settle(self, seconds):
+        pass
+
     def save(self, count=1):
         for _ in range(min(count, len(self.tasks))):
             future, work, given = self.tasks.popleft()

@@ -193,7 +193,7 @@ def test_what_ranks_have_in_common_is_not_removed_while_one_of_them_lacks_it(pai
     prefill.add("p", words, count=1, params={"do_remote_decode": True})
     prefill.run(300)
     first, second = (worker._worker.half for worker in decode.worker.workers)
-    done, let_go, read = Event(), first._let_go, second._read
+    done, let_go, read = Event(), first._handed_over.loaded, second._read
 
     def lets_go(*args):
         let_go(*args)
@@ -203,7 +203,7 @@ def test_what_ranks_have_in_common_is_not_removed_while_one_of_them_lacks_it(pai
         assert done.wait(60)
         return read(*args)
 
-    first._let_go, second._read = lets_go, late
+    first._handed_over.loaded, second._read = lets_go, late
     decode.add("d", words, params=prefill.told["p"])
     decode.run(300)
     assert decode.answers()["d"] == alone(words, 4)
