@@ -1,5 +1,6 @@
 """Saves run behind the steps: no step waits for one, and none stores another request's KV."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from threading import Event, Thread, get_ident
 
@@ -12,6 +13,7 @@ from hexkv.adapters.vllm.worker.pending_saves import LATE, PendingSaves
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.kit.cases import each
 from hexkv.ports import EngineBusy
+from processes import until
 from vllm_plans import CHUNK as PLANNED
 from vllm_plans import Rank as Answers
 from vllm_plans import arrive, blocks, half, request, step
@@ -168,6 +170,21 @@ def test_blocks_that_others_got_after_they_were_copied_lose_nothing(rank):
     run(rank, Step(2, loads=[load()]))
     assert not rank.half.bad_blocks()
     assert all((rank.caches[name][OTHER] == kept).all() for name, kept in before.items())
+
+
+def test_a_save_under_way_brings_nothing_back_behind_a_clear(rank):
+    copies = Hanging(rank, "before it ends")
+    rank.desk.before_clear = rank.half.void_saves
+    run(rank, Step(1, saves=[save()]))
+    assert copies.at.wait(PATIENCE)
+    clear, none = {"op": "clear", "tiers": ["memory"]}, memoryview(b"")
+    with ThreadPoolExecutor(1) as other:
+        answer = other.submit(rank.desk, clear, none)
+        until(lambda: all(pending.void for pending in rank.half._saving.pending._saves))
+        copies.go()
+        assert answer.result(PATIENCE) == {"chunks": 0, "left": {}}
+    assert rank.half._saving.wait(PATIENCE)
+    assert rank.find() == 0
 
 
 def test_vllm_sleeps_once_saves_under_way_have_been_copied(rank, monkeypatch):

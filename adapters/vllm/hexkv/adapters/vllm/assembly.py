@@ -281,6 +281,8 @@ def worker_connector(
             timer=StepTimer(marks(device)),
         )
 
+        lookup_server.before_clear = made.void_saves
+
         def again() -> None:
             made.go_on(look(slices_of(config, memory, rank, chosen, caches, version)))
 

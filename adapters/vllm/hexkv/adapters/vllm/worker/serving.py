@@ -20,6 +20,9 @@ _REMEMBERED = 4096
 """Requests that were released: a question about one may still be on its way."""
 
 
+_DROPPING = 5.0
+"""Seconds for saves under way to end before a clear."""
+
 _SETTLING = 0.2
 """Seconds that a question waits for the first of the requests that wait for other engines."""
 
@@ -120,6 +123,8 @@ class LookupServer:
         self._weights = weights
         self._left: dict[str, int] = {}
         self._lock = Lock()
+        self.before_clear: Callable[[float], None] = lambda _: None
+        """Ends the saves under way, in some seconds: no chunk may appear behind a clear."""
 
     def __call__(self, question: Mapping[str, object], tokens: memoryview) -> Mapping[str, object]:
         match question.get("op"), question.get("id"):
@@ -152,6 +157,8 @@ class LookupServer:
                 under_way = self._under_way
                 return {"settled": under_way.settled(_SETTLING) if under_way else []}
             case "clear", _:
+                if question.get("tiers"):
+                    self.before_clear(_DROPPING)
                 return cleared(self._engine, question)
             case "weights", _:
                 return {"weights": self._weights}

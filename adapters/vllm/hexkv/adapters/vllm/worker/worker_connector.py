@@ -154,9 +154,10 @@ class WorkerConnector(Generic[Window]):
         if step is not None and step.timed:
             self.timer.begin()
 
-    def void_saves(self) -> None:
-        """Void all saves: it is not known which blocks vLLM gives to other requests."""
+    def void_saves(self, seconds: float = 0.0) -> None:
+        """Void all saves, and wait *seconds* for one that is being stored. From any thread."""
         self._saving.pending.reused(None)
+        self._saving.pending.wait(seconds)
 
     def start(self, step: Step) -> None:
         """Load: before the model runs, or after it if the step has no loads within it."""
