@@ -12,18 +12,19 @@ from vllm_rank import ALL, PLAIN, PROMPT, packed, store
 from vllm_rank import Rank as Worker
 
 
-def test_rates_are_of_prompts_of_like_length_and_forget_a_first_slow_one():
+def test_rates_are_of_as_many_tokens_and_forget_a_first_slow_prompt():
     speed = ComputeSpeed()
     assert speed.rate(100) is None
-    speed.observe(4000, 4000, 4.0)
+    speed.observe(4000, 4.0)
     for _ in range(12):
-        speed.observe(4000, 4000, 0.04)
-        speed.observe(32_000, 32_000, 0.64)
+        speed.observe(4000, 0.04)
+        speed.observe(32_000, 0.64)
+        speed.observe(60, 0.03)  # behind a prefix that was loaded
     assert speed.rate(4000) == pytest.approx(100_000, rel=0.02)
-    assert (speed.rate(1), speed.rate(60_000)) == (speed.rate(4000), speed.rate(32_000))
+    assert (speed.rate(1), speed.rate(60_000)) == (speed.rate(60), speed.rate(32_000))
     assert speed.rate(32_000) == pytest.approx(50_000, rel=0.02)
-    speed.observe(4000, 0, 1.0)
-    speed.observe(4000, 10, 0.0)
+    speed.observe(0, 1.0)
+    speed.observe(4000, 0.0)
     assert speed.rate(4000) == pytest.approx(100_000, rel=0.02)
 
 
@@ -58,7 +59,7 @@ def test_a_lookup_says_how_fast_a_prompt_of_its_length_is_computed(takes_over):
             return super().ask(op, tokens, wanted=wanted, **more)
 
     plan = half(Asked())
-    plan.meter._speed.observe(100, 100, 0.5)
+    plan.meter._speed.observe(100, 0.5)
     plan._shape = plan._shape.__class__(CHUNK, CHUNK // 2, tail=CHUNK // 2)
     arrive(plan, request(100), takes_over=takes_over)
     # What another engine was to compute is loaded, however slowly.

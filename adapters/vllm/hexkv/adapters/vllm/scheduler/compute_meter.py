@@ -23,9 +23,6 @@ class _Part(NamedTuple):
 
     request: str
     tokens: int
-    prompt: int
-    """Tokens of the whole prompt."""
-
     last: bool
 
 
@@ -52,7 +49,7 @@ class ComputeMeter:
             tracked = requests.get(part.request)
             if tracked is not None and part.computed < tracked.prompt:
                 last = part.computed + part.scheduled >= tracked.prompt
-                parts.append(_Part(part.request, part.scheduled, tracked.prompt, last))
+                parts.append(_Part(part.request, part.scheduled, last))
         within = any(not load.later for load in step.loads)
         if within or sum(part.tokens for part in parts) < _LEAST:
             return
@@ -69,13 +66,13 @@ class ComputeMeter:
                 prompt.tokens += part.tokens
                 prompt.seconds += seconds * part.tokens / tokens
                 if part.last:
-                    self._speed.observe(part.prompt, prompt.tokens, prompt.seconds)
+                    self._speed.observe(prompt.tokens, prompt.seconds)
                     del self._prompts[part.request]
         _limit(self._prompts)
 
-    def rate(self, length: int) -> float:
-        """Return tokens per second for a prompt of *length*; 0 before the first measurement."""
-        return self._speed.rate(length) or 0.0
+    def rate(self, tokens: int) -> float:
+        """Return the rate for *tokens* of a prompt, per second; 0 before it is measured."""
+        return self._speed.rate(tokens) or 0.0
 
 
 def _limit(known: OrderedDict[int, tuple[int, list[_Part]]] | OrderedDict[str, _Prompt]) -> None:
