@@ -108,6 +108,25 @@ def test_a_mistake_is_the_last_that_the_log_says_before_anything_is_loaded(model
     assert not [line for line in before if "Traceback" in line or "EngineCore" in line]
 
 
+@pytest.mark.thorough
+def test_the_cause_for_which_a_rank_cannot_start_is_the_last_line_of_the_log(model, tmp_path):
+    """Of a process that ends before the one that the user started, which names no cause."""
+    (tmp_path / "a file").touch()
+    words = shown(0, model)
+    at = words.index("--kv-transfer-config") + 1
+    tiers = [{"store": "disk", "settings": {"root": str(tmp_path / "a file" / "cache")}}]
+    words[at] = json.dumps(json.loads(words[at]) | {"kv_connector_extra_config": {"tiers": tiers}})
+    vllm = Path(sys.executable).with_name("vllm")
+    # vLLM 0.32 waits that long for an engine that has failed.
+    env = environment(VLLM_ENGINE_READY_TIMEOUT_S="300")
+    log = subprocess.run(
+        [vllm, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    ).stderr
+    *_, first, last = log.splitlines()
+    assert first.endswith("vLLM does not start, because hexkv cannot:")
+    assert "is not a directory" in last
+
+
 def test_the_log_says_what_was_built(first):
     said = first.log.read_text()
     assert re.search(

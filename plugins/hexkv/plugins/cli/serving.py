@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable
+from threading import Thread
 from typing import Annotated
 
 import typer
@@ -68,6 +69,10 @@ class EndedBySignals:
         self._stop = stop
         if self._came:
             stop()
+
+    def again(self, read: Callable[[], None]) -> None:
+        """Call *read* at each SIGHUP, in a thread of its own."""
+        signal.signal(signal.SIGHUP, lambda *_: Thread(target=read, daemon=True).start())
 
     def report(self, why: str = "") -> None:
         """Log that the server ends: *why*, or by which signal."""
