@@ -4,6 +4,7 @@ import pytest
 
 from hexkv.contracts.kit.cases import each
 from mutants import HANGING, PORTS, WITNESSES, mutants, trial
+from mutants.__main__ import README, counted
 
 MUTANTS = mutants()
 DROPPED, WAIVED = "witnesses.TestDropsAPromise", "witnesses.TestWaivesAPromise"
@@ -99,6 +100,17 @@ def test_a_broken_adapter_of_each_port_is_caught_by_the_promise_it_breaks(few):
 @pytest.mark.thorough
 def test_every_broken_adapter_is_caught_by_the_promise_it_breaks(found):
     assert missed(found, MUTANTS) == {}
+
+
+@pytest.mark.thorough
+def test_the_page_of_the_contracts_counts_what_was_caught():
+    """``python -m mutants --write PORT`` brings a row up to date."""
+    found = {
+        port.name: (len(port.promises()), many, many)
+        for port in PORTS
+        for many in [sum(mutant.port == port.name for mutant in MUTANTS)]
+    }
+    assert counted(README.read_text()) == found
 
 
 def test_each_says_what_is_wrong_with_it():

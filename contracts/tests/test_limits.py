@@ -63,6 +63,9 @@ SUITE = """
     class TestDoesNotClose(Contract):
         def close(self): block()
 
+    class TestFailsToClose(Contract):
+        def close(self): raise OSError("bad file descriptor")
+
     class TestIsSound(Contract):
         pass
 """
@@ -95,6 +98,8 @@ def test_a_promise_that_does_not_end_is_broken_by_name_and_the_others_are_tried(
         for card in cards
     }
     assert {verdict for verdict, _ in found.pop("TestIsSound")} == {"kept"}
+    assert {verdict for verdict, _ in found.pop("TestFailsToClose")} == {"broken"}
+    result.stdout.fnmatch_lines(["the end of promise L1.1 failed: answers", "hint: *close()*"])
     for name, lines in found.items():
         assert [verdict for verdict, _ in lines] == ["broken"] * 3 + ["not checked"], name
         assert all("did not end within 0.3 seconds: in block" in why for _, why in lines[:3])

@@ -184,6 +184,19 @@ def test_bandwidth_limits_what_comes_through_in_a_second(proxy, client):
     assert time.monotonic() - before >= 0.2
 
 
+def test_a_trickle_lets_a_request_through_at_once_and_its_reply_byte_by_byte(proxy, client):
+    proxy.trickle(20.0)
+    request = bytes(range(200))  # an echo of all of it takes ten seconds
+    client.sendall(request)
+    before = time.monotonic()
+    assert exactly(client, 4) == request[:4]
+    assert time.monotonic() - before >= 0.15
+    assert proxy.traffic.forth == len(request)
+    assert proxy.traffic.back < len(request)
+    proxy.mend()
+    assert exactly(client, 196) == request[4:]
+
+
 def test_a_cut_ends_what_is_open_and_what_is_opened(proxy, client):
     ask(client)
     proxy.cut()

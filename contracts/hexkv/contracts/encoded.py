@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from random import Random
 from typing import Protocol
@@ -13,6 +14,7 @@ from hexkv.contracts.device._base import chunk, fill, same
 from hexkv.contracts.doubles import deadline
 from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.kit.whole import Whole
+from hexkv.contracts.serde._base import free
 from hexkv.ports import (
     CorruptFrame,
     DeviceKV,
@@ -131,11 +133,15 @@ class EncodedContract(Whole):
         """Its memory is used for something else afterwards."""
         span = _span(device, serde, 0, 8, seed=5)
         wanted, kept = _decoded(device, serde, span), bytes(span.payload)
-        lent = EncodedSpan(0, 8, span.payload.toreadonly())
+        memory = bytearray(kept)
+        lent = EncodedSpan(0, 8, memoryview(memory).toreadonly())
         assert device.scatter_encoded(serde, [lent]).wait(deadline()) is True
-        same(bytes(span.payload), kept, "the payload")
-        span.payload[:] = bytes(len(span.payload))
+        same(bytes(memory), kept, "the payload")
+        memory[:] = bytes(len(kept))
         same(chunk(device, raw, 0, 8), wanted, "after its memory was used again")
+        del lent
+        gc.collect()
+        free(memory, "a view of the payload is kept after the wait")
 
     @promise(
         "encoded.4",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import resource
 import sys
 import threading
@@ -27,8 +28,9 @@ from hexkv.ports import (
 
 MIB = 1 << 20
 SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 3 * MIB + 5)
-TOO_MUCH = (1 << 60, (1 << 60) + PAGE, (1 << 63) + PAGE, (1 << 64) + PAGE)
-"""Bytes that no machine has; truncated to 32 or 64 bits some are just a page."""
+MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+TOO_MUCH = (8 * MACHINE, 1 << 60, (1 << 60) + PAGE, (1 << 63) + PAGE, (1 << 64) + PAGE)
+"""Bytes that this machine, or none, has; truncated to 32 or 64 bits some are just a page."""
 
 LATE: dict[str, Callable[[memoryview], object]] = {
     "a slice": lambda view: view[:PAGE],

@@ -57,6 +57,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder(), _RECORDER)
 
 
+_AROUND = {
+    "setup": ("the beginning of", "a fixture raised: the adapter does not open, or cannot be used"),
+    "teardown": ("the end of", "a fixture raised: close() of the adapter, or what it has left"),
+}
+"""A sentence's beginning and a hint for a failure before or after the test of a promise."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hexkv", "contracts of hexkv's ports")
     group.addoption(
@@ -106,10 +113,13 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     mark = item.get_closest_marker("promise")
-    broken = report.failed and (report.when == "call" or _is_overdue(call))
-    if mark is not None and broken:
+    if mark is not None and report.failed:
         number, text = mark.args
-        _name_promise(report, f"broken promise {number}: {text}", mark.kwargs.get("hint", ""))
+        if report.when == "call" or _is_overdue(call):
+            _name_promise(report, f"broken promise {number}: {text}", mark.kwargs.get("hint", ""))
+        else:
+            what, hint = _AROUND[str(report.when)]
+            _name_promise(report, f"{what} promise {number} failed: {text}", hint)
     return report
 
 

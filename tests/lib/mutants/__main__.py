@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from mutants import mutants, trial
+from mutants import PORTS, Mutant, Port, mutants, trial
+
+README = Path(__file__).parents[3] / "contracts" / "README.md"
+_ROW = re.compile(r"^\| ([a-z ]+) \| (\d+) \| (\d+) \| (\d+) \|$", re.MULTILINE)
+"""A row of the table by port: its name, promises, mutants, and those that were caught."""
 
 
-def main() -> int:
-    argparse.ArgumentParser(prog="mutants", description=__doc__).parse_args()
-    everyone = mutants()
-    found = trial(node for mutant in everyone for node in mutant.nodes)
-    table = Table("port", "adapter", "what is wrong", "promise", "which says that it ...", "caught")
+def counted(page: str) -> dict[str, tuple[int, int, int]]:
+    """Promises, mutants and caught ones of each port, as *page* has them in its table."""
+    return {name: (int(a), int(b), int(c)) for name, a, b, c in _ROW.findall(page)}
+
+
+def written(page: str, rows: Iterable[tuple[str, int, int, int]]) -> str:
+    """*page* with these rows in its table by port; the other rows stay."""
+    merged = counted(page) | {name: (a, b, c) for name, a, b, c in rows}
+    order = [port.name for port in PORTS if port.name in merged]
+    lines = [f"| {name} | {' | '.join(map(str, merged[name]))} |" for name in order]
+    head = "| port | promises | mutants | caught |\n| --- | --- | --- | --- |\n"
+    before, after = page.split(head)
+    rest = after[len(re.match(r"(\|.*\n)*", after)[0]) :]
+    return before + head + "\n".join(lines) + "\n" + rest
+
+
+def _of(port: Port, everyone: Sequence[Mutant], table: Table) -> tuple[str, int, int, int]:
+    """Run the mutants of one port; return its row, and add theirs to *table*."""
+    mine = [mutant for mutant in everyone if mutant.port == port.name]
+    found = trial(node for mutant in mine for node in mutant.nodes)
     killed = 0
-    for mutant in everyone:
+    for mutant in mine:
         caught = found.kills(mutant.case, mutant.promise.number)
         killed += caught
         table.add_row(
@@ -28,12 +50,31 @@ def main() -> int:
             mutant.promise.text,
             "yes" if caught else "[bold red]NO",
         )
+    return port.name, len(port.promises()), len(mine), killed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="mutants", description=__doc__)
+    parser.add_argument("ports", nargs="*", help="only these, by default all", metavar="PORT")
+    parser.add_argument("--write", action="store_true", help=f"also into {README.name}")
+    asked = parser.parse_args()
+    chosen = [port for port in PORTS if not asked.ports or port.name in asked.ports]
+    table = Table("port", "adapter", "what is wrong", "promise", "which says that it ...", "caught")
+    everyone = mutants()
+    rows = [_of(port, everyone, table) for port in chosen]
     console = Console()
     if console.width < 160:  # a table of six columns in a pipe, or in a narrow window
         console.width = 160
     console.print(table)
-    console.print(f"{killed} of {len(everyone)} broken adapters are caught")
-    return 0 if killed == len(everyone) else 1
+    short = Table("port", "promises", "mutants", "caught")
+    for row in rows:
+        short.add_row(*map(str, row))
+    console.print(short)
+    if asked.write:
+        README.write_text(written(README.read_text(), rows))
+    total, killed = sum(row[2] for row in rows), sum(row[3] for row in rows)
+    console.print(f"{killed} of {total} broken adapters are caught")
+    return 0 if killed == total else 1
 
 
 if __name__ == "__main__":

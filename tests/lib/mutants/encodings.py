@@ -128,6 +128,11 @@ class TestDecodesWhenItLikes(DecodingContract):
             self.pages = pages
 
 
+def keeps_the_payload(self, real, serde, spans):
+    self.last = [span.payload[:16] for span in spans]
+    return real(serde, spans)
+
+
 def believes_spans_scatter_all(self, spans, layers):
     for start, end, data in spans:
         for place, (layer, plane, position) in self.places(start, end, layers):
@@ -174,6 +179,9 @@ ROWS = {
     ),
     "encoded.3 decodes in place": Wrong(
         "It uses the payload as room to work in.", decoded=decodes_in_place
+    ),
+    "encoded.3 keeps the payload": Wrong(
+        "The heads of the last payloads stay at hand.", scatter_encoded=keeps_the_payload
     ),
     "encoded.4 believes spans": Wrong(
         "A span before the first token wraps around, one behind the last is cut.",

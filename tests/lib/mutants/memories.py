@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import os
 import threading
 import weakref
 
@@ -14,7 +15,7 @@ from hexkv.contracts.memory import MemoryContract
 from hexkv.ports import PAGE, InvalidRequest, PoolExhausted
 from mutants.rows import Wrong, broken
 
-LIMIT = 1 << 40
+LIMIT = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class PlainRegion:
@@ -104,6 +105,17 @@ class TestGivesOneRegionTwice(PlainMemoryContract):
 
 def gives_nothing(self, real, size):
     real(max(size, 1))
+
+
+def believes_what_it_is_granted(self, size):
+    if size < 1:
+        raise InvalidRequest("nothing")
+    if size > 1 << 47:
+        raise PoolExhausted("too much")
+
+
+def believes_what_it_is_granted_map(self, size):
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE)
 
 
 def lets_the_system_say_no(self, size):
@@ -282,6 +294,11 @@ ROWS = {
         "A region of no bytes is a page.",
         check=gives_nothing,
         map=lambda self, real, size: real(max(size, PAGE)),
+    ),
+    "memory.6 believes what it is granted": Wrong(
+        "It asks for no more than addresses, and the system grants these.",
+        check=believes_what_it_is_granted,
+        map=believes_what_it_is_granted_map,
     ),
     "memory.6 lets the system say no": Wrong(
         "What the system raises is what the caller gets.", check=lets_the_system_say_no

@@ -7,7 +7,7 @@ import ctypes
 from hexkv.ports import CorruptFrame
 from mutants.meetings import Overtaking
 from mutants.rows import Wrong, broken
-from plain_serde import HEAD, CutSerde, PlainContract, PlainSerde
+from plain_serde import EXPONENTS, HEAD, CutSerde, PlainContract, PlainSerde
 
 
 def knows_two_byte_elements_only(self, real, layer):
@@ -53,6 +53,28 @@ def wants_even_addresses(self, real, payload, layout, tokens, into):
     if ctypes.addressof(ctypes.c_char.from_buffer(into)) % 2:
         raise BufferError("unaligned")
     real(payload, layout, tokens, into)
+
+
+def counts_layers(bits):
+    def assemble(self, real, parts, raw_bytes, into):
+        size = real(parts, raw_bytes, into)
+        for at, part in enumerate(parts):
+            short = (len(part) & ((1 << bits) - 1)).to_bytes(4, "little")
+            into[HEAD.size + 4 * at : HEAD.size + 4 * at + 4] = short
+        return size
+
+    return assemble
+
+
+def rounds_the_largest_up(self, real, chunk, layout, tokens, into):
+    up, size = bytearray(chunk), layout.dtype.itemsize
+    if layout.dtype in EXPONENTS:
+        exponent = EXPONENTS[layout.dtype]
+        most = exponent - 1
+        for at in range(0, len(up), size):
+            if int.from_bytes(up[at : at + size], "little") == most:
+                up[at : at + size] = exponent.to_bytes(size, "little")
+    return real(up, layout, tokens, into)
 
 
 def keeps_the_callers_buffer(self, real, chunk, layout, tokens, into):
@@ -242,6 +264,12 @@ PLAIN_SERDE = {
         late=None,
         decode=fills_the_rest_later,
     ),
+    "serde.25 counts layers in16 bits": Wrong(
+        "The table of layers has lengths of 16 bits.", assemble=counts_layers(16)
+    ),
+    "serde.25 counts layers in24 bits": Wrong(
+        "The table of layers has lengths of 24 bits.", assemble=counts_layers(24)
+    ),
     "serde.5 bounds in32 bits": Wrong(
         "The bound of a large chunk is what a C int holds of it.", bound=bounds_in32_bits
     ),
@@ -255,6 +283,9 @@ globals().update(broken(__name__, PlainContract, PlainSerde, PLAIN_SERDE))
 
 
 CUT_SERDE = {
+    "serde.23 rounds the largest up": Wrong(
+        "The largest number is rounded up to infinity.", encode=rounds_the_largest_up
+    ),
     "serde.23 is further off than it says": Wrong(
         "Declared is the error of the format it was written for first.", cut=16
     ),

@@ -35,6 +35,10 @@ def writes_to_the_end_of_its_batch(self, items, deadline):
     return [self.write_one(item) for item in items]
 
 
+def denies_when_late(self, real, keys, deadline):
+    return [False] * len(keys) if deadline.expired else real(keys, deadline)
+
+
 def stops_amid_a_batch_in_a_mixture(self, real, items, deadline):
     outcomes = real(items, deadline)
     late = [i for i, outcome in enumerate(outcomes) if outcome == TimedOut()]
@@ -179,6 +183,9 @@ def reads_no_range_of_what_is_gone(self, real, key, start, into, deadline):
 
 
 DICT_STORE = {
+    "L1.25 deletes nothing when late": Wrong(
+        "What there is no time to delete was not there.", delete=denies_when_late
+    ),
     "L1.30 reads to the end of its batch": Wrong(
         "The deadline is looked at once, before the first chunk.",
         in_time=lambda self, index, key, sink, deadline: self.read_one(index, key, sink, deadline),

@@ -7,17 +7,19 @@ pytest runs them as usual, from the classes in :mod:`hexkv.contracts.check.suite
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hexkv.ports import ChunkStore, DType, MemoryRegion, TransferChannel
 
 if TYPE_CHECKING:  # pytest must be the first to import a contract
+    from hexkv.contracts.channel._base import Proxied, Successor
     from hexkv.contracts.channel.apart import Recipe
     from hexkv.contracts.device import Holed, RawKV
     from hexkv.contracts.prefix_cache import Damaged, Faulty, Stuck
     from hexkv.contracts.serde import Close
-    from hexkv.contracts.store import Foreign, Limit, Service
+    from hexkv.contracts.store import Aside, Foreign, Huge, Limit, Service, Unreadable
     from hexkv.contracts.telemetry import Held, Total
     from hexkv.plugins.spec import RawAccess
 
@@ -58,11 +60,44 @@ class Candidate:
     limit: Limit | None = None
     """The physical limit to compare with."""
 
+    exposed: ChunkStore | None = None
+    """A store on that service, if the subject itself is not on it."""
+
+    unreadable: Unreadable | None = None
+    """Makes each read of a chunk fail, until it is deleted or written again."""
+
+    huge: Huge | None = None
+    """Puts a frame of that many zeros on the medium, without allocating the space."""
+
+    aside: Aside | None = None
+    """Returns the number of chunks in the medium's quarantine."""
+
     another: Callable[[], TransferChannel] | None = None
     """Opens another channel of the kind, which can reach this one. The contract closes it."""
 
     recipe: Recipe | None = None
     """How a process of its own opens a channel that can reach this one."""
+
+    stranger: TransferChannel | None = None
+    """A channel that the subject does not authorize."""
+
+    proxied: Proxied | None = None
+    """A context with a fault proxy before a peer, and the peer's address through that proxy."""
+
+    successor: Successor | None = None
+    """Opens a channel at a peer's former address."""
+
+    elapse: Callable[[float], None] | None = None
+    """For a directory: lets that many seconds pass for it."""
+
+    vanish: Callable[[str], None] | None = None
+    """For a directory: ends a node without a farewell."""
+
+    forget: Callable[[], None] | None = None
+    """For a directory: has it lose everything."""
+
+    stalled: Callable[[], AbstractContextManager[None]] | None = None
+    """For a directory: a context in which no server answers."""
 
     allocate: Callable[[int], MemoryRegion] | None = None
     """Allocates memory that a channel may use; None if any memory will do."""

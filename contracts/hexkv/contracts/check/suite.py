@@ -6,11 +6,12 @@ The fixture ``candidate`` comes from the plugin that runs them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
 from hexkv.contracts.channel import ChannelContract
-from hexkv.contracts.channel._base import Make, Memory
+from hexkv.contracts.channel._base import Make, Memory, Proxied, Successor
 from hexkv.contracts.channel.apart import Recipe
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.checksum import ChecksumContract
@@ -26,12 +27,15 @@ from hexkv.contracts.prefix_cache import Damaged, Faulty, PrefixCacheContract, S
 from hexkv.contracts.serde import Close, SerdeContract
 from hexkv.contracts.serde._nearness import beyond
 from hexkv.contracts.store import (
+    Aside,
     Foreign,
+    Huge,
     Limit,
     RawAccess,
     Reopen,
     Service,
     StoreContract,
+    Unreadable,
 )
 from hexkv.contracts.telemetry import EventSinkContract, Held, TelemetryContract, Total
 from hexkv.ports import (
@@ -91,6 +95,22 @@ class TestStore(StoreContract):
     @pytest.fixture
     def limit(self, candidate: Candidate) -> Limit | None:
         return candidate.limit
+
+    @pytest.fixture
+    def exposed(self, store: ChunkStore, candidate: Candidate) -> ChunkStore:
+        return candidate.exposed or store
+
+    @pytest.fixture
+    def unreadable(self, candidate: Candidate) -> Unreadable | None:
+        return candidate.unreadable
+
+    @pytest.fixture
+    def huge(self, candidate: Candidate) -> Huge | None:
+        return candidate.huge
+
+    @pytest.fixture
+    def aside(self, candidate: Candidate) -> Aside | None:
+        return candidate.aside
 
 
 class TestSerde(SerdeContract):
@@ -187,6 +207,22 @@ class TestDirectory(DirectoryContract):
 
         return seen
 
+    @pytest.fixture
+    def elapse(self, candidate: Candidate) -> Callable[[float], None]:
+        return candidate.elapse or not_offered("elapse")
+
+    @pytest.fixture
+    def vanish(self, candidate: Candidate) -> Callable[[str], None]:
+        return candidate.vanish or (lambda _: None)
+
+    @pytest.fixture
+    def forget(self, candidate: Candidate) -> Callable[[], None]:
+        return candidate.forget or not_offered("forget")
+
+    @pytest.fixture
+    def stalled(self, candidate: Candidate) -> Callable[[], AbstractContextManager[None]]:
+        return candidate.stalled or not_offered("stalled")
+
 
 class TestChannel(ChannelContract):
     """A channel between peers, and others of its kind."""
@@ -209,6 +245,18 @@ class TestChannel(ChannelContract):
     @pytest.fixture
     def recipe(self, candidate: Candidate) -> Recipe:
         return candidate.recipe or not_offered("recipe")
+
+    @pytest.fixture
+    def stranger(self, candidate: Candidate) -> TransferChannel:
+        return candidate.stranger or not_offered("stranger")
+
+    @pytest.fixture
+    def proxied(self, candidate: Candidate) -> Proxied:
+        return candidate.proxied or not_offered("proxied")
+
+    @pytest.fixture
+    def successor(self, candidate: Candidate) -> Successor:
+        return candidate.successor or not_offered("successor")
 
 
 class TestPrefixCache(PrefixCacheContract):

@@ -163,7 +163,7 @@ class Keys(ChunkCacheCase):
         level="L0",
         clause="ChunkCache.allocate",
         why="each batch that is larger than the free memory would cost some of it for ever",
-        hint="release the blocks of a batch in which a chunk does not fit",
+        hint="release the memory of a chunk that does not fit",
     )
     def test_an_allocation_in_part_costs_nothing(self, cache: ChunkCache, ledger: Ledger) -> None:
         """Of more chunks than fit, three times; the last one finds as much memory as the first."""

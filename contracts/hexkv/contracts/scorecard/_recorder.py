@@ -12,7 +12,43 @@ from hexkv.contracts.kit.promise import Promise
 from hexkv.contracts.scorecard._card import Card, Line, Scorecard, Subject, Verdict
 from hexkv.contracts.scorecard._explained import explained
 
-FIXTURES = frozenset({"foreign", "holed", "limit", "near", "raw", "reopen", "service", "sibling"})
+FIXTURES = frozenset(
+    [
+        "announced",
+        "another",
+        "aside",
+        "closed",
+        "collected",
+        "crowd",
+        "damaged",
+        "elapse",
+        "end",
+        "exposed",
+        "faulty",
+        "foreign",
+        "forget",
+        "held",
+        "holed",
+        "huge",
+        "limit",
+        "near",
+        "other",
+        "private",
+        "proxied",
+        "raw",
+        "recipe",
+        "reopen",
+        "service",
+        "sibling",
+        "stalled",
+        "stranger",
+        "stuck",
+        "successor",
+        "total",
+        "unreadable",
+        "vanish",
+    ]
+)
 """The optional fixtures that an author provides. A promise that needs a missing one is not
 checked; one that needs an ability which the adapter does not have is not offered."""
 

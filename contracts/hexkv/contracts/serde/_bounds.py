@@ -64,10 +64,27 @@ def _tiny(layout: KVLayout, tokens: int, random: Random) -> bytes:
     return units.tobytes()
 
 
+_LARGEST = {
+    DType.BFLOAT16: b"\x7f\x7f",
+    DType.FLOAT16: b"\xff\x7b",
+    DType.FLOAT32: b"\xff\xff\x7f\x7f",
+}
+"""The largest finite element of a dtype."""
+
+
+def _largest(layout: KVLayout, tokens: int, random: Random) -> bytes:
+    """The largest finite elements, of either sign, some of zero, and one below the largest."""
+    largest = _LARGEST[layout.dtype]
+    below = bytes([largest[0] - 1]) + largest[1:]
+    some = [largest, largest[:-1] + bytes([largest[-1] | 0x80]), below, bytes(len(largest))]
+    return b"".join(random.choices(some, k=layout.chunk_bytes(tokens) // len(largest)))
+
+
 _MADE: dict[str, Callable[[KVLayout, int, Random], bytes]] = {
     "outliers": _outliers,
     "infinities and NaN": _poisoned,
     "hardly more than zero": _tiny,
+    "the largest finite numbers": _largest,
 }
 
 

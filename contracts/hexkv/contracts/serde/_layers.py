@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
+from random import Random
 
 import pytest
 
@@ -62,6 +63,31 @@ class Layers(SerdeCase):
                 first, last = layout.layer_span(layer, tokens)
                 back = _layer(layered, payload[start:end], layer, layout, tokens)
                 same(back, whole[first:last], f"layer {layer} of {shape} in {dtype}")
+
+    @pytest.mark.thorough
+    @each("size", [1 << 16, 1 << 24])
+    @promise(
+        "serde.25",
+        "gives back layers of any size, of more than 64 KiB and of more than 16 MiB",
+        clause="Serde.encode",
+        why="chunks of a large model would be stored, and never be a hit",
+        hint="64 bits for lengths and places, in tables of layers and of blocks, too",
+    )
+    def test_layers_may_be_large(self, serde: Serde, dtypes: Collection[DType], size: int) -> None:
+        dtype = DType.BFLOAT16 if DType.BFLOAT16 in dtypes else min(dtypes)
+        layout = KVLayout.attention(dtype, layers=2, heads=4, key_width=64)
+        tokens = 2 * size // layout.token_bytes + 1
+        half = layout.chunk_bytes(tokens) // 2
+        raw = Random(2).randbytes(half) + bytes(half)  # noqa: S311 - nothing here is secret
+        payload = encoded(serde, (raw, layout, tokens))
+        back = decoded(serde, payload, layout, tokens)
+        if serde.lossless:
+            same(back, raw, f"layers of {half} bytes")
+        if not (serde.per_layer and isinstance(serde, LayerSerde)):
+            return
+        for layer, (start, end) in enumerate(_parts(serde, payload, layout, tokens)):
+            part = _layer(serde, payload[start:end], layer, layout, tokens)
+            same(part, back[layer * half : (layer + 1) * half], f"layer {layer} of {half} bytes")
 
     @promise(
         "serde.21",

@@ -221,3 +221,7 @@ class Batches(StoreCase):
             assert isinstance(late, Stored | TimedOut | Failed)
             if isinstance(late, Stored):
                 same(read(store, C), [b"late"])
+        with suppress(StoreError):
+            gone = promptly(lambda: store.delete([A, B], deadline(-1.0)))
+            for key, was_there in zip(frames, gone, strict=True):
+                assert was_there or read(store, key) == [None], "a delete denies a chunk that stays"

@@ -34,7 +34,7 @@ class Lengths(StoreCase):
     @pytest.mark.thorough
     @promise(
         "L1.32",
-        "has room again for frames that were overwritten, deleted, cleared or refused",
+        "has room again after it has overwritten, deleted, cleared or refused a frame",
         clause="ChunkStore.write, ChunkStore.delete",
         why="a tier would be full for ever after it has written its size once",
         hint="take the bytes of the frame that goes from what you count, in each way that it goes",

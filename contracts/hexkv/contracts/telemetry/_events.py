@@ -34,7 +34,7 @@ class EventSinkContract(HearingCase):
 
     @pytest.fixture
     def held(self) -> Held:
-        """A function that tells the chunks of a tier, for sinks that know them."""
+        """A function that returns the chunks of a tier, for sinks that know them."""
         not_offered("held")
 
     @promise(

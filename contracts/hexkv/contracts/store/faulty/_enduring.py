@@ -180,7 +180,7 @@ def _here(store: ChunkStore, kept: Collection[ChunkKey], deadline: Deadline) -> 
 
 
 def denied(store: ChunkStore, deadline: Deadline) -> dict[ChunkKey, bytes]:
-    """Those of ``DOOMED`` that a delete reports absent; after an error it reports none."""
+    """Those of ``DOOMED`` that a delete answers with False; none after an error."""
     gone = _flags(store.delete, list(DOOMED), deadline)
     return {key: DOOMED[key] for key, here in zip(DOOMED, gone, strict=True) if not here}
 
