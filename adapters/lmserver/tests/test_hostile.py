@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, Failed, Hit, Item, Miss, Stored, StoreFull
 from lm_servers import SMALL, RawHexkv, request, served
@@ -127,7 +128,7 @@ def test_a_hundred_thousand_malformed_frames_leave_it_as_it_was(server, open_sto
     assert server.resident < before + (16 << 20)
 
 
-@pytest.mark.parametrize("size", [(80 << 20) + 1, 1 << 40, 2**64 - 1])
+@each("size", [(80 << 20) + 1, 1 << 40, 2**64 - 1])
 def test_an_oversize_claim_is_refused_before_memory_is_taken(server, open_store, soon, size):
     raw = RawHexkv(server.address)
     before = server.resident

@@ -3,6 +3,7 @@
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import Failed, Hit, Item, Stored, StoreError, StoreUnreachable
 from redis_servers import Certificates, RedisServer, redis_binary
 
@@ -25,9 +26,7 @@ def locked(tmp_path_factory):
         yield server
 
 
-@pytest.mark.parametrize(
-    "login", [{}, {"password": "wrong"}, {"username": "nobody", "password": "secret"}]
-)
+@each("login", [{}, {"password": "wrong"}, {"username": "nobody", "password": "secret"}])
 def test_a_wrong_password_fails_every_call_for_good_and_at_once(locked, open_store, login):
     store = open_store(locked.url, **login)
     with pytest.raises(StoreError) as caught:
