@@ -394,8 +394,5 @@ def _place(config: VllmConfig, configured: Configuration, *, make: bool) -> Path
 def _size(size: int | None) -> str:
     if size is None:
         return "any size"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 10 * 1024:
-            return f"{size} {unit}"
-        size //= 1024
-    return f"{size} TiB"
+    power = next(power for power in range(5) if size >> 10 * power < 10 << 10 or power == 4)
+    return f"{size >> 10 * power} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
