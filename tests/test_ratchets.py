@@ -120,7 +120,7 @@ def is_known(target, path):
     names = target.split(".")
     if names[0] == "hexkv":
         return any(has(module(".".join(names[:end])), names[end:]) for end in range(2, 6))
-    parts = path.with_suffix("").parts
+    parts = path.relative_to(ROOT).with_suffix("").parts
     own = module(".".join(parts[parts.index("hexkv") :]).removesuffix(".__init__"))
     if own is None:
         return names[0] in {getattr(node, "name", None) for node in ast.walk(TREES[path])}
