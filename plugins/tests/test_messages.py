@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import jsonschema
 import pytest
 
 from hexkv.contracts.kit.cases import each
@@ -167,7 +168,6 @@ def test_the_command_opens_all_and_its_exit_code_tells(text, code, says, tmp_pat
 
 
 def test_the_schema_takes_what_loads_and_refuses_what_does_not(check, capsys):
-    jsonschema = pytest.importorskip("jsonschema")
     assert main(["config", "schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     assert schema == json.loads(json.dumps(schema_of(discover().adapters)))

@@ -192,7 +192,7 @@ class Toy:
         self.settle(seconds)
 
     def settle(self, seconds):
-        """Wait for what runs behind the steps: saves, and what is told of them."""
+        """Wait for what runs behind the steps: saves, and the reports of them."""
         for worker in self._workers:
             worker._worker.half._saving._thread.submit(int).result(seconds)
 
