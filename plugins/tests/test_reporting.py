@@ -16,7 +16,8 @@ from hexkv.plugins.composition.served import ServedChunks
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.discovery.registry import Origin
-from hexkv.plugins.observing.reporting import HeldChunks, Reporter, Reporting
+from hexkv.plugins.observing.held import HeldChunks
+from hexkv.plugins.observing.reporting import Reporter, Reporting
 from hexkv.plugins.spec import AdapterSpec
 from hexkv.plugins.support.lives import Life
 from hexkv.ports import (

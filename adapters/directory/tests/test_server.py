@@ -32,7 +32,8 @@ from hexkv.plugins.__main__ import main
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.configuration.secret import Secret
 from hexkv.plugins.configuration.settings import parse_settings
-from hexkv.plugins.observing.reporting import HeldChunks, Reporter
+from hexkv.plugins.observing.held import HeldChunks
+from hexkv.plugins.observing.reporting import Reporter
 from hexkv.plugins.spec import OpenContext
 from hexkv.plugins.support.lives import Life
 from hexkv.ports import (

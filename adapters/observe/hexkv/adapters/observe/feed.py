@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hexkv.adapters.observe.blocks import TOKEN_BYTES, Event
 from hexkv.adapters.observe.ledger import Ledger, Medium, NewTokens
-from hexkv.plugins.observing.reporting import ChangeQueue, HeldChunks
+from hexkv.plugins.observing.held import ChangeQueue, HeldChunks
 from hexkv.ports import CacheEvent, ContentFeed, NamedPrompt
 
 _TOKENS_WAITING = 16 << 20
