@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from hexkv.core.engine.keyed_admin import KeyedAdmin
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.tier import TierPlan
-from hexkv.plugins.composition.peering import PeerService
 from hexkv.plugins.composition.tiers import TierOpener, naming
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.spec import OpenContext
-from hexkv.ports import AdminAccess, Clock
+from hexkv.ports import AdminAccess, Clock, PeerAccess
 
 
 def let_attach(
@@ -24,6 +23,7 @@ def let_attach(
     registry: Registry,
     clock: Clock,
     block: int | None,
+    peers: PeerAccess | None,
 ) -> None:
     """Let *admin* open the tiers that are to be attached to *stack*.
 
@@ -34,10 +34,9 @@ def let_attach(
         registry: the installed plugins.
         clock: of the cache.
         block: bytes of the largest frame; ``None`` where frames are of any size.
+        peers: for stores that read from peers.
     """
-    peers = stack.runtime.peers
-    access = peers.access(peers.directory) if isinstance(peers, PeerService) else None
-    opener = TierOpener(loaded, registry, clock, stack.pool, block, access)
+    opener = TierOpener(loaded, registry, clock, stack.pool, block, peers)
 
     def open_tier(section: Mapping[str, object]) -> TierPlan:
         names = [tier.name for tier in stack.tiers]

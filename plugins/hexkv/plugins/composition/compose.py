@@ -11,7 +11,6 @@ from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.engine.segments import SegmentRules
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.memory.pool import BlockPool
-from hexkv.core.peers.lending import LendingRules
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.runtime import Runtime
@@ -22,9 +21,7 @@ from hexkv.core.tiers.matching import find_tiers_soon
 from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.stores.bandwidth import ComputeRate
 from hexkv.core.tiers.stores.checked import CheckedSerde
-from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.composition.addresses import Addresses
 from hexkv.plugins.composition.administering import (
     admin_address,
     let_attach,
@@ -33,13 +30,13 @@ from hexkv.plugins.composition.administering import (
 )
 from hexkv.plugins.composition.checking import check, doubts
 from hexkv.plugins.composition.identity import identify
-from hexkv.plugins.composition.joining import join, open_directory
+from hexkv.plugins.composition.joining import open_peers
 from hexkv.plugins.composition.observing import Observation, open_observation
-from hexkv.plugins.composition.peering import OF_PEERS, PeerService, open_peers, takes_offers
+from hexkv.plugins.composition.peers import OpenedPeers
 from hexkv.plugins.composition.starting import begin_log, report_start
-from hexkv.plugins.composition.tiers import TierOpener, in_memory, naming
+from hexkv.plugins.composition.tiers import OF_PEERS, TierOpener, in_memory, naming
 from hexkv.plugins.configuration.config import Loaded
-from hexkv.plugins.configuration.places import Path, suggestion
+from hexkv.plugins.configuration.places import Path
 from hexkv.plugins.configuration.schema import EngineSettings
 from hexkv.plugins.discovery.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.discovery.discovery import discover
@@ -60,9 +57,6 @@ from hexkv.ports import (
     Namespace,
     PrefixCache,
     Serde,
-    SharedMedium,
-    SupportsScan,
-    SupportsZeroCopy,
     Telemetry,
     frame_bytes,
 )
@@ -149,7 +143,8 @@ def build(
         opened.callback(engine.close)
         if isinstance(requests.chunks, LocalChunks):
             admin, block = engine.admin, _block(loaded, namespace)
-            let_attach(admin, requests.chunks.stack, loaded, registry, clock, block)
+            access = None if peers is None else peers.access
+            let_attach(admin, requests.chunks.stack, loaded, registry, clock, block, access)
             if peers is not None:
                 admin.at_close(peers.close)
             serve_admin(admin, loaded, registry, clock, rank=part)
@@ -174,7 +169,7 @@ def _over_tiers(
     telemetry: Telemetry,
     events: Sequence[EventSink],
     observation: Observation,
-) -> tuple[Pipeline, int, PeerService | None]:
+) -> tuple[Pipeline, int, OpenedPeers | None]:
     """Return the pool and tiers of this process, where tails of chunks end, and its peers."""
     settings = loaded.settings
     block = _block(loaded, namespace)
@@ -238,8 +233,7 @@ def open_stack(  # noqa: PLR0913
     observation: Observation | None = None,
     meet: Callable[[str, bytes], None] | None = None,
     stores: Mapping[str, FrameFile] | None = None,
-    addresses: Addresses | None = None,
-) -> tuple[TierStack, PeerService | None]:
+) -> tuple[TierStack, OpenedPeers | None]:
     """Return the pool and the tiers of a checked configuration, and the peers it names.
 
     Args:
@@ -257,10 +251,8 @@ def open_stack(  # noqa: PLR0913
             it up. ``None``: the provider gives it.
         rank: the value of ``{rank}`` in the address of administration.
         observation: follows the content of the tiers.
-        meet: takes the identity and the prefix of a namespace of which a peer brings a chunk;
-            ``None``: chunks of namespaces that the tiers do not know are not kept.
+        meet: see :class:`~hexkv.plugins.composition.peers.OpenedPeers`.
         stores: by tier, the memory that its store has passed on in the process that has *region*.
-        addresses: has those that another process may take.
 
     Raises:
         ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as :func:`build`.
@@ -279,18 +271,10 @@ def open_stack(  # noqa: PLR0913
     blocks = BlockPool(region, block or size, poison=pool.poison, executor=executor)
     opened.callback(blocks.close)
     admin = reachable(admin_address(loaded, rank))
-    peers = open_peers(loaded, registry, clock, admin, region)
-    if peers is not None:
-        opened.callback(peers.close)
-    directory = None
-    if settings.directory.adapter:
-        with naming(loaded, ("directory", "settings")):
-            directory = open_directory(settings.directory, registry, clock, peers)
-        opened.callback(directory.close)
-    access = None if peers is None else peers.access(directory)
-    if addresses is not None:
-        addresses.add(None if access is None else access.channel)
-        addresses.add(directory)
+    peers: OpenedPeers | None = None
+    if settings.peers.channel or settings.directory.adapter:
+        peers = open_peers(opened, loaded, registry, clock, admin, region)
+    access = None if peers is None else peers.access
     opener = TierOpener(loaded, registry, clock, blocks, block, access, stores or {})
     tiers = []
     for index in range(len(settings.tiers)):
@@ -306,15 +290,10 @@ def open_stack(  # noqa: PLR0913
         events=events,
         serdes=serdes,
         computing=ComputeRate(settings.compute_rate),
-        peers=peers,
         occupied=step_aside,
     )
-    own = _own(loaded, tiers)
-    if directory is not None:
-        joined = join(directory, settings.directory, clock, own, peers, admin)
-        opened.callback(joined.close)
-        runtime = joined.reported(runtime)
-        joined.reporting.start()
+    if peers is not None:
+        runtime = peers.report(runtime, tiers)
     if observation is not None:
         runtime = replace(runtime, calls=observation.calls, spans=observation.spans)
         kinds = {tier.name: in_memory(tier.store) for tier in tiers}
@@ -328,40 +307,8 @@ def open_stack(  # noqa: PLR0913
             # Log an unreachable store now, not once a request is slower.
             find_tiers_soon([opened_tier], [_ANY_CHUNK], until, lambda _: None)
     if peers is not None:
-        rules = _lending(loaded, registry, blocks, block)
-        peers.begin(stack, own, rules, directory, meet, paused=inherited)
+        peers.begin(stack, block, meet, paused=inherited)
     return stack, peers
-
-
-def _lending(
-    loaded: Loaded, registry: Registry, pool: BlockPool, block: int | None
-) -> LendingRules:
-    """Return the rules of lending *pool* to peers; its largest frame has *block* bytes."""
-    serve = loaded.settings.peers.serve
-    most = serve.bytes or max(pool.capacity // 4, block or 0)
-    if block is not None and most < block:
-        where = loaded.locate(("peers", "serve", "bytes"))
-        raise ConfigError(f"{where}: {most} bytes do not hold one chunk, which takes {block}")
-    accepts = takes_offers(loaded.settings.peers, registry)
-    return LendingRules(most, serve.rate, serve.copies, serve.settle, accepts)
-
-
-def _own(loaded: Loaded, tiers: Sequence[TierPlan]) -> list[str]:
-    """Return the tiers that peers read and a directory lists: not those that all nodes read."""
-    chosen = loaded.settings.directory.tiers
-    if chosen is None:
-        return [
-            tier.name
-            for tier in tiers
-            if isinstance(tier.store, SupportsZeroCopy | SupportsScan)
-            and not (isinstance(tier.store, SharedMedium) and tier.store.shared)
-        ]
-    names = [tier.name for tier in tiers]
-    for name in chosen:
-        if name not in names:
-            where = loaded.locate(("directory", "tiers"))
-            raise ConfigError(f"{where}: there is no tier {name!r}{suggestion(name, names)}")
-    return list(chosen)
 
 
 def check_sizes(loaded: Loaded, frame: int) -> None:

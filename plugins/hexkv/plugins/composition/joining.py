@@ -1,76 +1,156 @@
-"""A configured directory that receives a cache's content, from the composition root."""
+"""The peers and the directory of a configuration, opened for the composition root."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from hexkv.core.peers.lending import LendingRules
+from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.runtime import TierRuntime
-from hexkv.plugins.composition.peering import PeerService, own_name
-from hexkv.plugins.configuration.schema import DirectorySettings
+from hexkv.core.tiers.tier import Tier, TierPlan
+from hexkv.plugins.composition.peering import PeerService, own_name, serve_peers, takes_offers
+from hexkv.plugins.composition.peers import OpenedPeers, PeersOpener
+from hexkv.plugins.composition.tiers import naming
+from hexkv.plugins.configuration.config import Loaded
+from hexkv.plugins.configuration.places import suggestion
 from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.observing.reporting import Reporting
 from hexkv.plugins.spec import OpenContext
 from hexkv.plugins.support.lives import Life, new_generation
-from hexkv.ports import Clock, Directory, Member
+from hexkv.ports import (
+    Clock,
+    ConfigError,
+    Directory,
+    Member,
+    MemoryRegion,
+    PeerAccess,
+    SharedMedium,
+    SupportsScan,
+    SupportsZeroCopy,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """A directory, and the reporting to it."""
+class ProcessPeers:
+    """See :class:`~hexkv.plugins.composition.peers.OpenedPeers`."""
 
-    life: Life
-    """Of this process."""
+    opened: ExitStack
+    loaded: Loaded
+    registry: Registry
+    clock: Clock
+    admin: str
+    """Address of the process's administration; empty: none."""
 
-    directory: Directory
-    reporting: Reporting
+    service: PeerService | None
+    directory: Directory | None
 
-    def reported(self, runtime: TierRuntime) -> TierRuntime:
-        """Return *runtime* with this process's life, and its content reported."""
-        return replace(
-            runtime,
-            events=(*runtime.events, self.reporting),
-            closing=self.close,
-            directory=self.reporting.why,
-            life=self.life,
-        )
+    @property
+    def access(self) -> PeerAccess | None:
+        return None if self.service is None else self.service.access(self.directory)
+
+    def report(self, runtime: TierRuntime, tiers: Sequence[TierPlan]) -> TierRuntime:
+        own = self._own(tiers)
+        runtime = replace(runtime, peers=self.service)
+        directory = self.directory
+        if directory is None:
+            return runtime
+        life = self._life()
+        queue = self.loaded.settings.directory.queue
+        reporting = Reporting(directory, life, self.clock, own, queue)
+
+        def leave() -> None:
+            reporting.close()
+            directory.close()
+
+        self.opened.callback(leave)
+        reporting.start()
+        events = (*runtime.events, reporting)
+        return replace(runtime, events=events, closing=leave, directory=reporting.why, life=life)
+
+    def begin(
+        self,
+        stack: TierStack,
+        block: int | None,
+        meet: Callable[[str, bytes], None] | None,
+        *,
+        paused: bool,
+    ) -> None:
+        if self.service is not None:
+            rules = self._rules(stack.pool.capacity, block)
+            own = self._own(stack.tiers)
+            self.service.begin(stack, own, rules, self.directory, meet, paused=paused)
 
     def close(self) -> None:
-        """Leave the directory, if it answers, and close it."""
-        self.reporting.close()
-        self.directory.close()
+        if self.service is not None:
+            self.service.close()
+
+    def _life(self) -> Life:
+        if self.service is not None:
+            return self.service.life
+        settings = self.loaded.settings.directory
+        name = own_name(settings.name)
+        return Life(Member(name, new_generation(), settings.address, self.admin))
+
+    def _rules(self, pool: int, block: int | None) -> LendingRules:
+        """Return the rules of lending *pool* bytes to peers; the largest frame has *block*."""
+        settings = self.loaded.settings.peers
+        serve = settings.serve
+        most = serve.bytes or max(pool // 4, block or 0)
+        if block is not None and most < block:
+            where = self.loaded.locate(("peers", "serve", "bytes"))
+            raise ConfigError(f"{where}: {most} bytes do not hold one chunk, which takes {block}")
+        accepts = takes_offers(settings, self.registry)
+        return LendingRules(most, serve.rate, serve.copies, serve.settle, accepts)
+
+    def _own(self, tiers: Sequence[TierPlan | Tier]) -> list[str]:
+        """Return the tiers that peers read and a directory lists: not those that all nodes read."""
+        chosen = self.loaded.settings.directory.tiers
+        if chosen is None:
+            return [
+                tier.name
+                for tier in tiers
+                if isinstance(tier.store, SupportsZeroCopy | SupportsScan)
+                and not (isinstance(tier.store, SharedMedium) and tier.store.shared)
+            ]
+        names = [tier.name for tier in tiers]
+        for name in chosen:
+            if name not in names:
+                where = self.loaded.locate(("directory", "tiers"))
+                raise ConfigError(f"{where}: there is no tier {name!r}{suggestion(name, names)}")
+        return list(chosen)
 
 
-def open_directory(
-    settings: DirectorySettings, registry: Registry, clock: Clock, peers: PeerService | None
-) -> Directory:
-    """Open the directory of *settings*, which may query *peers* itself.
-
-    Raises:
-        ConfigError, AdapterUnavailable, StoreError: it cannot be opened.
-    """
-    access = None if peers is None else peers.access(None)
-    directory: Directory = registry.open(
-        "directory", settings.adapter, settings.settings, OpenContext(clock, peers=access)
-    )
-    return directory
-
-
-def join(
-    directory: Directory,
-    settings: DirectorySettings,
+def open_peers(
+    opened: ExitStack,
+    loaded: Loaded,
+    registry: Registry,
     clock: Clock,
-    tiers: Collection[str],
-    peers: PeerService | None,
     admin: str,
-) -> Joined:
-    """Return *directory* joined: it will receive the content of *tiers*, which *peers* serve.
+    region: MemoryRegion,
+) -> ProcessPeers:
+    """See :class:`~hexkv.plugins.composition.peers.PeersOpener`."""
+    settings = loaded.settings.directory
+    service = serve_peers(loaded, registry, clock, admin, region)
+    if service is not None:
+        opened.callback(service.close)
+    directory: Directory | None = None
+    if settings.adapter:
+        access = None if service is None else service.access(None)
+        with naming(loaded, ("directory", "settings")):
+            directory = registry.open(
+                "directory", settings.adapter, settings.settings, OpenContext(clock, peers=access)
+            )
+        opened.callback(directory.close)
+    return ProcessPeers(opened, loaded, registry, clock, admin, service, directory)
 
-    Without peers, *admin* is the address of this process's administration; empty: none.
-    """
-    if peers is not None:
-        life = peers.life
-    else:
-        member = Member(own_name(settings.name), new_generation(), settings.address, admin)
-        life = Life(member)
-    return Joined(life, directory, Reporting(directory, life, clock, tiers, settings.queue))
+
+if TYPE_CHECKING:
+
+    def _are_opened(peers: ProcessPeers) -> OpenedPeers:
+        return peers
+
+    def _opens() -> PeersOpener:
+        return open_peers

@@ -55,9 +55,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OF_PEERS = "peers"
-"""The store adapter whose chunks are peers'."""
-
 _PARTING = 1.0
 """Seconds that peers have to release their leases when the process ends."""
 
@@ -145,7 +142,7 @@ class PeerService:
             own: the tiers that are lent from.
             rules: limits of lending.
             directory: that the process reports to.
-            meet: see :func:`~hexkv.plugins.composition.compose.open_stack`.
+            meet: see :class:`~hexkv.plugins.composition.peers.OpenedPeers`.
             paused: whether to wait for :meth:`resume`.
         """
 
@@ -289,7 +286,7 @@ def _check_kind(kind: bytes) -> None:
         raise InvalidRequest(f"{kind!r} is no kind of question: it has {KIND_BYTES} bytes")
 
 
-def open_peers(
+def serve_peers(
     loaded: Loaded, registry: Registry, clock: Clock, admin: str, region: MemoryRegion
 ) -> PeerService | None:
     """Open and serve the channel of a checked configuration; ``None`` if it has none.

@@ -26,6 +26,7 @@ from hexkv.plugins.composition.administering import let_attach, serve_admin
 from hexkv.plugins.composition.checking import check
 from hexkv.plugins.composition.compose import open_serdes, open_stack
 from hexkv.plugins.composition.inheritance import Inheritance
+from hexkv.plugins.composition.joining import ProcessPeers
 from hexkv.plugins.composition.observing import CheckedPrompts, open_observation
 from hexkv.plugins.composition.pushing import Pushing
 from hexkv.plugins.composition.starting import begin_log, report_start
@@ -116,7 +117,6 @@ class ServedChunks:
         self._clock = clock
         self.telemetry = Totals()
         self.telemetry.info = EngineInfo(role=Role.NODE)
-        addresses = Addresses()
         with ExitStack() as opened:
             self._observation = open_observation(loaded, registry, clock)
             opened.callback(self._observation.close)
@@ -136,7 +136,6 @@ class ServedChunks:
                 meet=_Meeting(self),
                 observation=self._observation,
                 stores=stores,
-                addresses=addresses,
             )
             opened.pop_all()
         self._stack = stack
@@ -145,11 +144,18 @@ class ServedChunks:
         self.announced = Announced(clock, self._stack.runtime.executor)
         """Announcements of clients to each other."""
 
+        service = peers.service if isinstance(peers, ProcessPeers) else None
+        access = None if peers is None else peers.access
+        addresses = Addresses()
+        if access is not None:
+            addresses.add(access.channel)
+        if isinstance(peers, ProcessPeers):
+            addresses.add(peers.directory)
         self._chunks = LocalChunks(self._stack)
         runtime = self._stack.runtime
         requests = Pipeline(self._chunks, runtime, PrefetchRules(share=0.0))
         self._calls = Calls(requests, _PATIENCE)
-        self.inheritance = Inheritance(self._stack, self._calls, self.place, peers, addresses)
+        self.inheritance = Inheritance(self._stack, self._calls, self.place, service, addresses)
         self.chunks: ChunkCache = KeyedCache(requests, self._calls, _PATIENCE)
         self.admin = KeyedAdmin(
             self._stack,
@@ -161,19 +167,19 @@ class ServedChunks:
         )
         """Administration, which the configuration may have served to others."""
 
-        let_attach(self.admin, self._stack, loaded, registry, clock, None)
-        self.peers: Peers | None = peers
+        let_attach(self.admin, self._stack, loaded, registry, clock, None, access)
+        self.peers: Peers | None = service
         """Other processes that are served and queried, if the configuration defines how."""
 
         self.pushing: Pushing | None = None
         """Chunks that are pushed to peers that wait for them, and those from peers."""
 
         self.admin.at_close(addresses.close)
-        if peers is not None:
+        if service is not None:
             executor = self._stack.runtime.executor
-            self.pushing = Pushing(self.announced, self.chunks, peers, clock, executor)
+            self.pushing = Pushing(self.announced, self.chunks, service, clock, executor)
             self.admin.at_close(self.pushing.close)
-            self.admin.at_close(peers.close)
+            self.admin.at_close(service.close)
         self._opening = loaded, registry, clock
         self._calls.at_close(self._observation.close)
         sink = self._observation.prompts

@@ -35,6 +35,9 @@ from hexkv.ports import (
     SupportsZeroCopy,
 )
 
+OF_PEERS = "peers"
+"""The store adapter whose chunks are peers'."""
+
 _GIVEN = "the tier to attach"
 
 
