@@ -31,11 +31,11 @@ from hexkv.adapters.directory.client import RemoteDirectory
 from hexkv.adapters.directory.local import LocalDirectory
 from hexkv.adapters.directory.static import StaticDirectory
 from hexkv.adapters.net.address import Address
+from hexkv.peers.lives import Life
+from hexkv.peers.reporting import Reporting
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery.discovery import discover
-from hexkv.plugins.observing.reporting import Reporting
 from hexkv.plugins.spec import OpenContext
-from hexkv.plugins.support.lives import Life
 from hexkv.ports import (
     REPORT_KEYS,
     CacheEvent,

@@ -4,7 +4,7 @@ import pytest
 
 from hexkv.contracts.announcing import some, soon
 from hexkv.contracts.doubles import ManualClock
-from hexkv.core.peers.announced import Announced
+from hexkv.peers.pushing.announced import Announced
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
 from hexkv.ports import MAX_ANNOUNCED, ChunkKey

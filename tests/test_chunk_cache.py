@@ -14,8 +14,8 @@ from hexkv.core.engine.engine import CacheEngine
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.runtime import Runtime
+from hexkv.peers.serving.served import ServedChunks
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.composition.served import ServedChunks
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.memory.store import MemoryStore

@@ -2,8 +2,8 @@
 
 from dict_store import ScanningStore
 from hexkv.contracts.doubles.heap_kv import HeapKV
-from hexkv.core.peers.exchange import Exchange
-from hexkv.core.peers.lending import Lending, LendingRules
+from hexkv.peers.lending.exchange import Exchange
+from hexkv.peers.lending.lending import Lending, LendingRules
 from hexkv.ports import Deadline, Peer, Stored, release_all
 from rigging import CHUNK, FRAME, LAYOUT, tier
 

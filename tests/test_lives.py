@@ -12,9 +12,9 @@ from hexkv.adapters.directory.client import RemoteDirectory
 from hexkv.adapters.directory.local import LocalDirectory
 from hexkv.contracts.directory.double import DictDirectory
 from hexkv.contracts.doubles import ManualClock, chunk_key, deadline
+from hexkv.peers.lives import Life, new_generation
+from hexkv.peers.reporting import Reporter
 from hexkv.plugins.observing.held import HeldChunks
-from hexkv.plugins.observing.reporting import Reporter
-from hexkv.plugins.support.lives import Life, new_generation
 from hexkv.ports import CacheEvent, Change, Member, Peer, StoreUnreachable
 from peering import keys_of, peers_of, serving, soon
 from processes import until

@@ -13,7 +13,7 @@ from hexkv.adapters.node.server.taking import Predecessor
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
-from hexkv.plugins.composition.addresses import Addresses
+from hexkv.peers.serving.addresses import Addresses
 from hexkv.ports import ConfigError, StoreError
 from nodes import FRAME, Node, NodeProcess
 from peering import directory_at, directory_of, eventually, free_address

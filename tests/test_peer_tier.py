@@ -9,9 +9,9 @@ from configured import CHUNK, FRAME, LAYOUT, PROMPT, computed, hit
 from directory_servers import Served
 from hexkv.adapters.net.peers.session import Session as TcpSession
 from hexkv.contracts.doubles.heap_kv import HeapKV
-from hexkv.core.peers.lending import Lending
+from hexkv.peers.lending.lending import Lending
+from hexkv.peers.service import PeerService
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.composition.peering import PeerService
 from hexkv.ports import PAGE, CounterName, InvalidRequest
 from peering import (
     MOST,

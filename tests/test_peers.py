@@ -11,16 +11,16 @@ from configured import CHUNK, FRAME, PROMPT, computed, hit
 from fronted import HeapLease
 from hexkv.contracts.doubles import ManualClock, chunk_key
 from hexkv.contracts.kit.cases import each
-from hexkv.core.io.allowance import Allowance
+from hexkv.peers.lending.allowance import Allowance
+from hexkv.peers.questions import HAVE, SELF, ask_of_each, unpack_member
+from hexkv.peers.service import takes_offers
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.channels import ChannelSettings
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.composition.peering import takes_offers
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.configuration.secret import Secret
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext, SettingError
-from hexkv.plugins.support.questions import HAVE, SELF, ask_of_each, unpack_member
 from hexkv.ports import (
     PAGE,
     ConfigError,

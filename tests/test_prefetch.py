@@ -13,10 +13,10 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.peers.lending import Lending, LendingRules
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
 from hexkv.core.tiers.holds.hold import LocalHold
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.peers.lending.lending import Lending, LendingRules
 from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import CounterName, Deadline, Miss, Offer, Reason, Selection, release_all
 from processes import until

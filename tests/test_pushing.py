@@ -8,7 +8,7 @@ import pytest
 
 from hexkv.adapters.node.server import announced
 from hexkv.contracts.chunk_cache._base import now, put, soon
-from hexkv.plugins.composition.pushing import WANT
+from hexkv.peers.pushing.pushing import WANT
 from hexkv.ports import SHARED_OWNER, CounterName
 from nodes import FRAME, NodeProcess
 from peering import eventually

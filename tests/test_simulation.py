@@ -25,7 +25,7 @@ from hexkv.core.tiers.read.pending_reads import Fetch
 from hexkv.core.tiers.stores.calls import StoreCalls
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.write.writing import Writer
-from hexkv.plugins.composition.inheritance import Inheritance
+from hexkv.peers.serving.inheritance import Inheritance
 from hexkv.ports import CorruptFrame, CounterName, Stored
 from simulation.play import Play, Violation
 from simulation.prompts import CHUNK, PROMPTS, Window, keys

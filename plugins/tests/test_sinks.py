@@ -5,9 +5,9 @@ import pytest
 from hexkv.contracts.directory.double import DictDirectory
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.telemetry import EventSinkContract, TelemetryContract
-from hexkv.plugins.observing.reporting import Reporting
+from hexkv.peers.lives import Life
+from hexkv.peers.reporting import Reporting
 from hexkv.plugins.observing.telemetry import Totals
-from hexkv.plugins.support.lives import Life
 from hexkv.ports import Member
 
 

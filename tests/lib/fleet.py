@@ -17,9 +17,9 @@ from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.local import LocalDirectory
 from hexkv.contracts.doubles import ManualClock, chunk_key
 from hexkv.fleet.draining import DrainRules, drain, tokens_of
+from hexkv.peers.lives import Life
+from hexkv.peers.reporting import Reporter
 from hexkv.plugins.observing.held import HeldChunks
-from hexkv.plugins.observing.reporting import Reporter
-from hexkv.plugins.support.lives import Life
 from hexkv.ports import (
     SILENT_HEARTBEATS,
     CacheEvent,

@@ -12,8 +12,8 @@ from hexkv.contracts.channel.blocks import Blocks
 from hexkv.contracts.channel.source import HeldFrames
 from hexkv.contracts.doubles import ManualClock, chunk_key
 from hexkv.contracts.faults.proxy import FaultProxy
+from hexkv.peers.questions import BUSY, HAVE
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.support.questions import BUSY, HAVE
 from hexkv.ports import KEY_BYTES, PAGE, Deadline, Member, PeerAccess, Report
 
 SIZE = 4 * PAGE

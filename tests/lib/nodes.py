@@ -22,9 +22,9 @@ from hexkv.adapters.node.server.server import NodeServer
 from hexkv.adapters.node.server.taking import Predecessor
 from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, now, soon, spec
+from hexkv.peers.serving.served import ServedChunks
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
-from hexkv.plugins.composition.served import ServedChunks
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import Namespace, frame_bytes

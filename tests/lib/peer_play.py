@@ -12,7 +12,7 @@ from hexkv.adapters.peer.store import PeerStore
 from hexkv.contracts.channel.double import is_frame
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
 from hexkv.core.frames.codec import CRC32, FrameCodec
-from hexkv.plugins.support.questions import BUSY
+from hexkv.peers.questions import BUSY
 from hexkv.ports import (
     KEY_BYTES,
     PAGE,

@@ -10,7 +10,7 @@ from peering import MOST, directory_of
 from processes import held_port
 
 _PATIENT = (
-    "hexkv.core.peers.followed._LASTS",
+    "hexkv.peers.pushing.followed._LASTS",
     "hexkv.adapters.node.server.announced._LONGEST_SEARCH",
     "hexkv.adapters.node.client.announcing._ANSWER",
 )

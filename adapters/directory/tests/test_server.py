@@ -28,14 +28,14 @@ from hexkv.adapters.net.tls import Trust
 from hexkv.contracts.directory._base import batches, holders, life, some, soon
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.kit.cases import each
+from hexkv.peers.lives import Life
+from hexkv.peers.reporting import Reporter
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.configuration.secret import Secret
 from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.observing.held import HeldChunks
-from hexkv.plugins.observing.reporting import Reporter
 from hexkv.plugins.spec import OpenContext
-from hexkv.plugins.support.lives import Life
 from hexkv.ports import (
     SILENT_HEARTBEATS,
     ConfigError,

@@ -19,11 +19,11 @@ from hexkv.adapters.observe.recorder import QUEUE_BYTES, Recorder
 from hexkv.adapters.observe.settings import ServerSettings
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.kit.cases import each
+from hexkv.peers.serving.served import ServedChunks
 from hexkv.plan.records import read_records
 from hexkv.plan.trace import BadTrace
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.observing import ObservedCache
-from hexkv.plugins.composition.served import ServedChunks
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.records import PATTERN

@@ -10,8 +10,8 @@ from hexkv.adapters.peer.remotes import Remote
 from hexkv.adapters.peer.sinks import CallersSink
 from hexkv.adapters.peer.store import PeerStore
 from hexkv.contracts.doubles import ListSink
-from hexkv.core.peers.copies import Copies
-from hexkv.plugins.composition.peering import PeerService
+from hexkv.peers.lending.copies import Copies
+from hexkv.peers.service import PeerService
 from hexkv.ports import Peer
 from holders import Holders
 

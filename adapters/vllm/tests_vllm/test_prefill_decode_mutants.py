@@ -9,7 +9,7 @@ import pytest
 from hexkv.adapters.vllm.scheduler.requests import PAD, Tracked
 from hexkv.adapters.vllm.worker.handed_over import HandedOver
 from hexkv.adapters.vllm.worker.saving import Saving
-from hexkv.plugins.composition.pushing import Pushing
+from hexkv.peers.pushing.pushing import Pushing
 from nodes import Node
 from pushing import DECODE, nodes
 from vllm_toy import Toy, alone

@@ -33,9 +33,11 @@ Kind = Literal[
     "admin",
     "observe",
     "channel",
+    "peers",
 ]
-"""The kinds of adapters. A configuration names all but two: hosts build a ``device``, and
-``hexkv serve`` speaks every installed ``wire`` (:mod:`hexkv.adapters.net.server.serving`)."""
+"""The kinds of adapters. A configuration names all but three: hosts build a ``device``, ``hexkv
+serve`` speaks every installed ``wire`` (:mod:`hexkv.adapters.net.server.serving`), and ``peers``
+opens the sections `peers` and `directory`, with the adapters that these name."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 

@@ -7,7 +7,7 @@ from threading import Condition
 import pytest
 
 from hexkv.contracts.announcing import AnnouncingContract
-from hexkv.core.peers.announced import Announced
+from hexkv.peers.pushing.announced import Announced
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
 from hexkv.ports import Deadline

@@ -6,7 +6,7 @@ What they lease is kept as the node keeps it, and looked at after each step.
 from itertools import count
 
 from hexkv.adapters.node.server.granted import Granted
-from hexkv.plugins.composition.inheritance import Inheritance
+from hexkv.peers.serving.inheritance import Inheritance
 from hexkv.ports import ChunkSpec, Deadline, EngineClosed, frame_bytes
 from simulation.play import Play, Violation
 from simulation.prompts import CHUNK, FRAME, LAYOUT, NAMESPACES, computed, keys

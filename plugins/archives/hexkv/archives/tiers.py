@@ -10,8 +10,8 @@ from typing import Self
 
 from hexkv.archives.carrier import Carrier, lasting, writable
 from hexkv.core.tiers.batches import Pending
+from hexkv.peers.serving.served import ServedChunks
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.composition.served import ServedChunks
 from hexkv.plugins.composition.tiers import OF_PEERS
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.configuration.places import suggestion

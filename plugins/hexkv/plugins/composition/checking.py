@@ -14,6 +14,7 @@ from hexkv.plugins.composition.tiers import (
 )
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.configuration.places import Path
+from hexkv.plugins.configuration.schema import EngineSettings
 from hexkv.plugins.configuration.sizes import human_size
 from hexkv.plugins.discovery.registry import Registry, unfit
 from hexkv.plugins.spec import Kind
@@ -60,10 +61,12 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
         return Checked(None, (), observe=observe)
     find("checksum", settings.checksum, ("checksum",))
     directory = None
+    if place := _of_peers(settings):
+        find("peers", "service", place)
     if settings.directory.adapter:
         find("directory", settings.directory.adapter, ("directory", "adapter"))
         own = settings.directory.settings
-        place: Path = ("directory", "settings")
+        place = ("directory", "settings")
         directory = parse("directory", settings.directory.adapter, own, place)
     peers = None
     if settings.peers.channel:
@@ -82,6 +85,13 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
         find("admin", "socket", ("admin",))
         admin = parse("admin", "socket", settings.admin, ("admin",))
     return Checked(pool, tuple(tiers), directory, peers, admin, observe)
+
+
+def _of_peers(settings: EngineSettings) -> Path:
+    """Return the place that asks for peers or a directory; empty if none does."""
+    if settings.peers.channel:
+        return ("peers", "channel")
+    return ("directory", "adapter") if settings.directory.adapter else ()
 
 
 def doubts(loaded: Loaded) -> list[str]:
@@ -106,6 +116,7 @@ def lacking(loaded: Loaded, registry: Registry) -> list[tuple[Path, str]]:
         ("node", "unix" if settings.node else "", ("node",)),
         ("directory", settings.directory.adapter, ("directory", "adapter")),
         ("channel", settings.peers.channel, ("peers", "channel")),
+        ("peers", "service" if (place := _of_peers(settings)) else "", place),
         ("admin", "socket" if settings.admin else "", ("admin",)),
     ]
     if not settings.node:

@@ -30,9 +30,8 @@ from hexkv.plugins.composition.administering import (
 )
 from hexkv.plugins.composition.checking import check, doubts
 from hexkv.plugins.composition.identity import identify
-from hexkv.plugins.composition.joining import open_peers
 from hexkv.plugins.composition.observing import Observation, open_observation
-from hexkv.plugins.composition.peers import OpenedPeers
+from hexkv.plugins.composition.peers import OpenedPeers, PeersOpener
 from hexkv.plugins.composition.starting import begin_log, report_start
 from hexkv.plugins.composition.tiers import OF_PEERS, TierOpener, in_memory, naming
 from hexkv.plugins.configuration.config import Loaded
@@ -273,6 +272,7 @@ def open_stack(  # noqa: PLR0913
     admin = reachable(admin_address(loaded, rank))
     peers: OpenedPeers | None = None
     if settings.peers.channel or settings.directory.adapter:
+        open_peers: PeersOpener = registry.open("peers", "service", {}, OpenContext(clock))
         peers = open_peers(opened, loaded, registry, clock, admin, region)
     access = None if peers is None else peers.access
     opener = TierOpener(loaded, registry, clock, blocks, block, access, stores or {})

@@ -40,6 +40,7 @@ _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
     "hexkv-node": [("command", "node"), ("memory", "shared"), ("node", "unix")],
     "hexkv-observe": [("observe", "server")],
     "hexkv-peer": [("store", "peers")],
+    "hexkv-peers": [("peers", "service")],
     "hexkv-plan": [("command", name) for name in ("plan", "report", "size")],
     "hexkv-obstore": [("store", "obstore")],
     "hexkv-redis": [("directory", "redis"), ("store", "redis")],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hexkv.plugins.support.questions import SELF, ask_of_each, unpack_member
+from hexkv.peers.questions import SELF, ask_of_each, unpack_member
 from hexkv.ports import (
     ChunkKey,
     Deadline,

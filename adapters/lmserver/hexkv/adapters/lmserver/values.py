@@ -11,7 +11,7 @@ from typing import Self
 
 from hexkv.adapters.lmserver._transit import Transit
 from hexkv.adapters.lmserver._values import WireValues
-from hexkv.plugins.composition.served import ServedChunks
+from hexkv.peers.serving.served import ServedChunks
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.registry import Registry
 from hexkv.ports import ChunkKey, Clock, FrameHeader, frame_bytes, namespace_of

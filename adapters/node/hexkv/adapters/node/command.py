@@ -20,11 +20,11 @@ from hexkv.adapters.node.server.limits import Limits
 from hexkv.adapters.node.server.server import NodeServer
 from hexkv.adapters.node.server.taking import Inherited, NotHandedOver, Predecessor
 from hexkv.adapters.node.settings import SharedSettings
+from hexkv.peers.serving.served import ServedChunks
 from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app
 from hexkv.plugins.cli.serving import EndedBySignals, size_in
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.checking import check
-from hexkv.plugins.composition.served import ServedChunks
 from hexkv.plugins.composition.starting import reread
 from hexkv.plugins.configuration.config import Loaded, load
 from hexkv.ports import Clock, ConfigError, Deadline

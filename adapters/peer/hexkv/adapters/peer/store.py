@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hexkv.adapters.peer.remotes import Patience, Remote, Remotes
 from hexkv.adapters.peer.sinks import CallersSink, RangeSink
-from hexkv.plugins.support.questions import BUSY, ask_of_each
+from hexkv.peers.questions import BUSY, ask_of_each
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,

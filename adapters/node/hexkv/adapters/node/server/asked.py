@@ -7,7 +7,7 @@ from typing import Protocol
 from hexkv.adapters.net.rpc.wire import Head, Status
 from hexkv.adapters.node.server.granted import Granted
 from hexkv.adapters.node.wire import Space
-from hexkv.plugins.composition.served import ServedChunks
+from hexkv.peers.serving.served import ServedChunks
 from hexkv.ports import Clock, Deadline
 
 

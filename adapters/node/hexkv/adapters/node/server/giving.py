@@ -21,8 +21,8 @@ from hexkv.adapters.node.server.handover import (
 )
 from hexkv.adapters.node.server.session import NodeSession
 from hexkv.adapters.node.wire import VERSION
-from hexkv.plugins.composition.inheritance import Place
-from hexkv.plugins.composition.served import ServedChunks
+from hexkv.peers.serving.inheritance import Place
+from hexkv.peers.serving.served import ServedChunks
 from hexkv.ports import Clock, Deadline
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from typing import NamedTuple
 from hexkv.adapters.net import unix
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.node.wire import VERSION
-from hexkv.plugins.composition.inheritance import Pin, Place
+from hexkv.peers.serving.inheritance import Pin, Place
 from hexkv.ports import (
     FRAME_VERSION,
     KEY_BYTES,

@@ -37,7 +37,7 @@ from hexkv.adapters.node.server.limits import Limits
 from hexkv.adapters.node.server.session import NodeSession
 from hexkv.adapters.node.server.taking import Inherited
 from hexkv.adapters.node.wire import HANDSHAKE, MAX_BODY, VERSION
-from hexkv.plugins.composition.served import ServedChunks
+from hexkv.peers.serving.served import ServedChunks
 from hexkv.ports import FRAME_VERSION, Clock, ConfigError, Deadline
 
 log = logging.getLogger(__name__)

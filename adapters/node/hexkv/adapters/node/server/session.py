@@ -20,7 +20,7 @@ from hexkv.adapters.node.server.handover import Connection
 from hexkv.adapters.node.server.limits import Limits
 from hexkv.adapters.node.server.verbs import AT_ONCE, TOLD, VERBS
 from hexkv.adapters.node.wire import Space, Verb
-from hexkv.plugins.composition.served import ServedChunks
+from hexkv.peers.serving.served import ServedChunks
 from hexkv.plugins.threads import before_waiting, step_aside
 from hexkv.ports import Clock, EngineClosed, Lease
 

@@ -36,8 +36,8 @@ from hexkv.adapters.node.server.handover import (
     unpack,
 )
 from hexkv.adapters.node.wire import VERSION
-from hexkv.plugins.composition.inheritance import Place
-from hexkv.plugins.composition.served import ServedChunks
+from hexkv.peers.serving.inheritance import Place
+from hexkv.peers.serving.served import ServedChunks
 from hexkv.ports import FRAME_VERSION, ConfigError, FrameFile, Lease, release_all
 
 log = logging.getLogger(__name__)

@@ -7,19 +7,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hexkv.core.peers.lending import LendingRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier, TierPlan
-from hexkv.plugins.composition.peering import PeerService, own_name, serve_peers, takes_offers
+from hexkv.peers.lending.lending import LendingRules
+from hexkv.peers.lives import Life, new_generation
+from hexkv.peers.reporting import Reporting
+from hexkv.peers.service import PeerService, own_name, serve_peers, takes_offers
 from hexkv.plugins.composition.peers import OpenedPeers, PeersOpener
 from hexkv.plugins.composition.tiers import naming
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.configuration.places import suggestion
 from hexkv.plugins.discovery.registry import Registry
-from hexkv.plugins.observing.reporting import Reporting
 from hexkv.plugins.spec import OpenContext
-from hexkv.plugins.support.lives import Life, new_generation
 from hexkv.ports import (
     Clock,
     ConfigError,

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from hexkv.core.frames.opening import Opening, opened
-from hexkv.core.io.allowance import Allowance
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.peers.copies import Copies
-from hexkv.core.peers.lent import LentLease, lent
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.read.block_sink import label
 from hexkv.core.tiers.read.pieces import STEP, Obtained
 from hexkv.core.tiers.tier import Tier
+from hexkv.peers.lending.allowance import Allowance
+from hexkv.peers.lending.copies import Copies
+from hexkv.peers.lending.lent import LentLease, lent
 from hexkv.ports import (
     PAGE,
     ChunkKey,

@@ -16,8 +16,8 @@ from typing import NoReturn, Self
 
 from hexkv.core.notices import Notices
 from hexkv.core.tiers.stores.answers import words
+from hexkv.peers.lives import Life
 from hexkv.plugins.observing.held import ChangeQueue, HeldChunks
-from hexkv.plugins.support.lives import Life
 from hexkv.ports import (
     REPORT_KEYS,
     CacheEvent,

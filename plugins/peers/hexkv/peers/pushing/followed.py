@@ -13,7 +13,7 @@ from itertools import compress
 from threading import Condition
 from typing import NamedTuple
 
-from hexkv.core.peers.announced import PEERS, Announced
+from hexkv.peers.pushing.announced import PEERS, Announced
 from hexkv.ports import ChunkKey, Clock, Deadline, Executor, Peer
 
 Have = Callable[[Sequence[ChunkKey]], Sequence[bool]]

@@ -9,17 +9,17 @@ from hexkv.contracts.chunk_cache._base import put, soon, specs
 from hexkv.contracts.directory.double import DictDirectory
 from hexkv.contracts.doubles import ManualClock, chunk_key, deadline
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.peers.lives import Life
+from hexkv.peers.reporting import Reporter, Reporting
+from hexkv.peers.serving.served import ServedChunks
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.composition.observing import ObservedCache
-from hexkv.plugins.composition.served import ServedChunks
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.discovery.registry import Origin
 from hexkv.plugins.observing.held import HeldChunks
-from hexkv.plugins.observing.reporting import Reporter, Reporting
 from hexkv.plugins.spec import AdapterSpec
-from hexkv.plugins.support.lives import Life
 from hexkv.ports import (
     REPORT_KEYS,
     CacheEvent,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 
-from hexkv.core.peers.lending import OWNER, Lending
 from hexkv.core.tiers.read.block_sink import BlockSink
 from hexkv.core.tiers.read.pieces import STEP, Obtained, in_pieces
+from hexkv.peers.lending.lending import OWNER, Lending
 from hexkv.ports import (
     ChunkKey,
     Corrupt,

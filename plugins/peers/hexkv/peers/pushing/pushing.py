@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from struct import Struct, error
 from threading import Lock
 
-from hexkv.core.peers.announced import Announced
-from hexkv.core.peers.followed import Followed, Found
-from hexkv.core.peers.pushes import Pushes
-from hexkv.plugins.composition.peering import PeerService
-from hexkv.plugins.support.questions import keys_in, pack_member, unpack_member
+from hexkv.peers.pushing.announced import Announced
+from hexkv.peers.pushing.followed import Followed, Found
+from hexkv.peers.pushing.pushes import Pushes
+from hexkv.peers.questions import keys_in, pack_member, unpack_member
+from hexkv.peers.service import PeerService
 from hexkv.ports import (
     KEY_BYTES,
     KIND_BYTES,

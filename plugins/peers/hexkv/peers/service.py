@@ -11,15 +11,15 @@ from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from hexkv.core.peers.exchange import Exchange
-from hexkv.core.peers.lending import Lending, LendingRules
 from hexkv.core.tiers.cache import TierStack
+from hexkv.peers.lending.exchange import Exchange
+from hexkv.peers.lending.lending import Lending, LendingRules
+from hexkv.peers.lives import Life, new_generation
+from hexkv.peers.questions import BUSY, HAVE, SELF, ask_of_each, keys_in, pack_member
 from hexkv.plugins.composition.tiers import naming
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.spec import OpenContext
-from hexkv.plugins.support.lives import Life, new_generation
-from hexkv.plugins.support.questions import BUSY, HAVE, SELF, ask_of_each, keys_in, pack_member
 from hexkv.ports import (
     KIND_BYTES,
     Answer,

@@ -14,21 +14,21 @@ from hexkv.core.engine.calls import Calls
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.keyed_admin import KeyedAdmin
 from hexkv.core.keys.hashing import hashed_salt
-from hexkv.core.peers.announced import Announced
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.listing import in_memory
 from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.tier import Tier
-from hexkv.plugins.composition.addresses import Addresses
+from hexkv.peers.opening import ProcessPeers
+from hexkv.peers.pushing.announced import Announced
+from hexkv.peers.pushing.pushing import Pushing
+from hexkv.peers.serving.addresses import Addresses
+from hexkv.peers.serving.inheritance import Inheritance
+from hexkv.peers.serving.listing import in_memory
 from hexkv.plugins.composition.administering import let_attach, serve_admin
 from hexkv.plugins.composition.checking import check
 from hexkv.plugins.composition.compose import open_serdes, open_stack
-from hexkv.plugins.composition.inheritance import Inheritance
-from hexkv.plugins.composition.joining import ProcessPeers
 from hexkv.plugins.composition.observing import CheckedPrompts, open_observation
-from hexkv.plugins.composition.pushing import Pushing
 from hexkv.plugins.composition.starting import begin_log, report_start
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.discovery.algorithms import hash_algorithm

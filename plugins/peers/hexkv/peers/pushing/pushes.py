@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 
-from hexkv.core.peers.announced import PEERS, Announced
+from hexkv.peers.pushing.announced import PEERS, Announced
 from hexkv.ports import (
     ChunkKey,
     Clock,

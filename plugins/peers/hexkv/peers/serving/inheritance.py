@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from hexkv.core.engine.calls import Calls
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.inheriting import give_up, keep, kept
 from hexkv.core.tiers.tier import Tier
-from hexkv.plugins.composition.addresses import Addresses
-from hexkv.plugins.composition.peering import PeerService
+from hexkv.peers.service import PeerService
+from hexkv.peers.serving.addresses import Addresses
+from hexkv.peers.serving.inheriting import give_up, keep, kept
 from hexkv.ports import (
     ChunkKey,
     ChunkSpec,

@@ -1,1 +1,0 @@
-"""Chunks lent to peers, fetched from them and pushed to them."""

@@ -1,0 +1,1 @@
+"""Chunks lent to peers and fetched from them."""

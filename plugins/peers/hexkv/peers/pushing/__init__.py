@@ -1,0 +1,1 @@
+"""Chunks that are being computed: announced, expected, and pushed to peers."""
