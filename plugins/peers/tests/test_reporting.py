@@ -297,10 +297,13 @@ def test_a_node_s_cache_by_key_reports_and_leaves(fleet):
     assert directory.nodes == {}
 
 
-def test_a_tier_that_is_not_there_is_named(fleet):
+def test_a_tier_and_a_package_that_are_not_there_are_named(fleet):
     registry, _ = fleet
     wanted = {"chunk": {"size": CHUNK}, "directory": {"adapter": "held", "tiers": ["memroy"]}}
     with pytest.raises(ConfigError, match=r"directory.tiers .* no tier 'memroy'.*memory"):
+        build(load(environ={}, overrides=wanted), NAMESPACE, registry=registry)
+    del registry.adapters["peers", "service"]
+    with pytest.raises(ConfigError, match=r"directory.adapter .*: pip install hexkv-peers$"):
         build(load(environ={}, overrides=wanted), NAMESPACE, registry=registry)
 
 

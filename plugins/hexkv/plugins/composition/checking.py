@@ -61,18 +61,18 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
         return Checked(None, (), observe=observe)
     find("checksum", settings.checksum, ("checksum",))
     directory = None
-    if place := _of_peers(settings):
-        find("peers", "service", place)
     if settings.directory.adapter:
         find("directory", settings.directory.adapter, ("directory", "adapter"))
         own = settings.directory.settings
-        place = ("directory", "settings")
+        place: Path = ("directory", "settings")
         directory = parse("directory", settings.directory.adapter, own, place)
     peers = None
     if settings.peers.channel:
         find("channel", settings.peers.channel, ("peers", "channel"))
         own, place = settings.peers.settings, ("peers", "settings")
         peers = parse("channel", settings.peers.channel, own, place)
+    if place := _of_peers(settings):
+        find("peers", "service", place)
     find("memory", settings.pool.provider, ("pool", "provider"))
     pool = parse("memory", settings.pool.provider, settings.pool.settings, ("pool", "settings"))
     tiers = [check_tier(loaded, registry, index) for index in range(len(settings.tiers))]
