@@ -72,7 +72,7 @@ SGLANG ?= 0.5.23
 SGLANGS ?= 0.5.12 0.5.17 0.5.20
 SGLANG_ENGINE := $(VENV)/sglang
 DISTS  := . contracts kernels $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml adapters/*/pyproject.toml))
-ENGINE_DISTS := . contracts kernels adapters/admin adapters/directory adapters/local adapters/lossless adapters/net adapters/node adapters/observe adapters/peer adapters/redis adapters/tcp adapters/vllm plugins/peers
+ENGINE_DISTS := . contracts kernels adapters/admin adapters/directory adapters/local adapters/lossless adapters/net adapters/node adapters/observe adapters/peer adapters/redis adapters/tcp adapters/vllm plugins/operate plugins/peers
 PIP_ENGINE   := $(RUN) -m pip --python $(ENGINE)/bin/python --disable-pip-version-check
 INTO_ENGINE  := $(PIP_ENGINE) install --quiet
 TEST_ENGINE  := $(ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
@@ -81,7 +81,7 @@ IN_PARALLEL  := --numprocesses $(WORKERS) --dist loadfile
 # Every test, and twenty times as many examples where a test leaves their number open.
 THOROUGH     := -m "" --hypothesis-profile thorough -o faulthandler_timeout=600
 
-SGLANG_DISTS := . contracts kernels adapters/admin adapters/directory adapters/local adapters/net adapters/node adapters/peer adapters/redis adapters/tcp adapters/hf adapters/sglang adapters/vllm plugins/peers
+SGLANG_DISTS := . contracts kernels adapters/admin adapters/directory adapters/local adapters/net adapters/node adapters/peer adapters/redis adapters/tcp adapters/hf adapters/sglang adapters/vllm plugins/operate plugins/peers
 PIP_SGLANG   := $(RUN) -m pip --python $(SGLANG_ENGINE)/bin/python --disable-pip-version-check install --quiet
 TEST_SGLANG  := $(SGLANG_ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
 
@@ -282,7 +282,7 @@ release: wheels $(VENV)/full
 into: namespace $(VENV)/made
 	@test -n "$(ENV)" || { echo "say where: make into ENV=/path/to/bin/python"; exit 2; }
 	$(RUN) -m pip --python "$(ENV)" --disable-pip-version-check install --quiet \
-	  . ./kernels ./adapters/net $(if $(filter directory lmserver node peer,$(ADAPTERS)),./plugins/peers) $(patsubst %,./adapters/%,$(ADAPTERS))
+	  . ./kernels ./adapters/net $(if $(filter admin directory lmserver node peer,$(ADAPTERS)),./plugins/operate ./plugins/peers) $(patsubst %,./adapters/%,$(ADAPTERS))
 	$(if $(filter vllm,$(ADAPTERS)),"$(ENV)" adapters/vllm/deploy/named_vllm.py)
 
 vllm-cpu: $(ENGINE)/made

@@ -5,9 +5,9 @@ from random import Random
 from types import SimpleNamespace
 
 from hexkv.contracts.doubles import ManualClock, chunk_key
-from hexkv.core.admin.claims import Claims
 from hexkv.fleet.draining import DrainRules, drain, tokens_of
 from hexkv.fleet.relocation import Route, relocate
+from hexkv.operate.claims import Claims
 from hexkv.ports import ClaimState, HexKVError, InvalidRequest, Peer, StoreUnreachable, WorkReport
 
 NODES = ["ada", "bob", "cyd"]

@@ -3,6 +3,7 @@
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event
 
 from configured import settle
@@ -21,6 +22,7 @@ from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.stores.bandwidth import ComputeRate
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.operate.opening import administer
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
 from hexkv.ports import DType, KVLayout, Namespace, Selection, frame_bytes
@@ -149,6 +151,7 @@ def rigging():
                 requests,
                 chunker or PrefixChunker(CHUNK),
                 deadlines=deadlines,
+                administer=partial(administer, None, stack, deadlines, options.get("tenants", ())),
                 **options,
             )
             made = {tier.name: tier for tier in stack.tiers}

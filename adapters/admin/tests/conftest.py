@@ -46,7 +46,7 @@ def busy(folder):
             address = str(folder / "admin.sock")
             access = SocketAccess(SocketSettings(address, **settings), SystemClock())
             server = access.serve(rig.engine.admin)
-            rig.engine.admin.at_close(server.close)
+            rig.engine.at_close(server.close)
             managed = Managed(rig.engine, connect(address), CHUNK, rig.engine.close)
             managed.store()
             managed.store(1)

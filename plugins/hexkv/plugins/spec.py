@@ -34,10 +34,12 @@ Kind = Literal[
     "observe",
     "channel",
     "peers",
+    "operate",
 ]
-"""The kinds of adapters. A configuration names all but three: hosts build a ``device``, ``hexkv
-serve`` speaks every installed ``wire`` (:mod:`hexkv.adapters.net.server.serving`), and ``peers``
-opens the sections `peers` and `directory`, with the adapters that these name."""
+"""The kinds of adapters. A configuration names all but four: hosts build a ``device``, ``hexkv
+serve`` speaks every installed ``wire`` (:mod:`hexkv.adapters.net.server.serving`), ``peers`` opens
+the sections `peers` and `directory`, with the adapters that these name, and ``operate`` is the
+administration of each cache."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 

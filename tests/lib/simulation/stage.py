@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from hexkv.contracts.faults import Seeded
@@ -23,6 +24,7 @@ from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.stores.bandwidth import ComputeRate
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.operate.opening import administer
 from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import CounterName
 from rigging import attach
@@ -235,6 +237,7 @@ class Stage:
         )
         self.stack = TierStack([memory, *map(self.plan, settings.places)], runtime)
         self.tiers = list(self.stack.tiers)
+        tenants = [Tenant("a", SALT)]
         self.engine = CacheEngine(
             NAMESPACES[0],
             Pipeline(
@@ -244,7 +247,8 @@ class Stage:
             ),
             PrefixChunker(CHUNK),
             deadlines=DEADLINES,
-            tenants=[Tenant("a", SALT)],
+            tenants=tenants,
+            administer=partial(administer, None, self.stack, DEADLINES, tenants),
         )
         self.engine._door._callers = OfGreenlets()
         self.engine._calls._dropped.detach()  # dropped without close() as by a process that dies

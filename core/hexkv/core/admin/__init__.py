@@ -1,1 +1,1 @@
-"""Operators' selections, moves and explanations of chunks."""
+"""Why a prompt is not found: the explanations of missing chunks."""

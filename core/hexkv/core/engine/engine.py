@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.admin.explain import Explanation, explain
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.guarded import GuardedRead, GuardedWrite
 from hexkv.core.engine.keyed import KeyedCache
-from hexkv.core.engine.keyed_admin import KeyedAdmin, keyed_admin
 from hexkv.core.engine.naming import Naming, meet
 from hexkv.core.engine.segments import SegmentRules, Segments
 from hexkv.core.keys.chunking import PrefixChunker
@@ -36,7 +36,9 @@ from hexkv.core.requests.retrieve import Loading
 from hexkv.core.requests.store import Storing
 from hexkv.core.steps import Laps
 from hexkv.core.tiers.index.tenants import Tenant, TenantsBySalt
+from hexkv.core.tiers.local import LocalChunks
 from hexkv.ports import (
+    Administration,
     Announcing,
     ChunkCache,
     ChunkKey,
@@ -63,6 +65,8 @@ from hexkv.ports import (
 
 __all__ = ["CacheEngine", "Deadlines"]
 
+_NODES = "the tiers are a node's, which has to be asked itself"
+
 
 class CacheEngine:
     """Stores, finds and loads KV. Safe from any thread; a context manager.
@@ -83,6 +87,7 @@ class CacheEngine:
         tenants: Sequence[Tenant] = (),
         sink: PromptSink | None = None,
         segments: SegmentRules = SegmentRules(),  # noqa: B008 - frozen
+        administer: Callable[[Calls], Administration] | None = None,
     ) -> None:
         """Build an engine.
 
@@ -97,6 +102,8 @@ class CacheEngine:
             tenants: kept apart in tiers that have a divided index.
             sink: receives the tokens of each prompt.
             segments: how segments are found in prompts.
+            administer: returns the administration of the tiers, whose verbs are calls of the
+                engine, or raises why there is none. ``None``: the tiers are another process's.
 
         Raises:
             ConfigError: a chunk does not fit the memory, or *namespace* no header.
@@ -126,29 +133,38 @@ class CacheEngine:
         self.segments = Segments(
             self._naming, requests, self._calls, deadlines, chunker.size, algorithm, segments
         )
-        self._keyed_admin = keyed_admin(chunks, self._calls, deadlines, tenants)
+        self._administer = administer
+        self._admin: Administration | None = None
+        self._opening = Lock()
 
     @property
-    def admin(self) -> KeyedAdmin:
+    def admin(self) -> Administration:
         """The operators' calls, by key, as they are served to other processes.
 
         Raises:
             InvalidRequest: the tiers belong to another process.
+            ConfigError: administration is not installed.
         """
-        if self._keyed_admin is None:
-            raise InvalidRequest("the tiers are a node's, which has to be asked itself")
-        return self._keyed_admin
+        if self._administer is None:
+            raise InvalidRequest(_NODES)
+        with self._opening:
+            if self._admin is None:
+                self._admin = self._administer(self._calls)
+            return self._admin
 
     def explain(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Explanation:
         """Return where the hits of *tokens* end, and why, tier by tier. Loads and changes nothing.
 
         Names other namespaces of this engine that hold the same tokens, and the fields in
-        which they differ: for operators, not for one tenant among several. Raises as ``admin``.
+        which they differ: for operators, not for one tenant among several. Raises
+        ``InvalidRequest`` if the tiers belong to another process.
         """
+        if not isinstance(self._chunks, LocalChunks):
+            raise InvalidRequest(_NODES)
         with self._calls.call():
             until = Deadline.after(self._clock, self._deadlines.lookup)
             prompt = self._naming.prompt(tokens, namespace, until)
-            return explain(self.admin.stack, prompt, tokens, self._naming.keyers(), until)
+            return explain(self._chunks.stack, prompt, tokens, self._naming.keyers(), until)
 
     @property
     def telemetry(self) -> Telemetry:

@@ -1,48 +1,70 @@
-"""Administration of a cache that is being built: the needs of its verbs, and its address."""
+"""Administration of a cache that is being built, and its address."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from hexkv.core.engine.keyed_admin import KeyedAdmin
+from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.tier import TierPlan
+from hexkv.core.tiers.index.tenants import Tenant
 from hexkv.plugins.composition.tiers import TierOpener, naming
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.spec import OpenContext
-from hexkv.ports import AdminAccess, Clock, PeerAccess
+from hexkv.ports import AdminAccess, Administration, Clock
 
 
-def let_attach(
-    admin: KeyedAdmin,
+class Administered(Protocol):
+    """A cache with administration."""
+
+    @property
+    def admin(self) -> Administration: ...
+
+    def at_close(self, work: Callable[[], None]) -> None:
+        """Do *work*, which never raises and refers to nothing of the cache, when it closes."""
+        ...
+
+
+class Administer(Protocol):
+    """Returns the administration of a cache: what an adapter of kind ``operate`` builds."""
+
+    def __call__(
+        self,
+        opener: TierOpener,
+        stack: TierStack,
+        deadlines: Deadlines,
+        tenants: Sequence[Tenant],
+        calls: Calls,
+    ) -> Administration:
+        """Return the administration of *stack*.
+
+        Args:
+            opener: opens tiers that are attached.
+            stack: the tiers.
+            deadlines: of verbs that only read (``lookup``), of the others (``store``), of pins.
+            tenants: named in the states of namespaces.
+            calls: of the cache, in which the verbs are done.
+        """
+        ...
+
+
+def administration(
+    opener: TierOpener,
     stack: TierStack,
-    loaded: Loaded,
-    registry: Registry,
-    clock: Clock,
-    block: int | None,
-    peers: PeerAccess | None,
-) -> None:
-    """Let *admin* open the tiers that are to be attached to *stack*.
+    deadlines: Deadlines,
+    tenants: Sequence[Tenant],
+    calls: Calls,
+) -> Administration:
+    """Return the administration of a cache; arguments as of :class:`Administer`.
 
-    Args:
-        admin: of the cache.
-        stack: its tiers.
-        loaded: its configuration.
-        registry: the installed plugins.
-        clock: of the cache.
-        block: bytes of the largest frame; ``None`` where frames are of any size.
-        peers: for stores that read from peers.
+    Raises:
+        ConfigError: it is not installed.
     """
-    opener = TierOpener(loaded, registry, clock, stack.pool, block, peers)
-
-    def open_tier(section: Mapping[str, object]) -> TierPlan:
-        names = [tier.name for tier in stack.tiers]
-        return opener.added(section, names, stack.runtime.serdes)
-
-    admin.open_tier = open_tier
+    administer: Administer = opener.registry.open("operate", "verbs", {}, OpenContext(opener.clock))
+    return administer(opener, stack, deadlines, tenants, calls)
 
 
 _EVERY_INTERFACE = ("0.0.0.0", "[::]")  # noqa: S104 - compared with, never bound
@@ -63,12 +85,12 @@ def admin_address(loaded: Loaded, rank: int = 0) -> str:
 
 
 def serve_admin(
-    admin: KeyedAdmin, loaded: Loaded, registry: Registry, clock: Clock, *, rank: int = 0
+    cache: Administered, loaded: Loaded, registry: Registry, clock: Clock, *, rank: int = 0
 ) -> None:
-    """Serve *admin* until its cache ends, if a checked configuration gives an address.
+    """Serve the administration of *cache* until that ends, if a configuration gives an address.
 
     Args:
-        admin: of the cache.
+        cache: an engine, or a cache of chunks.
         loaded: its configuration.
         registry: the installed plugins.
         clock: of the cache.
@@ -84,4 +106,4 @@ def serve_admin(
         values["address"] = address
     with naming(loaded, ("admin",)):
         access: AdminAccess = registry.open("admin", "socket", values, OpenContext(clock))
-        admin.at_close(access.serve(admin).close)
+        cache.at_close(access.serve(cache.admin).close)

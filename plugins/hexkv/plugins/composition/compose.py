@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.engine.segments import SegmentRules
@@ -15,7 +16,6 @@ from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.runtime import Runtime
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.index.tenants import Tenant
 from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.matching import find_tiers_soon
 from hexkv.core.tiers.runtime import RAW, TierRuntime
@@ -24,7 +24,7 @@ from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.administering import (
     admin_address,
-    let_attach,
+    administration,
     reachable,
     serve_admin,
 )
@@ -33,7 +33,7 @@ from hexkv.plugins.composition.identity import identify
 from hexkv.plugins.composition.observing import Observation, open_observation
 from hexkv.plugins.composition.peers import OpenedPeers, PeersOpener
 from hexkv.plugins.composition.starting import begin_log, report_start
-from hexkv.plugins.composition.tiers import OF_PEERS, TierOpener, in_memory, naming
+from hexkv.plugins.composition.tiers import OF_PEERS, TierOpener, in_memory, naming, tenants_of
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.configuration.places import Path
 from hexkv.plugins.configuration.schema import EngineSettings
@@ -121,6 +121,14 @@ def build(
         requests, tail, peers = open_chunks(
             opened, loaded, namespace, registry, clock, telemetry, events, observation
         )
+        deadlines = Deadlines(**settings.deadlines.model_dump())
+        tenants = tenants_of(loaded)
+        administer = None
+        if isinstance(requests.chunks, LocalChunks):
+            stack, access = requests.chunks.stack, None if peers is None else peers.access
+            block = _block(loaded, namespace)
+            opener = TierOpener(loaded, registry, clock, stack.pool, block, access)
+            administer = partial(administration, opener, stack, deadlines, tenants)
         engine = CacheEngine(
             namespace,
             requests,
@@ -128,25 +136,20 @@ def build(
             algorithm=hash_algorithm(settings.hash),
             seeded=settings.chunk.seeded,
             longest=settings.chunk.longest_prompt,
-            deadlines=Deadlines(**settings.deadlines.model_dump()),
-            tenants=[
-                Tenant(tenant.name, tenant.salt.get_secret_value(), tenant.quotas)
-                for tenant in settings.tenants
-            ],
+            deadlines=deadlines,
+            tenants=tenants,
             sink=observation.prompts,
             segments=SegmentRules(
                 settings.segments.separator, settings.segments.minimum, settings.segments.index
             ),
+            administer=administer,
         )
         opened.pop_all()
         opened.callback(engine.close)
         if isinstance(requests.chunks, LocalChunks):
-            admin, block = engine.admin, _block(loaded, namespace)
-            access = None if peers is None else peers.access
-            let_attach(admin, requests.chunks.stack, loaded, registry, clock, block, access)
             if peers is not None:
-                admin.at_close(peers.close)
-            serve_admin(admin, loaded, registry, clock, rank=part)
+                engine.at_close(peers.close)
+            serve_admin(engine, loaded, registry, clock, rank=part)
         engine.at_close(observation.close)
         observation.serve(engine)
         report_start(loaded, requests.chunks)

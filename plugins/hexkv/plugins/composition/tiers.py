@@ -11,7 +11,7 @@ from hexkv.core.io.rules import LaneRules
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.tiers.index.index import TierIndex
-from hexkv.core.tiers.index.tenants import DividedIndex
+from hexkv.core.tiers.index.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import TierPlan
@@ -248,6 +248,14 @@ def in_memory(store: object) -> bool:
 
 def _read_only(store: object) -> bool:
     return isinstance(store, ReadOnlyStore) and store.read_only
+
+
+def tenants_of(loaded: Loaded) -> list[Tenant]:
+    """Return the tenants of a configuration."""
+    return [
+        Tenant(tenant.name, tenant.salt.get_secret_value(), tenant.quotas)
+        for tenant in loaded.settings.tenants
+    ]
 
 
 def check_quotas(loaded: Loaded) -> None:

@@ -43,6 +43,7 @@ _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
     "hexkv-peers": [("peers", "service")],
     "hexkv-plan": [("command", name) for name in ("plan", "report", "size")],
     "hexkv-obstore": [("store", "obstore")],
+    "hexkv-operate": [("operate", "verbs")],
     "hexkv-redis": [("directory", "redis"), ("store", "redis")],
     "hexkv-s3": [("store", "s3")],
     "hexkv-shm": [("channel", "shm")],

@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import Self
 from weakref import ref
 
-from hexkv.core.engine.calls import Calls
+from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.keyed import KeyedCache
-from hexkv.core.engine.keyed_admin import KeyedAdmin
 from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import PrefetchRules
@@ -25,11 +24,12 @@ from hexkv.peers.pushing.pushing import Pushing
 from hexkv.peers.serving.addresses import Addresses
 from hexkv.peers.serving.inheritance import Inheritance
 from hexkv.peers.serving.listing import in_memory
-from hexkv.plugins.composition.administering import let_attach, serve_admin
+from hexkv.plugins.composition.administering import administration, serve_admin
 from hexkv.plugins.composition.checking import check
 from hexkv.plugins.composition.compose import open_serdes, open_stack
 from hexkv.plugins.composition.observing import CheckedPrompts, open_observation
 from hexkv.plugins.composition.starting import begin_log, report_start
+from hexkv.plugins.composition.tiers import TierOpener, tenants_of
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.discovery.algorithms import hash_algorithm
 from hexkv.plugins.discovery.registry import Registry
@@ -109,11 +109,8 @@ class ServedChunks:
         check(loaded, registry)
         leaving = None if gone is None else _Leaving(gone)
         serdes = open_serdes(loaded, registry, OpenContext(clock)) if encodes else {}
-        by_digest = {
-            hashed_salt(tenant.salt.get_secret_value()): tenant.name
-            for tenant in loaded.settings.tenants
-        }
-        self._tenants = by_digest
+        tenants = tenants_of(loaded)
+        self._tenants = {hashed_salt(tenant.salt): tenant.name for tenant in tenants}
         self._clock = clock
         self.telemetry = Totals()
         self.telemetry.info = EngineInfo(role=Role.NODE)
@@ -157,29 +154,23 @@ class ServedChunks:
         self._calls = Calls(requests, _PATIENCE)
         self.inheritance = Inheritance(self._stack, self._calls, self.place, service, addresses)
         self.chunks: ChunkCache = KeyedCache(requests, self._calls, _PATIENCE)
-        self.admin = KeyedAdmin(
-            self._stack,
-            self._calls,
-            look=_LOOK,
-            work=_PATIENCE,
-            pin=_PIN,
-            tenants=by_digest,
-        )
+        opener = TierOpener(loaded, registry, clock, self._stack.pool, None, access)
+        limits = Deadlines(lookup=_LOOK, store=_PATIENCE, pin=_PIN)
+        self.admin = administration(opener, self._stack, limits, tenants, self._calls)
         """Administration, which the configuration may have served to others."""
 
-        let_attach(self.admin, self._stack, loaded, registry, clock, None, access)
         self.peers: Peers | None = service
         """Other processes that are served and queried, if the configuration defines how."""
 
         self.pushing: Pushing | None = None
         """Chunks that are pushed to peers that wait for them, and those from peers."""
 
-        self.admin.at_close(addresses.close)
+        self.at_close(addresses.close)
         if service is not None:
             executor = self._stack.runtime.executor
             self.pushing = Pushing(self.announced, self.chunks, service, clock, executor)
-            self.admin.at_close(self.pushing.close)
-            self.admin.at_close(service.close)
+            self.at_close(self.pushing.close)
+            self.at_close(service.close)
         self._opening = loaded, registry, clock
         self._calls.at_close(self._observation.close)
         sink = self._observation.prompts
@@ -188,13 +179,17 @@ class ServedChunks:
 
         report_start(loaded, self._chunks)
 
+    def at_close(self, work: Callable[[], None]) -> None:
+        """Do *work*, which never raises or refers to the cache, before its tiers close."""
+        self._calls.at_close(work)
+
     def serve_admin(self) -> None:
         """Serve administration at the configured address, if any, until :meth:`close`.
 
         Raises:
             ConfigError: it cannot be served there.
         """
-        serve_admin(self.admin, *self._opening)
+        serve_admin(self, *self._opening)
 
     def observe(self) -> None:
         """Serve numbers and state at the configured address, if any, until :meth:`close`.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from hexkv.core.admin.replacing import replace
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
@@ -19,6 +18,7 @@ from hexkv.core.tiers.read.pieces import STEP, Obtained
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.write.counting import counted
+from hexkv.operate.replacing import replace
 from hexkv.ports import (
     PAGE,
     ChunkKey,

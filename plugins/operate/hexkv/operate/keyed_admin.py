@@ -9,26 +9,22 @@ from itertools import repeat, zip_longest
 from typing import TYPE_CHECKING
 
 from hexkv.core.admin.explain import explain_tier
-from hexkv.core.admin.moving import Moved, Mover
-from hexkv.core.admin.selecting import Chosen, Namespaces
-from hexkv.core.admin.time_limit import TimeLimit
-from hexkv.core.engine.calls import Calls, Deadlines
-from hexkv.core.engine.relocations import Relocations
-from hexkv.core.keys.hashing import hashed_salt
+from hexkv.core.engine.calls import Calls
 from hexkv.core.requests.checks import check_seconds
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.index.tenants import Tenant
-from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.matching import contains_by_deadline
 from hexkv.core.tiers.read.pieces import STEP
 from hexkv.core.tiers.rules import Writes, changed_rules
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier, TierPlan
 from hexkv.core.tiers.write.clearing import forget, part_with, settle_writes
+from hexkv.operate.moving import Moved, Mover
+from hexkv.operate.relocations import Relocations
+from hexkv.operate.selecting import Chosen, Namespaces
+from hexkv.operate.time_limit import TimeLimit
 from hexkv.ports import (
     Administration,
     ChunkKey,
-    ChunkService,
     Deadline,
     Health,
     InvalidRequest,
@@ -70,23 +66,19 @@ class KeyedAdmin(Relocations):
             calls: the cache's.
             look: seconds for a verb that only reads.
             work: seconds for a verb that changes something; see
-                :class:`~hexkv.core.admin.time_limit.TimeLimit`.
+                :class:`~hexkv.operate.time_limit.TimeLimit`.
             pin: default seconds of a pin.
             tenants: names by the digest of the salt in identities.
         """
         self.open_tier: Callable[[Mapping[str, object]], TierPlan] | None = None
-        """Opens a tier from its configuration; set by the composition root."""
+        """Opens a tier from its configuration; ``None``: none can be opened."""
 
         super().__init__(stack, calls, work=work)
         self.peers = stack.runtime.peers  # used by fleets
-        self.stack = stack  # explained by tokens
+        self.stack = stack
         self._look = look
         self._pin = pin
         self._namespaces = Namespaces(stack, tenants)
-
-    def at_close(self, work: Callable[[], None]) -> None:
-        """Do *work*, which never raises and refers to nothing of the cache, when that closes."""
-        self._calls.at_close(work)
 
     def status(self) -> Health:
         return self._calls.health(self._look)
@@ -350,22 +342,6 @@ class KeyedAdmin(Relocations):
                 there = contains_by_deadline(tier, keys, deadline)
                 keys = [key for key, here in zip(keys, there, strict=True) if not here]
         return list(keys)
-
-
-def keyed_admin(
-    chunks: ChunkService, calls: Calls, deadlines: Deadlines, tenants: Sequence[Tenant]
-) -> KeyedAdmin | None:
-    """Return the administration by key of an engine; ``None`` if its tiers are a node's."""
-    if not isinstance(chunks, LocalChunks):
-        return None
-    return KeyedAdmin(
-        chunks.stack,
-        calls,
-        look=deadlines.lookup,
-        work=deadlines.store,
-        pin=deadlines.pin,
-        tenants={hashed_salt(tenant.salt): tenant.name for tenant in tenants},
-    )
 
 
 if TYPE_CHECKING:

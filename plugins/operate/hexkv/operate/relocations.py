@@ -9,15 +9,15 @@ from heapq import nsmallest
 from operator import add
 from typing import TypeVar
 
-from hexkv.core.admin.claims import Claims
-from hexkv.core.admin.moving import Moved
-from hexkv.core.admin.selecting import Chosen
-from hexkv.core.admin.time_limit import TimeLimit
 from hexkv.core.engine.calls import Calls
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.read.pieces import STEP
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
+from hexkv.operate.claims import Claims
+from hexkv.operate.moving import Moved
+from hexkv.operate.selecting import Chosen
+from hexkv.operate.time_limit import TimeLimit
 from hexkv.ports import (
     CLAIM_SECONDS,
     LISTED_KEYS,
