@@ -9,6 +9,7 @@ from hexkv.contracts.chunk_cache._base import put, soon, specs
 from hexkv.contracts.directory.double import DictDirectory
 from hexkv.contracts.doubles import ManualClock, chunk_key, deadline
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.telemetry import EventSinkContract
 from hexkv.peers.lives import Life
 from hexkv.peers.reporting import Reporter, Reporting
 from hexkv.peers.serving.served import ServedChunks
@@ -344,3 +345,18 @@ def test_each_replica_is_told_by_itself():
         two.replicas[1].answers = True
         until(lambda: all(two.replicas[1].locate(KEYS, deadline())))
         assert not any(two.replicas[1].locate([chunk_key("elsewhere")], deadline()))
+
+
+@pytest.mark.thorough
+class TestReporting(EventSinkContract):
+    """The reports of a node whose directory nothing is sent to."""
+
+    @pytest.fixture
+    def sink(self):
+        clock = ManualClock()
+        life = Life(Member("ada", 1))
+        return Reporting(DictDirectory(clock), life, clock, {"memory", "disk"})
+
+    @pytest.fixture
+    def end(self, sink):
+        return sink.close
