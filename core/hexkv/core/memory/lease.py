@@ -22,8 +22,8 @@ _NO_MAGIC = bytes(_MAGIC_BYTES)
 class BlockLease:
     """A hold on a block; see :class:`hexkv.ports.Lease`.
 
-    Its frame and its spec are plain attributes, read many times for each chunk. They are deleted on
-    release: a later access raises ``InvalidRequest``.
+    Its frame, payload and spec are plain attributes, read many times for each chunk. They are
+    deleted on release: a later access raises ``InvalidRequest``.
     """
 
     __slots__ = (
@@ -32,13 +32,15 @@ class BlockLease:
         "frame",
         "offset",
         "owner",
-        "payload_bytes",
+        "payload",
         "size",
         "spec",
         "token",
     )
 
     frame: memoryview
+    payload: memoryview
+    """The payload in the frame. All leases on a block have the same two views."""
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class BlockLease:
         owner: str,
         token: int,
         frame: memoryview,
-        payload_bytes: int,
+        payload: memoryview,
         spec: ChunkSpec | None,
     ) -> None:
         self._ledger = ledger
@@ -56,7 +58,7 @@ class BlockLease:
         """Its number in the pool's ledger."""
 
         self.frame = frame
-        self.payload_bytes = payload_bytes
+        self.payload = payload
         self.offset = block.offset
         """The offset of the block in the pool."""
 
@@ -67,11 +69,6 @@ class BlockLease:
         """The chunk in the block; ``None`` while it is being filled. Shares start with the same."""
 
         self._block: Block | None = block
-
-    @property
-    def payload(self) -> memoryview:
-        """The payload in the frame. Made on each access: a kept view would be traced needlessly."""
-        return self.frame[PAGE : PAGE + self.payload_bytes]
 
     @property
     def shared(self) -> bool:
@@ -89,7 +86,7 @@ class BlockLease:
         if size > block.size:
             raise InvalidRequest(f"a payload of {payload_bytes} bytes does not fit its block")
         self.frame = self._ledger.memory[block.offset : block.offset + size]
-        self.payload_bytes = payload_bytes
+        self.payload = self.frame[PAGE : PAGE + payload_bytes]
 
     def share(self, owner: str) -> BlockLease:
         return self._ledger.hold([self], owner)[0]
@@ -107,7 +104,7 @@ class BlockLease:
         """Mark it released; the ledger has already updated its records."""
         if self._block is not None:
             self._block = None
-            del self.frame, self.payload_bytes, self.size, self.spec, self.offset
+            del self.frame, self.payload, self.size, self.spec, self.offset
 
     @staticmethod
     def share_run(leases: Sequence[BlockLease], owner: str) -> Iterable[BlockLease]:
@@ -200,7 +197,8 @@ class Ledger:
             # No part of the former chunk's header may validate the new one.
             memory[start : start + _MAGIC_BYTES] = _NO_MAGIC
             frame = memory[start : start + size]
-            leases.append(BlockLease(self, block, owner, token, frame, payload, None))
+            view = frame[PAGE : PAGE + payload]
+            leases.append(BlockLease(self, block, owner, token, frame, view, None))
             own_blocks[token] = block
             block.holds = 1
         self._held_bytes += sum([block.size for block in blocks])
@@ -227,7 +225,8 @@ class Ledger:
         for (start, size, payload), token in zip(places, self._tokens, strict=False):
             block = own_blocks[token] = blocks[start, size]
             frame = self.memory[start : start + frame_bytes(payload)]
-            leases.append(BlockLease(self, block, owner, token, frame, payload, None))
+            view = frame[PAGE : PAGE + payload]
+            leases.append(BlockLease(self, block, owner, token, frame, view, None))
         self._mend()
         return leases
 
@@ -263,8 +262,8 @@ class Ledger:
             own_blocks = self.held.setdefault(owner, {})
             shares = []
             for lease, block, token in zip(leases, blocks, self._tokens, strict=False):
-                frame, size = lease.frame, lease.payload_bytes
-                shares.append(BlockLease(self, block, owner, token, frame, size, lease.spec))
+                views = lease.frame, lease.payload
+                shares.append(BlockLease(self, block, owner, token, *views, lease.spec))
                 own_blocks[token] = block
                 block.holds += 1
             self._torn = False
