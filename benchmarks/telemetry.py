@@ -17,7 +17,8 @@ from pathlib import Path
 from benchmarks.machine import load, versions
 from benchmarks.measure import Spread, must
 from hexkv.contracts.doubles.heap_kv import HeapKV
-from hexkv.core.steps import Laps, StepRing
+from hexkv.core.requests.accounts import Laps
+from hexkv.core.runtime import StepRing
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load as load_config

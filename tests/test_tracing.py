@@ -9,7 +9,7 @@ from dict_store import ScanningStore
 from hexkv.api.admin import connect
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
-from hexkv.core.steps import StepRing
+from hexkv.core.runtime import StepRing
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load

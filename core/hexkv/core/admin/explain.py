@@ -10,13 +10,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import sub
+from operator import attrgetter, sub
 from typing import NamedTuple
 
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack_within
-from hexkv.core.steps import slowest
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.local import keeping
 from hexkv.core.tiers.matching import contains_by_deadline
@@ -166,7 +165,7 @@ def explain(
             for tier, whys in answers.items()
         },
         elsewhere=tuple(_elsewhere(stack, prompt, tokens, others, hit, deadline)),
-        slowest=slowest(stack.runtime.steps.steps(), prompt.keys),
+        slowest=_slowest(stack.runtime.steps.steps(), prompt.keys),
     )
 
 
@@ -286,3 +285,13 @@ def _fields(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 
 def _words(why: Why) -> str:
     return f"{why.reason} ({why.detail})" if why.detail else str(why.reason)
+
+
+def _slowest(steps: Sequence[TraceStep], keys: Sequence[ChunkKey]) -> TraceStep | None:
+    """Return the longest part of the newest retrieve of the prompt that ends with *keys*."""
+    key = keys[-1].hex() if keys else ""
+    for whole in reversed(steps):
+        if key and whole.key == key and whole.name == "retrieve":
+            parts = [step for step in steps if step.call == whole.call and not step.key]
+            return max(parts, key=attrgetter("seconds"), default=None)
+    return None

@@ -23,7 +23,7 @@ from hexkv.core.engine.segments import SegmentRules, Segments
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher, Prompt
-from hexkv.core.requests.accounts import Accounts
+from hexkv.core.requests.accounts import Accounts, Laps
 from hexkv.core.requests.checks import check_seconds, check_window, skipped
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.layers.retrieve import LayeredRetrieve
@@ -34,7 +34,6 @@ from hexkv.core.requests.prefix import find_prefix
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Loading
 from hexkv.core.requests.store import Storing
-from hexkv.core.steps import Laps
 from hexkv.core.tiers.index.tenants import Tenant, TenantsBySalt
 from hexkv.core.tiers.local import LocalChunks
 from hexkv.ports import (

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from hexkv.core.engine.calls import Calls
 from hexkv.core.engine.guarded import GuardedHold, GuardedPublishing
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.requests.accounts import Accounts
+from hexkv.core.requests.accounts import Accounts, Laps
 from hexkv.core.requests.checks import check_seconds, check_window
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Loading
 from hexkv.core.requests.store import Storing
-from hexkv.core.steps import Laps
 from hexkv.core.tiers.batches import Published
 from hexkv.ports import (
     ChunkCache,

@@ -21,7 +21,7 @@ from hexkv.core.keys.chunking import SegmentChunker
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack
-from hexkv.core.requests.accounts import Accounts, Arrived
+from hexkv.core.requests.accounts import Accounts, Arrived, Laps
 from hexkv.core.requests.checks import check_share, check_window, skipped
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.layers.retrieve import LayeredRetrieve
@@ -30,7 +30,6 @@ from hexkv.core.requests.prefix import find_prefix
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Loading
 from hexkv.core.requests.store import Storing
-from hexkv.core.steps import Laps
 from hexkv.ports import (
     BLEND_KINDS,
     BlendReport,

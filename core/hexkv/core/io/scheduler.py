@@ -26,7 +26,7 @@ from hexkv.core.io.room import Room
 from hexkv.core.io.rules import WORDS, LaneRules, Priority, Refused
 from hexkv.core.io.ticket import Ticket
 from hexkv.core.notices import Notices
-from hexkv.core.steps import StepRing
+from hexkv.core.runtime import StepRing
 from hexkv.core.turns import Line, Turn
 from hexkv.ports import Clock, Completion, CounterName, Deadline, Executor, Reason, Telemetry
 

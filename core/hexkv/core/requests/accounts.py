@@ -1,4 +1,4 @@
-"""Accounting of calls: what they moved, and their metrics, results, records and spans."""
+"""Accounting of calls: their parts, what they moved, their metrics, results, records and spans."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from threading import get_ident
+from typing import NamedTuple
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.runtime import Runtime
-from hexkv.core.steps import Spent
+from hexkv.core.runtime import Runtime, StepFields, StepRing
 from hexkv.ports import (
     Bounds,
+    ChunkKey,
+    Clock,
     CounterName,
     EndedCall,
     HistogramName,
@@ -26,6 +29,60 @@ from hexkv.ports import (
     TraceStep,
     traceparent,
 )
+
+
+class Spent(NamedTuple):
+    """The time of one call."""
+
+    seconds: float
+    waited: float | None = None
+    """Seconds of that for which it waited for tiers; ``None`` if not known."""
+
+    slowest: TraceStep | None = None
+    """The part that took longest."""
+
+    parts: Sequence[StepFields] = ()
+    """Each part, as the ring has it; empty if not known."""
+
+    begun: float | None = None
+    """If the host works in between: when the call began, which lasts until it is reported."""
+
+    parent: str | None = None
+    """The parent span; ``None``: the current one at its end."""
+
+
+class Laps:
+    """The parts of one call, one after the other: together they take as long as the call.
+
+    A part ends with ``laps.mark((name, tier, laps.now()))``: it began at the last mark.
+    """
+
+    __slots__ = ("_begun", "_marks", "mark", "now")
+
+    def __init__(self, clock: Clock) -> None:
+        self.now = clock.now
+        self._begun = clock.now()
+        self._marks: list[tuple[str, str, float]] = []
+        self.mark = self._marks.append
+        """Record a part's name, its tier or "", and the time of its end."""
+
+    def end(self, ring: StepRing, name: str, call: str, keys: Sequence[ChunkKey]) -> Spent:
+        """Record the rest as the end of the call: put its parts, and the whole, into *ring*."""
+        self.mark(("end", "", self.now()))
+        row = f"calls {get_ident()}"
+        parts: list[StepFields] = []
+        waited, longest, at = 0.0, 0, self._begun
+        for number, (what, tier, until) in enumerate(self._marks):
+            took = until - at
+            parts.append((what, row, at, took, tier, call, 0.0, 0, ""))
+            if what == "read":
+                waited += took
+            if took > parts[longest][3]:
+                longest = number
+            at = until
+        key, seconds = keys[-1].hex() if keys else "", at - self._begun
+        ring.extend((*parts, (name, row, self._begun, seconds, "", call, 0.0, 0, key)))
+        return Spent(seconds, waited, tuple.__new__(TraceStep, parts[longest]), parts)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.steps import Laps
+from hexkv.core.requests.accounts import Laps
 from hexkv.ports import DeviceKV
 
 

@@ -8,7 +8,7 @@ from threading import Lock, get_ident
 from weakref import WeakKeyDictionary
 
 from hexkv.core.memory.pipelining import Pipelining
-from hexkv.core.steps import Spent
+from hexkv.core.requests.accounts import Spent
 from hexkv.ports import Clock, Deadline, traceparent
 
 
