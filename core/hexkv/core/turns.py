@@ -30,16 +30,18 @@ class Line:
 
     def __init__(self, lock: RLock) -> None:
         self.lock = lock
-        self._turns: list[tuple[int, int, ref[Turn]]] = []
+        self.turns: list[tuple[int, int, ref[Turn]]] = []
+        """Those in the line, some perhaps dead. Usually empty: then no call is needed."""
+
         self._order = count()
 
     def join(self, turn: Turn, priority: int = 0) -> None:
         """Join behind all of the same *priority*, and of more important ones."""
-        insort(self._turns, (priority, next(self._order), ref(turn)))
+        insort(self.turns, (priority, next(self._order), ref(turn)))
 
     def leave(self, turn: Turn) -> None:
         """Stop waiting; the next one may be able to proceed."""
-        self._turns = [other for other in self._turns if other[2]() not in (turn, None)]
+        self.turns = [other for other in self.turns if other[2]() not in (turn, None)]
         self.wake()
 
     def wake(self) -> None:
@@ -50,7 +52,7 @@ class Line:
 
     def wake_all(self) -> None:
         """Wake all callers: it may be useless to wait longer."""
-        for _, _, place in self._turns:
+        for _, _, place in self.turns:
             turn = place()
             if turn is not None:
                 turn.changed.notify()
@@ -58,9 +60,9 @@ class Line:
     @property
     def first(self) -> Turn | None:
         """The caller whose turn it is; ``None`` if there is none."""
-        while self._turns:
-            turn = self._turns[0][2]()
+        while self.turns:
+            turn = self.turns[0][2]()
             if turn is not None:
                 return turn
-            del self._turns[0]
+            del self.turns[0]
         return None

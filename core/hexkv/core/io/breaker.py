@@ -36,7 +36,9 @@ class Breaker:
         self._rules = rules
         self._lock = Lock()
         self._failures = 0
-        self._pause = 0.0
+        self.pause = 0.0
+        """Seconds between probes; zero while it is closed: then no call is needed."""
+
         self._opened = 0.0
         self._probe: float | None = None
 
@@ -44,38 +46,38 @@ class Breaker:
     def state(self) -> str:
         """``closed``, ``open`` or ``half open``."""
         with self._lock:
-            if not self._pause:
+            if not self.pause:
                 return "closed"
             return "open" if self._probe is None else "half open"
 
     @property
     def refuses(self) -> bool:
         """True if a call would be refused now. Reading this has no effect."""
-        if not self._pause:
+        if not self.pause:
             return False
         with self._lock:
             return self._pausing(self._clock.now())
 
     def admits(self) -> bool:
         """True if a call may pass now. The one that passes an open breaker is its probe."""
-        if not self._pause:
+        if not self.pause:
             return True
         with self._lock:
             now = self._clock.now()
             if self._pausing(now):
                 return False
-            if self._pause:
+            if self.pause:
                 self._probe = now
             return True
 
     def succeeded(self) -> bool:
         """Note that a call was answered. Return True if the breaker was open, and is closed now."""
-        if not self._failures and not self._pause:
+        if not self._failures and not self.pause:
             return False
         with self._lock:
-            closes = bool(self._pause)
+            closes = bool(self.pause)
             self._failures = 0
-            self._pause = 0.0
+            self.pause = 0.0
             self._probe = None
             return closes
 
@@ -83,13 +85,13 @@ class Breaker:
         """Note a failed call; *at_once* opens the breaker in any case. Return True if it opened."""
         with self._lock:
             self._failures += 1
-            opened = not self._pause
-            if not self._pause:
+            opened = not self.pause
+            if not self.pause:
                 if self._failures < self._rules.failures and not at_once:
                     return False
-                self._pause = self._rules.first_pause
+                self.pause = self._rules.first_pause
             elif self._probe is not None:
-                self._pause = min(2 * self._pause, self._rules.longest_pause)
+                self.pause = min(2 * self.pause, self._rules.longest_pause)
             else:
                 return False  # a call from before it opened
             self._opened = self._clock.now()
@@ -99,4 +101,4 @@ class Breaker:
     def _pausing(self, now: float) -> bool:
         # Counted from the last probe too: after one that never answers, another may pass.
         last = self._opened if self._probe is None else self._probe
-        return bool(self._pause) and now - last < self._pause
+        return bool(self.pause) and now - last < self.pause

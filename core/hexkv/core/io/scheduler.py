@@ -132,7 +132,7 @@ class Lane:
                 closed.
         """
         with self._lock:
-            if self._line.first is None and self._fits(sizes[0]):
+            if not (self._line.turns and self._line.first) and self._fits(sizes[0]):
                 self._check()
                 return self._room(sizes)
         turn = Turn(self._line)
@@ -163,7 +163,8 @@ class Lane:
         """Return the bytes that a room's task did not use."""
         with self._lock:
             self._rooms.discard(ref(room))
-            self._line.wake()
+            if self._line.turns:
+                self._line.wake()
 
     def submit(
         self,
@@ -247,7 +248,8 @@ class Lane:
     def takes(self, size: int) -> bool:
         """True if a task of *size* bytes fits into the queue, and overtakes no waiting caller."""
         with self._lock:
-            return not size or (self._line.first is None and self._fits(size))
+            free = not (self._line.turns and self._line.first)
+            return not size or (free and self._fits(size))
 
     def drain(self, deadline: Deadline) -> bool:
         """Wait until no task waits or runs. Return True if this ends before *deadline*."""
@@ -344,7 +346,7 @@ class Lane:
 
     def _check(self) -> None:
         """Raise Refused if the lane was closed, or the breaker is open."""
-        if self._closed or not self.breaker.admits():
+        if self._closed or (self.breaker.pause and not self.breaker.admits()):
             raise Refused(Reason.CLOSED if self._closed else Reason.TIER_OFF)
 
     def _tasks(self) -> dict[Ticket[object], _Task]:

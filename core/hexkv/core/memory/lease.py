@@ -385,7 +385,7 @@ class Ledger:
             self._held_bytes -= block.size
             self._slots.give_back(block)
             self.freed += 1
-        if self.freed != freed:
+        if self.freed != freed and self.line.turns:
             self.line.wake()
 
 

@@ -121,7 +121,7 @@ class BlockPool:
         if size > self.slot_bytes:
             raise InvalidRequest(f"a frame of {size} bytes is larger than the pool's blocks")
         with self._lock:
-            if self._line.first is None:
+            if not (self._line.turns and self._line.first):
                 for lease in self._grant([payload_bytes], owner):
                     return lease
         turn = Turn(self._line)
@@ -167,7 +167,7 @@ class BlockPool:
             raise InvalidRequest(f"a frame of {size} bytes is larger than the pool's blocks")
         while len(run) < len(payloads):
             with self._lock:
-                if self._line.first is None:
+                if not (self._line.turns and self._line.first):
                     run.extend(self._grant(payloads[len(run) :], owner))
             at = len(run)
             if at == len(payloads):

@@ -359,11 +359,13 @@ class LaneTier(Tier):
 
     @property
     def off(self) -> bool:
-        return self.reading.breaker.refuses
+        breaker = self.reading.breaker
+        return breaker.pause > 0 and breaker.refuses
 
     @property
     def refuses(self) -> bool:
-        return self.writing.breaker.refuses
+        breaker = self.writing.breaker
+        return breaker.pause > 0 and breaker.refuses
 
     @property
     def remote(self) -> bool:
