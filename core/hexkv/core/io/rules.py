@@ -18,11 +18,6 @@ class Priority(IntEnum):
     DELETE = 3
     PUT = 4
 
-    @property
-    def writing(self) -> bool:
-        """True if it belongs on the lane for writing."""
-        return self >= Priority.DELETE
-
 
 WORDS = {priority: priority.name.lower() for priority in Priority}
 """The names of a lane's steps."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import and_
 from typing import Protocol
 
 from hexkv.core.io.ticket import Ticket
@@ -133,6 +134,5 @@ class Published:
             row = on.get(tier.name, ())
             if tier.index.decides and True in row:
                 # A concurrent clear may have deleted it.
-                here = tier.index.contains(self._keys)
-                on[tier.name] = [a and b for a, b in zip(row, here, strict=True)]
+                on[tier.name] = list(map(and_, row, tier.index.contains(self._keys)))
         return on

@@ -58,6 +58,7 @@ class TierStack:
         """The pool of blocks."""
 
         self.tiers: tuple[Tier, ...] = ()
+        self._names: Sequence[str] = ()
         self.lending: set[str] = set()
         """The names of the tiers in memory."""
 
@@ -192,7 +193,7 @@ class TierStack:
                 self.writer.admissions.met(keys)
             for tier in self.tiers:
                 tier.index.touch(keys)
-            self.runtime.ages.used([tier.name for tier in self.tiers], keys)
+            self.runtime.ages.used(self._names, keys)
 
     def promote(self, batch: Batch, origin: Sequence[str], deadline: Deadline) -> None:
         """Copy chunks to the tiers that are faster than the one each came from (*origin*).
@@ -222,7 +223,8 @@ class TierStack:
         """
         if self.pins.until:  # peers also store chunks, without a call of the engine
             self.pins.expire()
-        self.writer.admissions.added(batch.keys, batch.after)
+        if self.writer.admissions.by_tier:
+            self.writer.admissions.added(batch.keys, batch.after)
         tiers = [tier for tier in self.tiers if tier.rules.writes is Writes.ALL]
         written: dict[str, Pending] = {}
         for tier in tiers:
@@ -277,7 +279,7 @@ class TierStack:
     def make_room(self, size: int) -> bool:
         """Evict *size* bytes from tiers in blocks of the pool (its reclaim). True if any did."""
         for tier in self.tiers:
-            if tier.lends and not tier.own_memory:
+            if tier.in_pool:
                 below = self.writer.below.get(tier.name)
                 if below is not None and below.unwritten >= size > 0:
                     return False  # blocks of earlier victims come free when they are written
@@ -299,6 +301,7 @@ class TierStack:
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = self.pins.tiers = tuple(tiers)
+        self._names = [tier.name for tier in tiers]
         self.step = min([self._run, *[tier.step for tier in tiers if tier.step]])
         lending = {tier.name for tier in tiers if tier.lends}
         self.lending &= lending

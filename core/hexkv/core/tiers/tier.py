@@ -92,6 +92,9 @@ class Tier(ABC):
         self.own_memory = calls.own_memory
         """True if the tier's chunks take memory of its store, and none of the pool."""
 
+        self.in_pool = self.lends and not self.own_memory
+        """True if the tier's chunks are in blocks of the pool."""
+
         self.in_memory = self.lends or self.own_memory
         """True if the tier's chunks end with this process."""
 
@@ -134,16 +137,6 @@ class Tier(ABC):
         """True if the index is incomplete, and a lookup needs I/O of the store."""
 
     @abstractmethod
-    def admit(
-        self, priority: Priority, sizes: Sequence[int], deadline: Deadline, *, final: bool = True
-    ) -> Room:
-        """Return room for the first of *sizes*; see :meth:`hexkv.core.io.scheduler.Lane.admit`.
-
-        Raises:
-            Refused: there is none before *deadline*.
-        """
-
-    @abstractmethod
     def submit(
         self,
         priority: Priority,
@@ -176,19 +169,20 @@ class Tier(ABC):
 
     def known(self, keys: Sequence[ChunkKey]) -> Sequence[bool]:
         """Return True for each chunk that the index holds, and that is not barred."""
-        return self.calls.faults.without(keys, self.index.contains(keys))
+        here, faults = self.index.contains(keys), self.calls.faults
+        return faults.without(keys, here) if faults.noted else here
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Return True for each chunk that index or store holds, and that is not barred."""
-        if not self.index.decides:
-            return self.calls.faults.without(keys, self.calls.contains(keys, deadline))
-        known: Sequence[bool] = self.index.contains(keys)
+        decides, faults = self.index.decides, self.calls.faults
+        known: Sequence[bool]
+        known = self.index.contains(keys) if decides else self.calls.contains(keys, deadline)
         # Otherwise no store is queried: this thread may be one that must not wait.
-        if (self.shared or self.indexing) and not all(known):
+        if decides and (self.shared or self.indexing) and not all(known):
             strange = [k for k, here in zip(keys, known, strict=True) if not here]
             rest = iter(self.calls.contains(strange, deadline))
             known = [here or next(rest) for here in known]
-        return self.calls.faults.without(keys, known)
+        return faults.without(keys, known) if faults.noted else known
 
     def adopt_foreign(
         self, found: Sequence[tuple[ChunkKey, int]], wall: float, turn: int
@@ -317,12 +311,6 @@ class LendingTier(Tier):
     step = None
     breakers = ("closed", "closed")
 
-    def admit(
-        self, priority: Priority, sizes: Sequence[int], deadline: Deadline, *, final: bool = True
-    ) -> Room:
-        del priority, deadline, final
-        return Room(None, sizes)
-
     def submit(
         self,
         priority: Priority,
@@ -371,11 +359,6 @@ class LaneTier(Tier):
     def remote(self) -> bool:
         return not self.index.decides or self.indexing or self.shared
 
-    def admit(
-        self, priority: Priority, sizes: Sequence[int], deadline: Deadline, *, final: bool = True
-    ) -> Room:
-        return self._lane(priority).admit(priority, sizes, deadline, final=final)
-
     def submit(
         self,
         priority: Priority,
@@ -384,7 +367,8 @@ class LaneTier(Tier):
         deadline: Deadline | None = None,
         room: Room | None = None,
     ) -> Ticket[T]:
-        return self._lane(priority).submit(priority, size, work, deadline, room)
+        lane = self.writing if priority >= Priority.DELETE else self.reading
+        return lane.submit(priority, size, work, deadline, room)
 
     @property
     def breakers(self) -> tuple[str, str]:
@@ -393,6 +377,3 @@ class LaneTier(Tier):
     def write(self, items: Sequence[Item], batch: Batch, deadline: Deadline) -> list[WriteOutcome]:
         del batch
         return self.calls.write(items, deadline)
-
-    def _lane(self, priority: Priority) -> Lane:
-        return self.writing if priority >= Priority.DELETE else self.reading

@@ -17,7 +17,7 @@ from hexkv.core.tiers.read.encoding import encode, open_into
 from hexkv.core.tiers.read.pieces import STEP, Obtained
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.write.counting import counted
+from hexkv.core.tiers.write.framing import counted
 from hexkv.operate.replacing import replace
 from hexkv.ports import (
     PAGE,

@@ -6,7 +6,7 @@ from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.write.counting import expected, recount
+from hexkv.core.tiers.write.framing import expected, recount
 from hexkv.core.tiers.write.writing import Writer
 from hexkv.ports import ChunkKey, Deadline, Item, Stored
 
@@ -36,7 +36,7 @@ def replace(
 def _replace(
     writer: Writer, tier: Tier, key: ChunkKey, block: BlockLease, owner: str, deadline: Deadline
 ) -> bool:
-    index, (size,) = tier.index, expected(tier, [block], [block.frame])
+    index, size = tier.index, expected(tier, block)
     with tier.replacing(key, owner) as mine:
         if not mine:
             return False

@@ -47,8 +47,10 @@ class History:
             raise ValueError(f"a history of {limit} notes")
         self._limit = limit
         self._lock = Lock()
-        # A ring of notes as columns; the place of each chunk's note; the number of notes ever made.
-        self._places: dict[bytes, int] = {}
+        self.places: dict[bytes, int] = {}
+        """The place of each chunk's note. If it is empty, no call is needed."""
+
+        # A ring of notes as columns; the number of notes ever made.
         self._names: list[bytes] = []
         self._when = array("d")
         self._cause = array("B")
@@ -61,7 +63,7 @@ class History:
         self._told = 0
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.places)
 
     def note(
         self, keys: Sequence[ChunkKey], tier: str, cause: Reason, when: float, detail: str = ""
@@ -79,17 +81,17 @@ class History:
 
     def forget(self, keys: Sequence[ChunkKey], tier: str) -> None:
         """Remove the notes of chunks that were written or read successfully on *tier*."""
-        if self._places:
+        if self.places:
             with self._lock:
                 mark = self._mark(tier)
                 end = NAMESPACE_BYTES + _DIGEST_BYTES
                 for name in [key[NAMESPACE_BYTES:end] + mark for key in keys]:  # see _name
-                    self._places.pop(name, None)
+                    self.places.pop(name, None)
 
     def find(self, key: ChunkKey, tier: str) -> Note | None:
         """Return the last event of a chunk on *tier*, or ``None`` if it is not remembered."""
         with self._lock:
-            place = self._places.get(_name(key, self._mark(tier)))
+            place = self.places.get(_name(key, self._mark(tier)))
             if place is None:
                 return None
             number = self._text[place]
@@ -102,18 +104,18 @@ class History:
         start, count = self._made % self._limit, len(names)
         places = range(start, start + count)
         for place, oldest in zip(places, self._names[start : start + count], strict=False):
-            if self._places.get(oldest) == place:
-                del self._places[oldest]
+            if self.places.get(oldest) == place:
+                del self.places[oldest]
         for name in names:
             # Popped, so that the dictionary and the ring hold the same bytes object.
-            self._places.pop(name, None)
+            self.places.pop(name, None)
         # Beyond the last place of a ring that is not full yet, these assignments append.
         part = slice(start, start + count)
         self._names[part] = names
         self._when[part] = array("d", [when]) * count
         self._cause[part] = array("B", [cause]) * count
         self._text[part] = array("Q", [text]) * count
-        self._places.update(zip(names, places, strict=True))
+        self.places.update(zip(names, places, strict=True))
         self._made += count
 
     def _mark(self, tier: str) -> bytes:

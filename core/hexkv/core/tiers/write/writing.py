@@ -5,30 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import compress, repeat
-from threading import Lock
 
-from hexkv.core.frames.codec import layer_parts
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.ticket import Ticket
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.evicting import background_deadline, evict_soon
 from hexkv.core.tiers.index.bookkeeping import Reservation
-from hexkv.core.tiers.read.encoding import encode, form_on
 from hexkv.core.tiers.read.intake import may_retry
 from hexkv.core.tiers.remembering import described, remember_evicted
 from hexkv.core.tiers.rules import Writes
-from hexkv.core.tiers.runtime import RAW, TierRuntime
+from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.unreadable import IN_VAIN, make_way, read_back
 from hexkv.core.tiers.write.admission import Admissions
-from hexkv.core.tiers.write.counting import expected, recount
+from hexkv.core.tiers.write.framing import Framing, recount
 from hexkv.ports import (
     Change,
     ChunkKey,
     CounterName,
     Deadline,
     Failed,
-    FrameHeader,
     HistogramName,
     Item,
     Lease,
@@ -44,7 +40,6 @@ log = logging.getLogger(__name__)
 _FINAL = (Reason.NOT_COPIED, Reason.NO_ROOM, Reason.UNLIKELY)
 """Reasons to drop a chunk after which it is not offered to the tier again."""
 
-_STRIPES = 16
 _SPILLING = "spill"
 
 OnStored = Callable[[Tier, Sequence[ChunkKey]], None]
@@ -56,7 +51,8 @@ class Writer:
 
     def __init__(self, runtime: TierRuntime) -> None:
         self._runtime = runtime
-        self._sealing = tuple(Lock() for _ in range(_STRIPES))
+        self._framing = Framing(runtime)
+        self.sealed = self._framing.sealed
         self.below: dict[str, Tier] = {}
         """The tier that receives the evicted chunks of a tier, by its name."""
 
@@ -164,7 +160,8 @@ class Writer:
         if tier.indexing and not self.learn(tier):
             self.dropped(tier, batch.keys, Reason.NOT_INDEXED)
             return [False] * len(batch.keys), False
-        bad = make_way(tier, batch.keys, deadline)
+        faults = tier.calls.faults
+        bad = make_way(tier, batch.keys, deadline) if faults.noted else []
         turn = tier.deleting.turn
         here = list(tier.contains(batch.keys, deadline))
         todo = [i for i, there in enumerate(here) if not there]
@@ -182,17 +179,18 @@ class Writer:
             if not todo:
                 return here, None
             keys, leases = [keys[i] for i in todo], [leases[i] for i in todo]
-        items = self._items(tier, keys, leases)
+        specs = [lease.spec for lease in leases]
+        items, sizes = self._items(tier, keys, leases)
         # As long as this call has the reservation, other calls do not write these chunks.
-        granted, reserved = self._reserve(tier, items, leases, batch.after, deadline)
+        granted, reserved = self._reserve(tier, keys, sizes, batch.after, deadline)
         if len(granted) < len(items):
             position = {key: i for i, key in reversed([*enumerate(keys)])}
             some = [position[key] for key in granted]
             todo, keys = [todo[i] for i in some], granted
             leases, items = [leases[i] for i in some], [items[i] for i in some]
+            specs = [specs[i] for i in some]
         if not todo:
             return here, None
-        specs = [lease.spec for lease in leases]
         if keys is not batch.keys:
             batch = Batch(keys, leases, batch.after, batch.give)
         outcomes, written = self.write(tier, items, batch, deadline), keys
@@ -212,7 +210,7 @@ class Writer:
             tier.index.abort([key for key, _ in failed])
         del reserved
         lost = recount(tier, done, self.evict, deadline) if tier.own_memory else []
-        if tier.calls.faults.noted:
+        if faults.noted:
             bad = read_back(runtime, tier, [i for i in items if i.key not in gone], deadline)
             failed += [(key, Failed(StoreError(IN_VAIN))) for key in bad]
             gone.update(bad)
@@ -239,26 +237,30 @@ class Writer:
         for key, outcome in failed:
             self.dropped(tier, [key], Reason.FAILED, described(outcome))
         runtime.ages.stored(tier.name, done)
-        tier.calls.faults.take_returned(done)
-        runtime.tell(Change.STORED, tier.name, done)
-        runtime.history.forget(done, tier.name)
-        return here, tier.calls.faults.writes_well(written, outcomes, failed)
+        if faults.withdrawn:
+            faults.take_returned(done)
+        if runtime.events:
+            runtime.tell(Change.STORED, tier.name, done)
+        if runtime.history.places:
+            runtime.history.forget(done, tier.name)
+        if failed or faults.unwritten:
+            return here, faults.writes_well(written, outcomes, failed)
+        return here, True
 
     def _reserve(
         self,
         tier: Tier,
-        items: Sequence[Item],
-        leases: Sequence[Lease],
+        keys: Sequence[ChunkKey],
+        sizes: Sequence[int],
         after: ChunkKey | None,
         deadline: Deadline,
     ) -> tuple[Sequence[ChunkKey], Reservation]:
-        """Return those of *items* to write now that there is space, and their reservation."""
+        """Return those of *keys* to write now that there is space, and their reservation."""
         index = tier.index
         # Deferred chunks still take space.
         while tier.deleting.undeleted and tier.sweep(deadline):
             pass
-        sizes = expected(tier, leases, [item.frame for item in items])
-        reservation = index.reserve([item.key for item in items], sizes, after)
+        reservation = index.reserve(keys, sizes, after)
         if reservation.refused:
             self.dropped(tier, reservation.refused, Reason.NO_ROOM)
         if reservation.victims and not self.evict(tier, reservation.victims, deadline):
@@ -277,8 +279,8 @@ class Writer:
         """
         runtime = self._runtime
         start = runtime.clock.now()
-        outcomes = tier.write(items, batch, deadline)
         sizes = [len(item.frame) for item in items]
+        outcomes = tier.write(items, batch, deadline)
         if not {Stored}.issuperset(map(type, outcomes)):
             self._once_more(tier, items, batch, outcomes, deadline)
             sizes = list(compress(sizes, [isinstance(outcome, Stored) for outcome in outcomes]))
@@ -313,56 +315,17 @@ class Writer:
                 break
             again(failed)
 
-    def _items(self, tier: Tier, keys: Sequence[ChunkKey], leases: Sequence[Lease]) -> list[Item]:
-        """Return the frames of blocks in the form to write to *tier*."""
-        if not tier.lends:
-            return [self._item(tier, key, lease) for key, lease in zip(keys, leases, strict=True)]
-        rows = zip(keys, [lease.frame for lease in leases], strict=True)
+    def _items(
+        self, tier: Tier, keys: Sequence[ChunkKey], leases: Sequence[Lease]
+    ) -> tuple[list[Item], list[int]]:
+        """Return the frames to write to *tier*, and the bytes to reserve there for each."""
+        if tier.lends:
+            frames = [lease.frame for lease in leases]
+        else:
+            frames = list(map(self._framing.frame, repeat(tier), keys, leases))
+        sizes = [lease.size for lease in leases] if tier.in_pool else list(map(len, frames))
         # By column: calling the class for each row takes three times as long.
-        return list(map(tuple.__new__, repeat(Item), rows))
-
-    def _item(self, tier: Tier, key: ChunkKey, lease: Lease) -> Item:
-        """Return the frame of a block in the form to write to a *tier* that does I/O."""
-        spec = lease.spec
-        name = RAW
-        if spec is not None and spec.serde == RAW:
-            name = form_on(self._runtime, tier, lease, spec)
-        if name != RAW:
-            try:
-                encoded = encode(self._runtime, key, lease, name)
-            except StoreError as error:
-                log.warning("tier %s: chunks are kept as they are: %s", tier.name, error)
-                encoded = None
-            if encoded is not None:
-                return Item(key, encoded)
-        return Item(key, self.sealed(key, lease))
-
-    def sealed(self, key: ChunkKey, lease: Lease) -> memoryview:
-        """Return the whole frame of a block; its header is written once, even for several tiers.
-
-        It is the block's own memory, except for read-only blocks without a header: of those it is a
-        copy.
-        """
-        spec, frame = lease.spec, lease.frame
-        if spec is None:
-            raise ValueError("a block that holds nothing cannot be sealed")
-        with self._sealing[hash(key) % _STRIPES]:
-            if not self._runtime.codec.is_sealed(frame):
-                if frame.readonly:
-                    frame = memoryview(bytearray(frame))
-                header = FrameHeader(
-                    key=key,
-                    identity=spec.identity,
-                    tokens=spec.tokens,
-                    serde=spec.serde,
-                    raw_bytes=spec.raw_bytes,
-                    payload_bytes=len(lease.payload),
-                    created=self._runtime.clock.wall(),
-                    position=spec.position,
-                    parts=layer_parts(spec.layout, spec.tokens) if spec.serde == RAW else (),
-                )
-                self._runtime.codec.seal(frame, header)
-        return frame
+        return list(map(tuple.__new__, repeat(Item), zip(keys, frames, strict=True))), sizes
 
     def _spill(
         self, tier: Tier, below: Tier, victims: Sequence[ChunkKey], deadline: Deadline
