@@ -268,14 +268,6 @@ class TierStack:
                 keys = [spec.key for spec in specs if spec.tokens >= tier.rules.shortest]
                 self.writer.dropped(tier, keys, reason)
 
-    def end(self, owner: str) -> None:
-        """End a call: release its pins, and delete its unfinished writes from tiers in memory."""
-        if owner in self.pins.calls:  # most calls pin none
-            self.pins.end(owner)
-        for tier in self.tiers:
-            if tier.lends and (left := tier.index.orphans()):
-                tier.delete(left, background_deadline(self.runtime))
-
     def make_room(self, size: int) -> bool:
         """Evict *size* bytes from tiers in blocks of the pool (its reclaim). True if any did."""
         for tier in self.tiers:

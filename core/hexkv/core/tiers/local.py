@@ -181,12 +181,11 @@ class LocalChunks:
         if terms.passing and found:
             tier = stack.tiers[0]
             if tier.lends and found.count(tier.name) == len(found):  # the usual case
-                lent, why = stack.fetcher.lend(tier, wanted, owner, terms.encoded)
-                if not why:
+                lent = tier.calls.get_lease([spec.key for spec in wanted], owner)
+                as_wanted = [None if it is None else it.spec for it in lent] == wanted
+                if as_wanted or not stack.fetcher.fit(lent, wanted, owner, terms.encoded):
                     return LentHold(lent, tier.name)
-                for lease in lent:
-                    if lease is not None:
-                        lease.release()
+                release_all([lease for lease in lent if lease is not None])
         if terms.layered and wanted:
             return LayeredHold(stack, wanted, owner, deadline, terms)
         if terms.ahead:
@@ -321,8 +320,13 @@ class LocalChunks:
         self._pool.first_end = first_end
 
     def sweep(self, owner: str) -> int:
-        left = self._pool.sweep(owner)
-        self.stack.end(owner)
+        left, stack = self._pool.sweep(owner), self.stack
+        if owner in stack.pins.calls:  # most calls pin none
+            stack.pins.end(owner)
+        for tier in stack.tiers:
+            # Writes that did not end, to tiers in memory: no worker would delete them.
+            if tier.lends and (undone := tier.index.orphans()):
+                tier.delete(undone, background_deadline(self._runtime))
         return left
 
     def close(self, deadline: Deadline | None = None) -> None:

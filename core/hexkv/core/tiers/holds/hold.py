@@ -244,7 +244,8 @@ class LocalHold(WholeChunks):
 
     def _lend(self, numbers: Sequence[int], tier: Tier, specs: Sequence[ChunkSpec]) -> bool:
         """Take neighbouring chunks of a tier in memory. True if any is present."""
-        lent, why = self._stack.fetcher.lend(tier, specs, self._owner, self._encoded)
+        lent = tier.calls.get_lease([spec.key for spec in specs], self._owner)
+        why = self._stack.fetcher.fit(lent, specs, self._owner, self._encoded)
         start, end = numbers[0], numbers[-1] + 1
         self._leases[start:end] = lent
         self._origins[start:end] = [tier.name] * len(lent)

@@ -105,7 +105,8 @@ class Fetcher:
         if tier.lends:
             # The caller that will use a prefetched chunk, and if it decodes, is not known yet.
             known = () if priority is Priority.PREFETCH else encoded
-            lent, why = self.lend(tier, specs, owner, known)
+            lent = tier.calls.get_lease([spec.key for spec in specs], owner)
+            why = self.fit(lent, specs, owner, known)
             return [
                 PendingRead(spec, tier.name, block, why=why.get(i))
                 for i, (spec, block) in enumerate(zip(specs, lent, strict=True))
@@ -236,15 +237,18 @@ class Fetcher:
                 break
         return claims
 
-    def lend(
-        self, tier: Tier, specs: Sequence[ChunkSpec], owner: str, encoded: Collection[str] = ()
-    ) -> tuple[list[Lease | None], dict[int, Reason]]:
-        """Lease *specs* from a tier in memory. Return also, by index, why others are missing."""
-        lent = tier.calls.get_lease([spec.key for spec in specs], owner)
+    def fit(
+        self,
+        lent: list[Lease | None],
+        specs: Sequence[ChunkSpec],
+        owner: str,
+        encoded: Collection[str] = (),
+    ) -> dict[int, Reason]:
+        """Make leases of a tier in memory fit *specs*. Return, by index, why chunks are missing."""
         why: dict[int, Reason] = {}
         found = [None if block is None else block.spec for block in lent]
         if found == specs:  # all raw, and with these specs
-            return lent, why
+            return why
         for i, (spec, block, kept) in enumerate(zip(specs, lent, found, strict=True)):
             if kept == spec:
                 continue
@@ -259,7 +263,7 @@ class Fetcher:
                 lent[i] = self._decoded(spec.key, block, kept, owner)
                 if lent[i] is None:
                     why[i] = Reason.ABSENT
-        return lent, why
+        return why
 
     def _decoded(self, key: ChunkKey, encoded: Lease, spec: ChunkSpec, owner: str) -> Lease | None:
         """Decode the chunk of an encoded block into a block of its own."""
