@@ -16,9 +16,8 @@ from typing import NamedTuple
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack_within
-from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.cache import TierStack, contains_by_deadline
 from hexkv.core.tiers.local import keeping
-from hexkv.core.tiers.matching import contains_by_deadline
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline, Reason, Tokens, TraceStep, Why

@@ -4,146 +4,43 @@ Writing to all tiers keeps eviction simple: the slower tiers still hold a chunk 
 so eviction copies nothing (a tier may be configured to take only evicted chunks). A read tries the
 tiers in order, chunk by chunk; a chunk counts as a hit only when its frame has arrived and was
 verified.
+
+Indexes answer lookups at once. A store with an incomplete index is queried by a worker of its own
+lane, so that a slow one costs its deadline, and delays no other answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
-from threading import Lock
 
 from hexkv.core.io.rules import Priority, Refused
-from hexkv.core.memory.pipelining import Pipelining
+from hexkv.core.io.ticket import Ticket
+from hexkv.core.tiers.arranging import Arrangement
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.evicting import background_deadline
-from hexkv.core.tiers.matching import (
-    Found,
-    find_tiers,
-    run_of,
-    runs,
-    serving,
-)
-from hexkv.core.tiers.pins import Pins
+from hexkv.core.tiers.matching import Found, run_of, runs
 from hexkv.core.tiers.read.reading import Fetcher
-from hexkv.core.tiers.rules import TierRules, Writes
+from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier, TierPlan
 from hexkv.core.tiers.write.clearing import Gone, clear, forget, part_with
-from hexkv.core.tiers.write.queues import share_out
-from hexkv.core.tiers.write.writing import OnStored, Writer
-from hexkv.ports import (
-    ChunkKey,
-    ChunkSpec,
-    Cleared,
-    ConfigError,
-    Deadline,
-    InvalidRequest,
-    Reason,
-)
+from hexkv.core.tiers.write.writing import OnStored
+from hexkv.ports import ChunkKey, ChunkSpec, Cleared, Deadline, Reason
 
 
-class TierStack:
-    """Tiers from fastest to slowest, over one pool. Safe from any thread."""
+class TierStack(Arrangement):
+    """Chunks on tiers from fastest to slowest, over one pool. Safe from any thread."""
 
     def __init__(self, plans: Iterable[TierPlan], runtime: TierRuntime) -> None:
-        """Make the tiers' lanes, and start to fill each index from its store.
-
-        Raises:
-            ConfigError: two tiers have the same name.
-        """
-        self.runtime = runtime
-        self.pool = runtime.pool
-        """The pool of blocks."""
-
-        self.tiers: tuple[Tier, ...] = ()
-        self._names: Sequence[str] = ()
-        self.lending: set[str] = set()
-        """The names of the tiers in memory."""
-
-        self.step = self._run = Pipelining.of(self.pool).run
-        """The number of chunks to write together, so that writing begins soon."""
-
+        """Make the tiers of *plans*. Raises as :class:`Arrangement`."""
+        super().__init__(plans, runtime)
         self.fetcher = Fetcher(runtime)
-        self.writer = Writer(runtime)
         self.patience = 1.0
         """Seconds that a store may take to answer a lookup."""
 
         self.moves = 0
         """How often chunks were deleted from a tier because another tier holds them now."""
-
-        self.pins = Pins(runtime.clock)
-        self._tenants: dict[bytes, str] = {}
-        self._arranging = Lock()
-        for plan in plans:
-            self.attach(plan)
-
-    def attach(self, plan: TierPlan, position: int | None = None) -> Tier:
-        """Add a tier, at the end or at *position*; its index is filled in the background.
-
-        Raises:
-            ConfigError: a tier of that name exists.
-        """
-        with self._arranging:
-            if any(other.name == plan.name for other in self.tiers):
-                raise ConfigError(f"there is a tier {plan.name!r} already")
-            tier = plan.make(self.runtime)
-            tiers = list(self.tiers)
-            tiers.insert(len(tiers) if position is None else position, tier)
-            for prefix, tenant in self._tenants.items():
-                tier.index.assign(prefix, tenant)
-            # All of this before the tier is visible: every write to it is counted.
-            tier.indexing = tier.index.decides and tier.calls.scanning is not None
-            if tier.indexing:
-                for lane in tier.lanes:
-                    lane.hold()
-            self._arrange(tiers)
-        if tier.indexing:
-            self._learn(tier)
-        return tier
-
-    def detach(self, name: str, deadline: Deadline) -> bool:
-        """Remove a tier: start no new calls, wait for running ones, close the store.
-
-        Return True if every running call ended before *deadline*; the tier is removed in any case.
-
-        Raises:
-            InvalidRequest: there is no such tier.
-        """
-        with self._arranging:
-            (tier,) = self.named([name])
-            self._arrange([other for other in self.tiers if other is not tier])
-        drained = tier.drain(deadline)
-        closed = tier.close_soon().wait(deadline)
-        return drained and closed
-
-    def assign(self, prefix: bytes, tenant: str) -> None:
-        """Assign chunks whose keys begin with *prefix* to *tenant* from now on, on every tier."""
-        with self._arranging:
-            self._tenants[prefix] = tenant
-            tiers = self.tiers
-        for tier in tiers:
-            self.writer.evict_soon(tier, tier.index.assign(prefix, tenant))
-
-    def change_rules(self, tier: Tier, rules: TierRules) -> None:
-        """Apply *rules* to *tier* from now on."""
-        with self._arranging:
-            tier.rules = rules
-            self._arrange(self.tiers)
-
-    def named(self, names: Sequence[str] | None) -> list[Tier]:
-        """Return the tiers of these names, or all for ``None``.
-
-        Raises:
-            InvalidRequest: there is no such tier.
-        """
-        if names is None:
-            return list(self.tiers)
-        known = {tier.name: tier for tier in self.tiers}
-        if unknown := [name for name in names if name not in known]:
-            raise InvalidRequest(f"no tier {unknown[0]!r}; there are {', '.join(known)}")
-        return [known[name] for name in names]
 
     def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
         """Return the first tier of each chunk, up to the first chunk that no tier holds."""
@@ -153,11 +50,9 @@ class TierStack:
     def serving(self) -> Sequence[Tier]:
         """The tiers that bring KV sooner than it is computed; one request is served from them."""
         rate = self.runtime.computing.rate
-        return self.tiers if rate is None else serving(self.tiers, rate)
-
-    def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
-        """Return, for each chunk, the first tier that holds it and is faster than computing it."""
-        return self.find_tiers(keys, deadline, self.serving)
+        if rate is None:
+            return self.tiers
+        return [tier for tier in self.tiers if tier.link.serves(rate)]
 
     def find_tiers(
         self,
@@ -193,7 +88,7 @@ class TierStack:
                 self.writer.admissions.met(keys)
             for tier in self.tiers:
                 tier.index.touch(keys)
-            self.runtime.ages.used(self._names, keys)
+            self.runtime.ages.used(self.names, keys)
 
     def promote(self, batch: Batch, origin: Sequence[str], deadline: Deadline) -> None:
         """Copy chunks to the tiers that are faster than the one each came from (*origin*).
@@ -255,12 +150,6 @@ class TierStack:
         work = partial(clear, prefixes=prefixes, deadline=deadline)
         return part_with(self.runtime, tiers, work, deadline)
 
-    @property
-    def tenants(self) -> Mapping[bytes, str]:
-        """The tenant of each namespace seen so far, by its key prefix; empty for none."""
-        with self._arranging:
-            return dict(self._tenants)
-
     def drop(self, specs: Sequence[ChunkSpec], reason: Reason) -> None:
         """Count chunks that were written to none of the tiers that take new ones."""
         for tier in self.tiers:
@@ -280,41 +169,128 @@ class TierStack:
                     return self.writer.evict(tier, victims, background_deadline(self.runtime))
         return False
 
-    def flush(self, deadline: Deadline) -> bool:
-        """Wait until no tier has pending writes. Return True if this ends before *deadline*."""
-        return all(tier.flush(deadline) for tier in self.tiers)
 
-    def close(self, deadline: Deadline) -> None:
-        """Close every tier; a store that does not close before *deadline* is left behind."""
-        closing = [tier.close_soon() for tier in self.tiers]
-        for ticket in closing:
-            ticket.wait(deadline)
-        self.runtime.closing()
+def contains_by_deadline(
+    tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline, *, asks: bool = True
+) -> Sequence[bool]:
+    """Return True for each chunk that *tier* holds; chunks unknown at the deadline are False.
 
-    def _arrange(self, tiers: Sequence[Tier]) -> None:
-        self.tiers = self.pins.tiers = tuple(tiers)
-        self._names = [tier.name for tier in tiers]
-        self.step = min([self._run, *[tier.step for tier in tiers if tier.step]])
-        lending = {tier.name for tier in tiers if tier.lends}
-        self.lending &= lending
-        self.lending |= lending
-        # In a pool of one slot, a slot for each queue would be all of it.
-        least = self.pool.slot_bytes if self.pool.slots > 1 else 0
-        share_out(self.tiers, self.pool.capacity, least)
-        self.writer.below = {
-            tier.name: below
-            for tier, below in pairwise(self.tiers)
-            if below.rules.writes is Writes.EVICTED
-        }
+    Without *asks*, use the index only; do not query the store.
+    """
+    if tier.off:
+        return [False] * len(keys)
+    if not tier.remote:
+        return tier.contains(keys, deadline)
+    known = tier.known(keys)
+    if all(known) or not asks:
+        return known
+    ticket = _peek(tier, keys, deadline, lambda _: None)
+    if ticket is None or not ticket.wait(deadline):
+        return known
+    return ticket.result or known
 
-    def _learn(self, tier: Tier) -> None:
-        """Fill a tier's index from its store, beside the calls that use it."""
 
-        def work(go: bool) -> tuple[None, bool | None]:
-            well = self.writer.learn(tier) if go else None
-            for lane in tier.lanes:
-                lane.unhold()
-            return None, well
+def find_tiers(
+    tiers: Sequence[Tier], keys: Sequence[ChunkKey], deadline: Deadline, *, asks: bool = True
+) -> Found:
+    """Return the first tier that holds each chunk; *asks*: see :func:`contains_by_deadline`."""
+    search: _Search | None = None
+    for tier in tiers:
+        if not tier.rules.reads:
+            continue
+        asked = keys if search is None else search.asked()
+        have = contains_by_deadline(tier, asked, deadline, asks=asks) if asked else ()
+        if True in have:
+            if search is None:
+                if False not in have:  # the usual case, and the longest
+                    return [tier] * len(keys)
+                search = _Search(keys)
+            search.learn(tier, have)
+    return [None] * len(keys) if search is None else search.found
 
-        with suppress(Refused):  # for example another thread has removed the tier by now
-            tier.submit(Priority.DELETE, 0, work)
+
+def find_tiers_soon(
+    tiers: Sequence[Tier],
+    keys: Sequence[ChunkKey],
+    deadline: Deadline,
+    then: Callable[[Found], None],
+) -> None:
+    """Call *then* with the result of :func:`find_tiers`: at once if no store has to be queried.
+
+    Otherwise the worker that queried the last store calls it; always, and once.
+    """
+    search = _Search(keys)
+
+    def go_on(ordinal: int) -> None:
+        for i in range(ordinal, len(tiers)):
+            tier = tiers[i]
+            if not search.unknown:
+                break
+            if not tier.rules.reads or tier.off:
+                continue
+            asked = search.asked()
+            if not tier.remote or all(tier.known(asked)):
+                search.learn(tier, tier.contains(asked, deadline))
+                continue
+
+            def learn(have: Sequence[bool], tier: Tier = tier, i: int = i) -> None:
+                search.learn(tier, have)
+                go_on(i + 1)
+
+            if _peek(tier, search.asked(), deadline, learn) is not None:
+                return
+        then(search.found)
+
+    go_on(0)
+
+
+class _Search:
+    """The intermediate result of a lookup."""
+
+    def __init__(self, keys: Sequence[ChunkKey]) -> None:
+        self.found: list[Tier | None] = [None] * len(keys)
+        self.unknown: Sequence[int] = range(len(keys))
+        self._keys = keys
+
+    def asked(self) -> Sequence[ChunkKey]:
+        """The chunks that were found on no tier yet."""
+        if len(self.unknown) == len(self._keys):
+            return self._keys
+        return [self._keys[i] for i in self.unknown]
+
+    def learn(self, tier: Tier, have: Sequence[bool]) -> None:
+        """Record which of :meth:`asked` *tier* holds."""
+        if True not in have:
+            return
+        if len(have) == len(self._keys) and False not in have:  # the usual case, and the longest
+            self.found = [tier] * len(have)
+            self.unknown = ()
+            return
+        for i, here in zip(self.unknown, have, strict=True):
+            if here:
+                self.found[i] = tier
+        self.unknown = [i for i in self.unknown if self.found[i] is None]
+
+
+def _peek(
+    tier: Tier,
+    keys: Sequence[ChunkKey],
+    deadline: Deadline,
+    then: Callable[[Sequence[bool]], None],
+) -> Ticket[Sequence[bool]] | None:
+    """Have a worker query the store, and call *then*; ``None`` if the lane refuses."""
+
+    def work(go: bool) -> tuple[Sequence[bool], bool | None]:
+        have: Sequence[bool] = tier.known(keys)
+        well: bool | None = None
+        if go:
+            unanswered = tier.calls.unanswered
+            have = tier.contains(keys, deadline)
+            well = tier.calls.unanswered == unanswered
+        then(have)
+        return have, well
+
+    try:
+        return tier.submit(Priority.PEEK, 0, work, deadline)
+    except Refused:
+        return None

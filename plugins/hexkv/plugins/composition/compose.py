@@ -15,9 +15,8 @@ from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.runtime import Runtime
-from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.cache import TierStack, find_tiers_soon
 from hexkv.core.tiers.local import LocalChunks
-from hexkv.core.tiers.matching import find_tiers_soon
 from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.stores.bandwidth import ComputeRate
 from hexkv.core.tiers.stores.checked import CheckedSerde

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from hexkv.core.admin.explain import explain_tier
 from hexkv.core.engine.calls import Calls
 from hexkv.core.requests.checks import check_seconds
-from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.matching import contains_by_deadline
+from hexkv.core.tiers.cache import TierStack, contains_by_deadline
 from hexkv.core.tiers.read.pieces import STEP
 from hexkv.core.tiers.rules import Writes, changed_rules
 from hexkv.core.tiers.runtime import RAW

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from threading import Condition
 
-from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.cache import TierStack, find_tiers_soon
 from hexkv.core.tiers.holds.hold import LocalHold
-from hexkv.core.tiers.matching import Found, find_tiers_soon
+from hexkv.core.tiers.matching import Found
 from hexkv.ports import ChunkSpec, Deadline, HoldTerms, frame_bytes
 
 
