@@ -3,10 +3,14 @@
 Of these records, the sizes, the reservations, the leaving chunks and the pins by owner are
 authoritative. The sum of bytes, the counts of pins and the policy follow from them, so an
 unexpected exception in the middle of a change does no harm: the next change derives them again.
+
+Like stores, policies are foreign code. One that fails, or names other chunks than those of the
+tier, is not used again: the tier continues, and evicts its oldest chunks.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -16,8 +20,10 @@ from threading import Lock
 from typing import NamedTuple, Self
 from weakref import ref
 
-from hexkv.core.tiers.stores.checked import CheckedPolicy
-from hexkv.ports import ChunkKey, Entry, Policy
+from hexkv.core.tiers.stores.answers import words
+from hexkv.ports import ChunkKey, Entry, Policy, StoreError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, weakref_slot=True)  # a frozen one takes three times as long to create
@@ -170,7 +176,10 @@ class Bookkeeping:
 
     def __init__(self, policy: Policy) -> None:
         self._sizes: dict[ChunkKey, int] = {}
-        self._policy = CheckedPolicy(policy, self._sizes)
+        self._policy: Policy | None = policy
+        """``None`` once it has failed."""
+
+        self._policy_name = type(policy).__name__
         self._lock = Lock()
         self._reserved: dict[ChunkKey, Pending] = {}
         self._leaving: dict[ChunkKey, Pending] = {}
@@ -195,7 +204,7 @@ class Bookkeeping:
     def ranked(self) -> list[ChunkKey]:
         """All resident chunks, the least valuable first."""
         with self._lock:
-            return list(self._policy.victims())
+            return list(self._victims_in_order())
 
     def pending(self, keys: Sequence[ChunkKey]) -> list[bool]:
         """True for each chunk that is reserved or leaving."""
@@ -256,9 +265,8 @@ class Bookkeeping:
         return sum(claim.freed for claim in {pending.claim for pending in self._leaving.values()})
 
     def _evictable(self, spared: Collection[ChunkKey | None]) -> Iterator[ChunkKey]:
-        return (
-            key for key in self._policy.victims() if key not in self._pins and key not in spared
-        )
+        order = self._victims_in_order()
+        return (key for key in order if key not in self._pins and key not in spared)
 
     def _victims(self, size: float, spared: Collection[ChunkKey | None]) -> list[ChunkKey]:
         """The chunks to evict for *size* bytes, worst first; all evictable ones if too few."""
@@ -279,7 +287,7 @@ class Bookkeeping:
             del self._sizes[key]
         self._used -= sum(sizes)
         self._settle(claim, leaving=sum(sizes))
-        self._policy.drop(keys, evicted=evicted)
+        self._drop(keys, evicted=evicted)
 
     def _settle_reserved(self, settled: Mapping[ChunkKey, Pending]) -> None:
         """End these reservations; all were looked up before anything was changed."""
@@ -302,10 +310,62 @@ class Bookkeeping:
             del self._reserved[key]
         self._used = sum(self._sizes.values()) + recount(self._reserved, self._leaving)
         self._pins.derive(self._sizes)
-        known = set(self._policy.known())
-        self._policy.drop([*known.difference(self._sizes)], evicted=False)
+        known: set[ChunkKey] = set()
+        if self._policy is not None:
+            try:
+                known.update(self._policy.victims())
+            except Exception as error:  # noqa: BLE001 - a policy's failure is never the engine's
+                self._give_up("victims", error)
+        self._drop([*known.difference(self._sizes)], evicted=False)
         if new := [key for key in self._sizes if key not in known]:
-            self._policy.admit(new, None)
+            self._admit(new, None)
+
+    def _admit(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
+        """Have the policy rank new chunks."""
+        if self._policy is not None:
+            try:
+                self._policy.admit(keys, after)
+            except Exception as error:  # noqa: BLE001
+                self._give_up("admit", error)
+
+    def _drop(self, keys: Sequence[ChunkKey], *, evicted: bool) -> None:
+        """Have the policy forget chunks that left the tier, one after the other."""
+        if self._policy is not None:
+            try:
+                for key in keys:
+                    self._policy.drop(key, evicted=evicted)
+            except Exception as error:  # noqa: BLE001
+                self._give_up("drop", error)
+
+    def _victims_in_order(self) -> Iterator[ChunkKey]:
+        """Yield each resident chunk once, the least valuable first, whatever the policy answers."""
+        seen: set[ChunkKey] = set()
+        if self._policy is not None:
+            try:
+                for key in self._policy.victims():
+                    if type(key) is not bytes or key not in self._sizes or key in seen:
+                        kind = type(key).__qualname__
+                        raise StoreError(f"no chunk of the tier, or one twice: a {kind}")  # noqa: TRY301
+                    seen.add(key)
+                    yield key
+                if hidden := len(self._sizes) - len(seen):
+                    raise StoreError(f"it hides {hidden} chunks of the tier")  # noqa: TRY301
+            except Exception as error:  # noqa: BLE001
+                self._give_up("victims", error)
+        if len(seen) != len(self._sizes):
+            for key in self._sizes:
+                if key not in seen:
+                    yield key
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        """Use the policy no more: it failed."""
+        self._policy = None
+        log.error(
+            "policy %s: %s failed: %s; from now on the oldest chunks go first",
+            self._policy_name,
+            what,
+            words(error),
+        )
 
 
 def in_order(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

@@ -65,7 +65,8 @@ class TierIndex(Bookkeeping):
 
     @property
     def policy(self) -> str:
-        return self._policy.name
+        failed = ", which failed" if self._policy is None else ""
+        return f"{self._policy_name}{failed}"
 
     @property
     def used(self) -> int:
@@ -185,7 +186,7 @@ class TierIndex(Bookkeeping):
                 self._used += sum(sizes)
                 cuts = [i for i in range(1, len(run)) if after[i] != run[i - 1]]
                 for start, end in pairwise((0, *cuts, len(run))):
-                    self._policy.admit(run[start:end], after[start])
+                    self._admit(run[start:end], after[start])
             self._settle_reserved(settled)
             self._torn = False
         return []
@@ -225,8 +226,11 @@ class TierIndex(Bookkeeping):
                 self._derive()
             self._torn = True
             here = [key for key in keys if key in self._sizes]
-            if here:
-                self._policy.touch(here)
+            if here and self._policy is not None:
+                try:
+                    self._policy.touch(here)
+                except Exception as error:  # noqa: BLE001 - a policy's failure is never the engine's
+                    self._give_up("touch", error)
             self._torn = False
 
     def discard(self, keys: Sequence[ChunkKey], *, force: bool = True) -> list[ChunkKey]:
@@ -340,7 +344,7 @@ class TierIndex(Bookkeeping):
             }
             self._sizes.update(new)
             self._used += sum(new.values())
-            self._policy.admit(list(new), None)
+            self._admit(list(new), None)
             self._torn = False
 
     def trim(self, limit: int | None) -> list[ChunkKey]:

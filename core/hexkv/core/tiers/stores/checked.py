@@ -1,19 +1,14 @@
-"""Serdes and policies as the core uses them: all their answers are checked here.
+"""Serdes as the core uses them: all their answers are checked here.
 
 Like stores they are foreign code. A serde with an invalid answer has failed, which its callers
-expect. A policy that fails is not used again: its tier continues, and evicts its oldest chunks.
+expect.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hexkv.core.tiers.stores.answers import words
-from hexkv.ports import ChunkKey, ConfigError, KVLayout, LayerSerde, Policy, Serde, StoreError
-
-log = logging.getLogger(__name__)
+from hexkv.ports import ConfigError, KVLayout, LayerSerde, Serde, StoreError
 
 _NAME_BYTES = 32
 _MOST_INDEX = 1 << 20
@@ -109,93 +104,6 @@ class CheckedSerde:
     def _nothing(self, what: str, answer: object) -> None:
         if answer is not None:
             raise StoreError(f"serde {self.name} answered {what} with {_kind(answer)}")
-
-
-class CheckedPolicy:
-    """A policy whose failures stay inside it.
-
-    Args:
-        inner: the policy.
-        resident: the chunks on the tier; the index's own mapping, oldest first.
-    """
-
-    def __init__(self, inner: Policy, resident: Mapping[ChunkKey, int]) -> None:
-        self._inner = inner
-        self._resident = resident
-        self._failed = False
-
-    @property
-    def name(self) -> str:
-        """The name of the policy, for readers."""
-        name = type(self._inner).__name__
-        return f"{name}, which failed" if self._failed else name
-
-    def admit(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
-        if not self._failed:
-            try:
-                self._inner.admit(keys, after)
-            except Exception as error:  # noqa: BLE001 - a policy's failure is never the engine's
-                self._give_up("admit", error)
-
-    def touch(self, keys: Sequence[ChunkKey]) -> None:
-        if not self._failed:
-            try:
-                self._inner.touch(keys)
-            except Exception as error:  # noqa: BLE001
-                self._give_up("touch", error)
-
-    def drop(self, keys: Sequence[ChunkKey], *, evicted: bool) -> None:
-        """Note that these chunks left the tier, one after the other."""
-        if not self._failed:
-            try:
-                for key in keys:
-                    self._inner.drop(key, evicted=evicted)
-            except Exception as error:  # noqa: BLE001
-                self._give_up("drop", error)
-
-    def known(self) -> Iterator[ChunkKey]:
-        """Yield each chunk that the policy itself takes to be on the tier; none if it fails."""
-        if not self._failed:
-            try:
-                yield from self._inner.victims()
-            except Exception as error:  # noqa: BLE001
-                self._give_up("victims", error)
-
-    def victims(self) -> Iterator[ChunkKey]:
-        """Yield each chunk on the tier once, whatever the policy answers."""
-        seen: set[ChunkKey] = set()
-        if not self._failed:
-            try:
-                yield from self._named(seen)
-            except Exception as error:  # noqa: BLE001
-                self._give_up("victims", error)
-        if len(seen) != len(self._resident):
-            for key in self._resident:
-                if key not in seen:
-                    yield key
-
-    def _named(self, seen: set[ChunkKey]) -> Iterator[ChunkKey]:
-        """Yield the victims that the policy names, and add them to *seen*.
-
-        Raises:
-            StoreError: it names an unknown chunk, or not all.
-        """
-        for key in self._inner.victims():
-            if type(key) is not bytes or key not in self._resident or key in seen:
-                raise StoreError(f"no chunk of the tier, or one twice: {_kind(key)}")
-            seen.add(key)
-            yield key
-        if len(seen) != len(self._resident):
-            raise StoreError(f"it hides {len(self._resident) - len(seen)} chunks of the tier")
-
-    def _give_up(self, what: str, error: Exception) -> None:
-        self._failed = True
-        log.error(
-            "policy %s: %s failed: %s; from now on the oldest chunks go first",
-            type(self._inner).__name__,
-            what,
-            words(error),
-        )
 
 
 def _kind(what: object) -> str:

@@ -18,7 +18,7 @@ _AT_ONCE = 1024
 def kept(stack: TierStack, owner: str) -> Iterator[tuple[str, Lease]]:
     """Yield, by tier, leases of *owner* on its chunks in the pool, the least valuable first."""
     for tier in stack.tiers:
-        if tier.in_pool:
+        if tier.lends and not tier.own_memory:
             keys = tier.index.ranked()
             for start in range(0, len(keys), _AT_ONCE):
                 for lease in tier.calls.get_lease(keys[start : start + _AT_ONCE], owner):
@@ -33,7 +33,7 @@ def keep(stack: TierStack, name: str, leases: Sequence[Lease]) -> int:
     are in the order of :func:`kept`, are evicted.
     """
     for tier in stack.tiers:
-        if tier.name != name or not tier.in_pool:
+        if tier.name != name or not tier.lends or tier.own_memory:
             continue
         specs = [lease.spec for lease in leases]
         keys = [spec.key for spec in specs if spec is not None]
@@ -57,6 +57,6 @@ def give_up(stack: TierStack) -> None:
     No block of the pool is written or released; ``BlockPool.freeze`` came first.
     """
     for tier in stack.tiers:
-        if not tier.in_pool:
+        if not tier.lends or tier.own_memory:
             tier.close()
     stack.runtime.closing()  # for a directory, where only one process at a time has a name
