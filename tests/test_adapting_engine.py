@@ -17,6 +17,7 @@ from hexkv.core.tiers.read.encoding import form_on
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.stores.bandwidth import PROBE_EVERY
 from hexkv.core.tiers.stores.encoding_choice import Encoding, choose, rate_to_pay
+from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.threads import Threads
 from hexkv.ports import ChunkSpec, CounterName, Deadline, Namespace, Reason, StoreError, frame_bytes
 from layered import DEEP, FULL, PROMPT, empty, memory, settled
@@ -244,7 +245,7 @@ def picked(link_rate, forms):
         telemetry=RecordingTelemetry(),
         serdes=serdes,
     )
-    place = tier("link", ScanningStore({}), serdes=("raw", *names)).make(runtime)
+    place = Tier(tier("link", ScanningStore({}), serdes=("raw", *names)), runtime)
     place.link.began(0.0)
     place.link.arrived(1.0, link_rate)
     for name, (ratio, decode) in zip(names, forms, strict=True):

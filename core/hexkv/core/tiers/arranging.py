@@ -54,7 +54,7 @@ class Arrangement:
         with self._arranging:
             if any(other.name == plan.name for other in self.tiers):
                 raise ConfigError(f"there is a tier {plan.name!r} already")
-            tier = plan.make(self.runtime)
+            tier = Tier(plan, self.runtime)
             tiers = list(self.tiers)
             tiers.insert(len(tiers) if position is None else position, tier)
             for prefix, tenant in self._tenants.items():

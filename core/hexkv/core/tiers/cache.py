@@ -177,6 +177,8 @@ def contains_by_deadline(
 
     Without *asks*, use the index only; do not query the store.
     """
+    if tier.lends:
+        return tier.contains(keys, deadline)
     if tier.off:
         return [False] * len(keys)
     if not tier.remote:

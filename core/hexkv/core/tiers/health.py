@@ -14,7 +14,7 @@ def health_of(stack: TierStack, prefetches: int = 0) -> Health:
     tiers = []
     for tier in stack.tiers:
         index = tier.index
-        reading, writing = tier.breakers
+        reading, writing = [lane.breaker.state for lane in tier.lanes] or ["closed", "closed"]
         pins.update(index.pinned)
         tiers.append(
             TierHealth(

@@ -1,18 +1,18 @@
 """One tier: a store with a name, a place in the order, an index and rules.
 
-There are two kinds. The chunks of a :class:`LendingTier` are in memory, and leased at once. A
-:class:`LaneTier` does I/O, by workers of its own, into blocks of the pool.
+There are two kinds. A tier that lends has its chunks in memory, where any thread leases them at
+once. Any other does I/O into blocks of the pool: it has a lane for reading and one for writing,
+each with workers of its own.
 """
 
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import LaneRules, Priority, Refused
@@ -60,32 +60,30 @@ class TierPlan:
 
     rules: TierRules = field(default_factory=TierRules)
 
-    def make(self, runtime: TierRuntime) -> Tier:
-        """Return the complete tier: with lanes and workers if it does I/O.
+
+class Tier:
+    """A store, its index, and its rules."""
+
+    reading: Lane
+    """Only of a tier that does I/O."""
+
+    writing: Lane
+
+    def __init__(self, plan: TierPlan, runtime: TierRuntime) -> None:
+        """Make the tier of *plan*, with lanes and workers if it does I/O.
 
         Raises:
             ConfigError: a property of the store that must be a boolean is not.
         """
-        calls = StoreCalls(self.name, self.store, runtime.clock, indexed=self.index.decides)
-        kind = LendingTier if calls.lends else LaneTier
-        return kind(self, calls, runtime)
-
-
-class Tier(ABC):
-    """A store, its index, and its rules."""
-
-    lends: ClassVar[bool]
-    """True if its chunks need no block to be read into: they are leased in place."""
-
-    step: int | None
-    """The number of chunks that one worker reads or writes at a time; ``None``: no limit."""
-
-    def __init__(self, plan: TierPlan, calls: StoreCalls, runtime: TierRuntime) -> None:
+        calls = StoreCalls(plan.name, plan.store, runtime.clock, indexed=plan.index.decides)
         self.name = plan.name
         self.store = plan.store
         self.index = plan.index
         self.rules = plan.rules
         self.calls = calls
+        self.lends = calls.lends
+        """True if its chunks need no block to be read into: they are leased in place."""
+
         self.shared = calls.shared
         """True if others add and remove chunks beside this engine."""
 
@@ -108,11 +106,21 @@ class Tier(ABC):
         """Chunks that should be here and could not be written."""
 
         self.lanes: Sequence[Lane] = ()
-        """The lane for reading and the one for writing; empty if it does no I/O."""
+        """The lane for reading and the one for writing; empty if it lends."""
 
+        self.step: int | None = None
+        """The number of chunks that one worker reads or writes at a time; ``None``: no limit."""
+
+        self._closing: Lane | None = None
+        if not self.lends:
+            self.reading = runtime.lane(f"{self.name}/read", self.rules.lane)
+            self.writing = runtime.lane(f"{self.name}/write", self.rules.lane)
+            self.lanes = (self.reading, self.writing)
+            # With a worker from the start: at the end it may be impossible to start a thread.
+            self._closing = runtime.lane(f"{self.name}/close", LaneRules(workers=1))
+            self.step = per_task(runtime.pool)
         self.deleting = Deleting(self.index, runtime.executor.wait)
         self._runtime = runtime
-        self._closing: Lane | None = None
         self._replaced: set[ChunkKey] = set()
         self._lock = Lock()
 
@@ -122,21 +130,20 @@ class Tier(ABC):
         return self.calls.failures
 
     @property
-    @abstractmethod
     def off(self) -> bool:
         """True while the breaker refuses reads."""
+        return not self.lends and self.reading.breaker.pause > 0 and self.reading.breaker.refuses
 
     @property
-    @abstractmethod
     def refuses(self) -> bool:
         """True while the breaker refuses writes."""
+        return not self.lends and self.writing.breaker.pause > 0 and self.writing.breaker.refuses
 
     @property
-    @abstractmethod
     def remote(self) -> bool:
         """True if the index is incomplete, and a lookup needs I/O of the store."""
+        return not self.lends and (not self.index.decides or self.indexing or self.shared)
 
-    @abstractmethod
     def submit(
         self,
         priority: Priority,
@@ -150,6 +157,11 @@ class Tier(ABC):
         Raises:
             Refused: the lane does not take it.
         """
+        if self.lends:
+            result, _ = work(True)
+            return Ticket.of(result)
+        lane = self.writing if priority >= Priority.DELETE else self.reading
+        return lane.submit(priority, size, work, deadline, room)
 
     def await_room(self, size: int, deadline: Deadline) -> None:
         """Wait until the queue has room for a write of *size* bytes, is closed or switched off."""
@@ -158,14 +170,14 @@ class Tier(ABC):
                 with suppress(Refused), lane.admit(Priority.PUT, [size], deadline):
                     pass
 
-    @property
-    @abstractmethod
-    def breakers(self) -> tuple[str, str]:
-        """The states of the breakers for reading and for writing."""
-
-    @abstractmethod
     def write(self, items: Sequence[Item], batch: Batch, deadline: Deadline) -> list[WriteOutcome]:
         """Put the chunks of *batch* on the store: the frames of *items*, or the leases."""
+        if not self.lends:
+            return self.calls.write(items, deadline)
+        kept = self.calls.put_leases(batch.keys, batch.leases, deadline, batch.give)
+        if all(kept):
+            return [_KEPT] * len(kept)
+        return [_KEPT if here else Failed(StoreFull(self.name)) for here in kept]
 
     def known(self, keys: Sequence[ChunkKey]) -> Sequence[bool]:
         """Return True for each chunk that the index holds, and that is not barred."""
@@ -299,81 +311,3 @@ class Tier(ABC):
         """Return those of *keys* that are not being replaced."""
         with self._lock:
             return [key for key in keys if key not in self._replaced]
-
-
-class LendingTier(Tier):
-    """A tier in memory: its chunks are leased in place, by any thread."""
-
-    lends = True
-    off = False
-    refuses = False
-    remote = False
-    step = None
-    breakers = ("closed", "closed")
-
-    def submit(
-        self,
-        priority: Priority,
-        size: int,
-        work: Work[T],
-        deadline: Deadline | None = None,
-        room: Room | None = None,
-    ) -> Ticket[T]:
-        del priority, size, deadline, room
-        result, _ = work(True)
-        return Ticket.of(result)
-
-    def write(self, items: Sequence[Item], batch: Batch, deadline: Deadline) -> list[WriteOutcome]:
-        del items
-        kept = self.calls.put_leases(batch.keys, batch.leases, deadline, batch.give)
-        if all(kept):
-            return [_KEPT] * len(kept)
-        return [_KEPT if here else Failed(StoreFull(self.name)) for here in kept]
-
-
-class LaneTier(Tier):
-    """A tier that does I/O: a lane for reading, one for writing, each with its workers."""
-
-    lends = False
-
-    def __init__(self, plan: TierPlan, calls: StoreCalls, runtime: TierRuntime) -> None:
-        super().__init__(plan, calls, runtime)
-        self.reading = runtime.lane(f"{self.name}/read", self.rules.lane)
-        self.writing = runtime.lane(f"{self.name}/write", self.rules.lane)
-        self.lanes = (self.reading, self.writing)
-        # With a worker from the start: at the end it may be impossible to start a thread.
-        self._closing = runtime.lane(f"{self.name}/close", LaneRules(workers=1))
-        self.step = per_task(runtime.pool)
-
-    @property
-    def off(self) -> bool:
-        breaker = self.reading.breaker
-        return breaker.pause > 0 and breaker.refuses
-
-    @property
-    def refuses(self) -> bool:
-        breaker = self.writing.breaker
-        return breaker.pause > 0 and breaker.refuses
-
-    @property
-    def remote(self) -> bool:
-        return not self.index.decides or self.indexing or self.shared
-
-    def submit(
-        self,
-        priority: Priority,
-        size: int,
-        work: Work[T],
-        deadline: Deadline | None = None,
-        room: Room | None = None,
-    ) -> Ticket[T]:
-        lane = self.writing if priority >= Priority.DELETE else self.reading
-        return lane.submit(priority, size, work, deadline, room)
-
-    @property
-    def breakers(self) -> tuple[str, str]:
-        return self.reading.breaker.state, self.writing.breaker.state
-
-    def write(self, items: Sequence[Item], batch: Batch, deadline: Deadline) -> list[WriteOutcome]:
-        del batch
-        return self.calls.write(items, deadline)

@@ -130,7 +130,7 @@ class Fetcher:
             if keeps or not sizes:
                 room = Room(None, sizes)
             else:
-                room = tier.lanes[0].admit(priority, sizes, wait or now, final=final)
+                room = tier.reading.admit(priority, sizes, wait or now, final=final)
         except Refused as refusal:
             return self._without(
                 refusal.reason, tier, specs, owner, claims, waited=wait is not None
