@@ -22,9 +22,8 @@ from typing import TypeVar
 from weakref import ref
 
 from hexkv.core.io.breaker import Breaker
-from hexkv.core.io.room import Room
 from hexkv.core.io.rules import WORDS, LaneRules, Priority, Refused
-from hexkv.core.io.ticket import Ticket
+from hexkv.core.io.ticket import Room, Ticket
 from hexkv.core.notices import Notices
 from hexkv.core.runtime import StepRing
 from hexkv.core.turns import Line, Turn

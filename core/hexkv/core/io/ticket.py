@@ -1,9 +1,10 @@
-"""Tickets: a caller's side of tasks that a lane's workers do."""
+"""A caller's side of a lane: room for a task in its queue, and the ticket of a submitted one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import Condition
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from hexkv.ports import Deadline
 
@@ -11,6 +12,34 @@ if TYPE_CHECKING:
     from hexkv.core.io.scheduler import Lane
 
 T = TypeVar("T")
+
+
+class Room:
+    """Bytes of a lane's queue reserved for one task. Released with the last reference to it.
+
+    A context manager: on exit it returns the bytes that the task did not use.
+    """
+
+    __slots__ = ("__weakref__", "_lane", "count", "size")
+
+    def __init__(self, lane: Lane | None, sizes: Sequence[int], free: int | None = None) -> None:
+        """Room for all of *sizes*; with *free* bytes for the first, and the next ones that fit."""
+        self.count = len(sizes)
+        """The number of the requested sizes that there is room for."""
+
+        self.size = sum(sizes)
+        if free is not None:
+            while self.size > free and self.count > 1:
+                self.count -= 1
+                self.size -= sizes[self.count]
+        self._lane = lane
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lane is not None:
+            self._lane.leave(self)
 
 
 class Ticket(Generic[T]):

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from operator import attrgetter
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.tiers.batches import Batch, Pending, Published
@@ -89,12 +88,7 @@ class LentHold(WholeChunks):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

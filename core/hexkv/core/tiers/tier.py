@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TypeVar
 
-from hexkv.core.io.room import Room
 from hexkv.core.io.rules import LaneRules, Priority, Refused
 from hexkv.core.io.scheduler import Lane
-from hexkv.core.io.ticket import Ticket
+from hexkv.core.io.ticket import Room, Ticket
 from hexkv.core.keys.bounded import BoundedKeys
 from hexkv.core.memory.pool import per_task
 from hexkv.core.tiers.batches import Batch

@@ -12,58 +12,24 @@ from hexkv.ports import ChunkKey, Entry
 class Index(Protocol):
     """The chunks of one tier: see :class:`~hexkv.core.tiers.index.index.TierIndex`.
 
-    The index of a whole tier, of one divided among tenants, or of a store that cannot be indexed.
+    The index of a whole tier, or of one divided among tenants. The bodies here are those of
+    :class:`Unindexed`, which records no chunks.
     """
 
     decides: ClassVar[bool]
     """True if this engine decides which chunks the tier holds, so that its index is reliable."""
 
     @property
-    def policy(self) -> str: ...
+    def policy(self) -> str:
+        return ""
+
     @property
-    def budget(self) -> int | None: ...
+    def budget(self) -> int | None:
+        return None
+
     @property
-    def used(self) -> int: ...
-    @property
-    def pinned(self) -> Mapping[str, int]: ...
-    def __len__(self) -> int: ...
-    def contains(self, keys: Sequence[ChunkKey]) -> list[bool]: ...
-    def size(self, key: ChunkKey) -> int | None: ...
-    def keys(self) -> list[ChunkKey]: ...
-    def ranked(self) -> list[ChunkKey]: ...
-    def shares(self) -> Sequence[Index]: ...
-    def pinned_by(self, owner: str) -> list[ChunkKey]: ...
-    def leaving(self, keys: Sequence[ChunkKey] | None = None) -> list[ChunkKey]: ...
-    def depart(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]: ...
-    def reserve(
-        self, keys: Sequence[ChunkKey], sizes: Sequence[int], after: ChunkKey | None = None
-    ) -> Reservation: ...
-    def commit(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]: ...
-    def abort(self, keys: Sequence[ChunkKey]) -> None: ...
-    def deleted(self, keys: Sequence[ChunkKey]) -> None: ...
-    def touch(self, keys: Sequence[ChunkKey]) -> None: ...
-    def discard(self, keys: Sequence[ChunkKey], *, force: bool = True) -> list[ChunkKey]: ...
-    def resize(self, key: ChunkKey, size: int) -> list[ChunkKey] | None: ...
-    def evict(self, size: int) -> list[ChunkKey]: ...
-    def orphans(self) -> Sequence[ChunkKey]: ...
-    def restore(self, entries: Iterable[Entry]) -> list[ChunkKey]: ...
-    def pin(self, owner: str, keys: Sequence[ChunkKey]) -> int: ...
-    def unpin(self, owner: str) -> int: ...
-    def assign(self, prefix: bytes, tenant: str) -> list[ChunkKey]: ...
-    def used_by(self) -> Mapping[str, int]: ...
-
-
-class Unindexed:
-    """The index of a store that cannot list its chunks: other processes may write to it, too.
-
-    It records no chunks, and allows every operation: each chunk may be written, deleted and
-    replaced; none is ever evicted.
-    """
-
-    decides: ClassVar[bool] = False
-    policy = ""
-    budget: int | None = None
-    used = 0
+    def used(self) -> int:
+        return 0
 
     @property
     def pinned(self) -> Mapping[str, int]:
@@ -110,13 +76,13 @@ class Unindexed:
         return []
 
     def abort(self, keys: Sequence[ChunkKey]) -> None:
-        pass
+        del keys
 
     def deleted(self, keys: Sequence[ChunkKey]) -> None:
-        pass
+        del keys
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
-        pass
+        del keys
 
     def discard(self, keys: Sequence[ChunkKey], *, force: bool = True) -> list[ChunkKey]:
         del force
@@ -151,3 +117,13 @@ class Unindexed:
 
     def used_by(self) -> Mapping[str, int]:
         return {}
+
+
+class Unindexed(Index):
+    """The index of a store that cannot list its chunks: other processes may write to it, too.
+
+    It records no chunks, and allows every operation: each chunk may be written, deleted and
+    replaced; none is ever evicted.
+    """
+
+    decides: ClassVar[bool] = False

@@ -19,8 +19,8 @@ from functools import partial
 from itertools import islice
 from threading import RLock
 
-from hexkv.core.io.room import Room
 from hexkv.core.io.rules import Priority, Refused
+from hexkv.core.io.ticket import Room
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.read.block_sink import BlockSink, label
 from hexkv.core.tiers.read.encoding import bring_into, open_into
