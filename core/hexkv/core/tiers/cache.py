@@ -221,29 +221,7 @@ def find_tiers_soon(
 
     Otherwise the worker that queried the last store calls it; always, and once.
     """
-    search = _Search(keys)
-
-    def go_on(ordinal: int) -> None:
-        for i in range(ordinal, len(tiers)):
-            tier = tiers[i]
-            if not search.unknown:
-                break
-            if not tier.rules.reads or tier.off:
-                continue
-            asked = search.asked()
-            if not tier.remote or all(tier.known(asked)):
-                search.learn(tier, tier.contains(asked, deadline))
-                continue
-
-            def learn(have: Sequence[bool], tier: Tier = tier, i: int = i) -> None:
-                search.learn(tier, have)
-                go_on(i + 1)
-
-            if _peek(tier, search.asked(), deadline, learn) is not None:
-                return
-        then(search.found)
-
-    go_on(0)
+    _Search(keys).go_on(tiers, deadline, then)
 
 
 class _Search:
@@ -272,6 +250,36 @@ class _Search:
             if here:
                 self.found[i] = tier
         self.unknown = [i for i in self.unknown if self.found[i] is None]
+
+    def go_on(
+        self, tiers: Sequence[Tier], deadline: Deadline, then: Callable[[Found], None]
+    ) -> None:
+        """Look for the rest on *tiers*, and call *then* with all; see :func:`find_tiers_soon`."""
+        for i, tier in enumerate(tiers):
+            if not self.unknown:
+                break
+            if not tier.rules.reads or tier.off:
+                continue
+            asked = self.asked()
+            if not tier.remote or all(tier.known(asked)):
+                self.learn(tier, tier.contains(asked, deadline))
+                continue
+            # No closure: one that refers to itself would keep a hold's leases until a collection.
+            answered = partial(self._answered, tier, tiers[i + 1 :], deadline, then)
+            if _peek(tier, asked, deadline, answered) is not None:
+                return
+        then(self.found)
+
+    def _answered(
+        self,
+        tier: Tier,
+        others: Sequence[Tier],
+        deadline: Deadline,
+        then: Callable[[Found], None],
+        have: Sequence[bool],
+    ) -> None:
+        self.learn(tier, have)
+        self.go_on(others, deadline, then)
 
 
 def _peek(

@@ -64,21 +64,4 @@ class HoldAhead(LocalHold):
 
     def _start(self) -> None:
         keys = [spec.key for spec in self._wanted]
-        find_tiers_soon(self._stack.serving, keys, self._deadline, _Answer(self))
-
-
-class _Answer:
-    """Takes the answer for a hold, which it refers to until then.
-
-    A search refers to itself: a hold that it kept would give its leases back at a collection only.
-    """
-
-    __slots__ = ("_hold",)
-
-    def __init__(self, hold: HoldAhead) -> None:
-        self._hold: HoldAhead | None = hold
-
-    def __call__(self, found: Found) -> None:
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            hold.answer(found)
+        find_tiers_soon(self._stack.serving, keys, self._deadline, self.answer)
