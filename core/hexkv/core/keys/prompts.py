@@ -176,6 +176,11 @@ class Prompt:
         """Bytes of KV in chunk *i*."""
         return self.layout.chunk_bytes(self.tokens(i))
 
+    @property
+    def largest_bytes(self) -> int:
+        """Bytes of KV in the largest chunk."""
+        return self.layout.chunk_bytes(max(map(sub, self.ends, self.starts), default=1))
+
     def spec(self, i: int) -> ChunkSpec:
         """Return the spec of chunk *i*."""
         start = self.starts[i]

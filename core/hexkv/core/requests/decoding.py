@@ -141,12 +141,11 @@ def _inner(serde: Serde) -> Serde:
     return serde.inner if isinstance(serde, CheckedSerde) else serde
 
 
-class _Decoding:
-    """A window whose spans have payloads of one serde as data. It cannot gather."""
+class Scattering:
+    """A window that scatters in a way of its own into *device*, and cannot gather."""
 
-    def __init__(self, device: DeviceKV, serde: Serde) -> None:
+    def __init__(self, device: DeviceKV) -> None:
         self._device = device
-        self._serde = serde
 
     @property
     def layout(self) -> KVLayout:
@@ -158,7 +157,15 @@ class _Decoding:
 
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         del spans, layers
-        raise InvalidRequest("a device encodes nothing")
+        raise InvalidRequest("this window only scatters")
+
+
+class _Decoding(Scattering):
+    """A window whose spans have payloads of one serde as data."""
+
+    def __init__(self, device: DeviceKV, serde: Serde) -> None:
+        super().__init__(device)
+        self._serde = serde
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         encoded = [EncodedSpan(*span) for span in spans]

@@ -12,6 +12,7 @@ from itertools import accumulate
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
+from hexkv.core.requests.decoding import Scattering
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.tiers.read.direct import behind_header
 from hexkv.ports import (
@@ -20,8 +21,6 @@ from hexkv.ports import (
     Deadline,
     DeviceKV,
     DeviceRoom,
-    InvalidRequest,
-    KVLayout,
     RoomSpan,
     Span,
     SupportsDeviceRoom,
@@ -100,25 +99,13 @@ class PastHost:
         return self._copier.copy(window, none, [room], self._deadline, gather=False)  # type: ignore[list-item]
 
 
-class _FromRoom:
+class _FromRoom(Scattering):
     """A window whose every scatter copies a room into the device."""
 
     def __init__(self, device: DeviceKV, room: DeviceRoom, spans: Sequence[RoomSpan]) -> None:
-        self._device = device
+        super().__init__(device)
         self._room = room
         self._spans = spans
-
-    @property
-    def layout(self) -> KVLayout:
-        return self._device.layout
-
-    @property
-    def tokens(self) -> int:
-        return self._device.tokens
-
-    def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
-        del spans, layers
-        raise InvalidRequest("nothing is gathered past the host")
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         del spans, layers

@@ -7,13 +7,53 @@ from dataclasses import replace
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.requests.layers.limits import Hosts
-from hexkv.core.requests.pace import Pace
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
 from hexkv.core.runtime import Runtime
-from hexkv.ports import ChunkService, Cleared, Deadline, Health, Reason
+from hexkv.ports import (
+    ChunkService,
+    Cleared,
+    Deadline,
+    Health,
+    KVLayout,
+    Reason,
+    frame_bytes,
+)
 
 _UNKNOWN = Health("", False, (), 0, 0, {}, {}, {}, 0)
+
+
+class Pace:
+    """The number of chunks that requests over one service move at a time, by its memory."""
+
+    def __init__(self, chunks: ChunkService) -> None:
+        self._chunks = chunks
+        self.fixed: Pipelining | None = None
+        """The pace for all prompts; ``None``: it depends on their chunks."""
+
+        if (block := chunks.block_bytes) is not None:
+            self.fixed = Pipelining.with_slots(max(1, chunks.pool_bytes // block), block)
+        self._last: tuple[KVLayout, int, int, Pipelining] | None = None
+        """The last answer: usually all prompts have chunks of one size."""
+
+    def of(self, prompt: Prompt) -> Pipelining:
+        """Return how many chunks of *prompt*, which has some, to move at once."""
+        if self.fixed is not None:
+            return self.fixed
+        layout, bytes_ = prompt.layout, self._chunks.pool_bytes
+        first = prompt.ends[0] - prompt.starts[0]
+        last = self._last
+        if last is None or last[0] is not layout or last[1:3] != (first, bytes_):
+            frame = frame_bytes(prompt.largest_bytes)
+            pace = Pipelining.with_slots(max(1, bytes_ // frame), frame)
+            self._last = last = layout, first, bytes_, pace
+        return last[3]
+
+    def slots(self, prompt: Prompt) -> int:
+        """Return how many of the largest chunk of *prompt* there is memory for; at least one."""
+        block = self._chunks.block_bytes or frame_bytes(prompt.largest_bytes)
+        return max(1, self._chunks.pool_bytes // block)
 
 
 class Pipeline:

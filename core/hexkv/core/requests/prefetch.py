@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.requests.pace import Pace, largest_bytes
 from hexkv.core.requests.prefix import Prefix, find_prefix, find_tail
 from hexkv.core.requests.retrieve import Held
 from hexkv.core.tiers.matching import runs
@@ -29,6 +29,9 @@ from hexkv.ports import (
     ServiceHold,
     frame_bytes,
 )
+
+if TYPE_CHECKING:
+    from hexkv.core.requests.pipeline import Pace
 
 AT_ONCE = 0.02
 """Seconds that a prefetch may take to name its prompt, in its caller's thread: enough for about a
@@ -85,7 +88,7 @@ class Prefetches:
         if lookup_id in self.waiting:
             return self._hit(lookup_id)
         prompt = name()
-        if not prompt.keys or not self._chunks.fits(largest_bytes(prompt)):
+        if not prompt.keys or not self._chunks.fits(prompt.largest_bytes):
             return 0  # a retrieve would bring nothing
         near = self._chunks.near
         # Near tiers are queried for a tail apart, once it is known behind which chunk.
@@ -168,7 +171,7 @@ class Prefetches:
         """Return the bytes that one more prefetch may hold; at first at least a chunk's."""
         if not self._rules.share:
             return 0
-        least = frame_bytes(largest_bytes(prompt))
+        least = frame_bytes(prompt.largest_bytes)
         share = max(least, int(self._chunks.pool_bytes * self._rules.share))
         others = list(self.waiting.values())
         return max(0, share - sum([hold.bytes for entry in others for _, hold in entry.holds]))
