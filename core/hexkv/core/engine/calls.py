@@ -8,20 +8,25 @@ after it; a call that releases something is deferred to the end of the interrupt
 
 from __future__ import annotations
 
+import logging
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from threading import Condition, RLock, local
 from threading import Lock as Flag
 from typing import ParamSpec, TypeVar
+from warnings import warn
 from weakref import finalize, ref
 
-from hexkv.core.engine.ending import Ending
 from hexkv.core.home import Home
+from hexkv.core.memory.background import LANE
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.ports import Deadline, EngineBusy, EngineClosed, Health
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -132,6 +137,46 @@ class Door:
         return caller
 
 
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """The parts of an engine to close. None refers to the engine, which they may outlive."""
+
+    requests: Pipeline
+    home: Home
+    seconds: float
+    first: list[Callable[[], None]] = field(default_factory=list)
+    """Called first, to end objects beside the engine. Never raise, and do not refer to it."""
+
+    def run(self, until: Deadline | None = None) -> None:
+        """Finish queued writes and close the tiers, up to a deadline. Never raises."""
+        if until is None:
+            until = Deadline.after(self.requests.runtime.clock, self.seconds)
+        while self.first:
+            self.first.pop()()
+        self.requests.runtime.executor.close(LANE)
+        if left := self.requests.close(until):
+            log.error("closed with leases left, their memory stays allocated: %s", left)
+
+    def abandoned(self) -> None:
+        """End an engine that was dropped without having been closed.
+
+        A garbage collection may call this at any point: so a thread of its own does the work, and
+        is started in a way that takes no lock.
+        """
+        if self.home.left:
+            return
+        advice = "close it, or use it as a context manager"
+        try:
+            start_new_thread(self.run, ())
+        except RuntimeError:  # the machine, or the interpreter at its end, starts no thread
+            advice += "; no thread starts that could do it, so its stores stay open"
+        warn(
+            f"an engine was dropped without close(): {advice}",
+            ResourceWarning,
+            stacklevel=2,
+        )
+
+
 class _Life:
     """An object that only a call under way refers to."""
 
@@ -166,7 +211,7 @@ class Calls:
         self._owners: dict[str, ref[_Life]] = {}
         """Calls under way, by their names."""
 
-        self._ending = Ending(requests, self.door.home, seconds)
+        self._ending = _Ending(requests, self.door.home, seconds)
         self._dropped = finalize(self, self._ending.abandoned)
         # The end of a process kills its threads; the state it leaves is as after a crash.
         self._dropped.atexit = False
