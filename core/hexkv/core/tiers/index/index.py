@@ -22,10 +22,11 @@ Only resident chunks are found, touched, pinned and evicted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import ClassVar
+from typing import ClassVar, Concatenate, ParamSpec, TypeVar
 
 from hexkv.core.tiers.index.bookkeeping import (
     Bookkeeping,
@@ -36,6 +37,27 @@ from hexkv.core.tiers.index.bookkeeping import (
     in_order,
 )
 from hexkv.ports import ChunkKey, Entry, Policy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _change(
+    method: Callable[Concatenate[TierIndex, P], R],
+) -> Callable[Concatenate[TierIndex, P], R]:
+    """Make *method* one change, under the lock; an interrupted one is repaired before the next."""
+
+    @wraps(method)
+    def changing(self: TierIndex, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            if self._torn:
+                self._derive()
+            self._torn = True
+            result = method(self, *args, **kwargs)
+            self._torn = False
+            return result
+
+    return changing
 
 
 class TierIndex(Bookkeeping):
@@ -88,6 +110,7 @@ class TierIndex(Bookkeeping):
         with self._lock:
             return list(map(self._sizes.__contains__, keys))
 
+    @_change
     def reserve(
         self,
         keys: Sequence[ChunkKey],
@@ -112,59 +135,55 @@ class TierIndex(Bookkeeping):
         claim = Claimed(reservation)
         granted: dict[ChunkKey, Pending] = {}
         victims = reservation.victims
-        with self._lock:
-            if self._torn:
-                self._derive()
-            self._torn = True
-            most = math.inf if self._budget is None else self._budget
-            free = most - self._used if within is None else min(most - self._used, within)
-            candidates: Iterator[ChunkKey] | None = None
-            before, writing, total = after, 0, sum(sizes)
-            each: Iterable[tuple[ChunkKey, int]] = zip(keys, sizes, strict=True)
-            if total <= most and self._are_new(keys):  # the usual case: all are granted by column
-                going = self._victims(total - free, {*keys, after})
-                room = free + sum([self._sizes[key] for key in going])
-                if room >= total:
-                    victims += going
-                    granted.update(Pending.run(keys, sizes, claim, after))
-                    reservation.keys.extend(keys)
-                    each, writing, free = (), total, room - total
-            for key, size in each:
-                if key in self._sizes:
-                    pass
-                elif key in granted or key in self._reserved or key in self._leaving:
-                    reservation.busy.append(key)
+        most = math.inf if self._budget is None else self._budget
+        free = most - self._used if within is None else min(most - self._used, within)
+        candidates: Iterator[ChunkKey] | None = None
+        before, writing, total = after, 0, sum(sizes)
+        each: Iterable[tuple[ChunkKey, int]] = zip(keys, sizes, strict=True)
+        if total <= most and self._are_new(keys):  # the usual case: all are granted by column
+            going = self._victims(total - free, {*keys, after})
+            room = free + sum([self._sizes[key] for key in going])
+            if room >= total:
+                victims += going
+                granted.update(Pending.run(keys, sizes, claim, after))
+                reservation.keys.extend(keys)
+                each, writing, free = (), total, room - total
+        for key, size in each:
+            if key in self._sizes:
+                pass
+            elif key in granted or key in self._reserved or key in self._leaving:
+                reservation.busy.append(key)
+            else:
+                if free < size <= most and candidates is None:
+                    candidates = self._evictable({*keys, after})
+                while (
+                    free < size <= most
+                    and candidates is not None
+                    and (victim := next(candidates, None)) is not None
+                ):
+                    victims.append(victim)
+                    free += self._sizes[victim]
+                if free < size:
+                    reservation.refused.append(key)
                 else:
-                    if free < size <= most and candidates is None:
-                        candidates = self._evictable({*keys, after})
-                    while (
-                        free < size <= most
-                        and candidates is not None
-                        and (victim := next(candidates, None)) is not None
-                    ):
-                        victims.append(victim)
-                        free += self._sizes[victim]
-                    if free < size:
-                        reservation.refused.append(key)
-                    else:
-                        free -= size
-                        writing += size
-                        granted[key] = Pending(size, claim, before)
-                        reservation.keys.append(key)
-                before = key
-            # A refused chunk may have taken more victims than the others need; if leaving chunks
-            # take more than the budget, all available victims may not be enough.
-            if not granted:
-                victims.clear()
-            while victims and free >= self._sizes[victims[-1]]:
-                free -= self._sizes[victims.pop()]
-            if victims:
-                self._dismiss(victims, claim, evicted=True)
-            self._reserved.update(granted)
-            self._settle(claim, writing=writing)
-            self._torn = False
+                    free -= size
+                    writing += size
+                    granted[key] = Pending(size, claim, before)
+                    reservation.keys.append(key)
+            before = key
+        # A refused chunk may have taken more victims than the others need; if leaving chunks
+        # take more than the budget, all available victims may not be enough.
+        if not granted:
+            victims.clear()
+        while victims and free >= self._sizes[victims[-1]]:
+            free -= self._sizes[victims.pop()]
+        if victims:
+            self._dismiss(victims, claim, evicted=True)
+        self._reserved.update(granted)
+        self._settle(claim, writing=writing)
         return reservation
 
+    @_change
     def commit(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
         """Make reserved chunks resident: stored whole. Prefix order; duplicates count once.
 
@@ -174,65 +193,49 @@ class TierIndex(Bookkeeping):
         Raises:
             KeyError: one of them is not reserved.
         """
-        with self._lock:
-            if self._torn:
-                self._derive()
-            self._torn = True
-            settled = {key: self._reserved[key] for key in keys}
-            if settled:
-                sizes, _, after = zip(*settled.values(), strict=True)
-                run = [*settled]
-                self._sizes.update(zip(run, sizes, strict=True))
-                self._used += sum(sizes)
-                cuts = [i for i in range(1, len(run)) if after[i] != run[i - 1]]
-                for start, end in pairwise((0, *cuts, len(run))):
-                    self._admit(run[start:end], after[start])
-            self._settle_reserved(settled)
-            self._torn = False
+        settled = {key: self._reserved[key] for key in keys}
+        if settled:
+            sizes, _, after = zip(*settled.values(), strict=True)
+            run = [*settled]
+            self._sizes.update(zip(run, sizes, strict=True))
+            self._used += sum(sizes)
+            cuts = [i for i in range(1, len(run)) if after[i] != run[i - 1]]
+            for start, end in pairwise((0, *cuts, len(run))):
+                self._admit(run[start:end], after[start])
+        self._settle_reserved(settled)
         return []
 
+    @_change
     def abort(self, keys: Sequence[ChunkKey]) -> None:
         """End the reservations of chunks that are not on the store, and will not be.
 
         Raises:
             KeyError: one of them is not reserved.
         """
-        with self._lock:
-            if self._torn:
-                self._derive()
-            self._torn = True
-            self._settle_reserved({key: self._reserved[key] for key in keys})
-            self._torn = False
+        self._settle_reserved({key: self._reserved[key] for key in keys})
 
+    @_change
     def deleted(self, keys: Sequence[ChunkKey]) -> None:
         """Note that these leaving chunks are deleted from the store: their bytes are free again.
 
         Others are ignored: two threads may have deleted the same chunk.
         """
-        with self._lock:
-            if self._torn:
-                self._derive()
-            self._torn = True
-            pop = self._leaving.pop
-            gone = [pending for key in keys if (pending := pop(key, None)) is not None]
-            for claim, run in groupby(gone, key=attrgetter("claim")):
-                self._settle(claim, leaving=-sum([pending.size for pending in run]))
-            self._torn = False
+        pop = self._leaving.pop
+        gone = [pending for key in keys if (pending := pop(key, None)) is not None]
+        for claim, run in groupby(gone, key=attrgetter("claim")):
+            self._settle(claim, leaving=-sum([pending.size for pending in run]))
 
+    @_change
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """Note that one request used these chunks, in prefix order. Others are ignored."""
-        with self._lock:
-            if self._torn:
-                self._derive()
-            self._torn = True
-            here = [key for key in keys if key in self._sizes]
-            if here and self._policy is not None:
-                try:
-                    self._policy.touch(here)
-                except Exception as error:  # noqa: BLE001 - a policy's failure is never the engine's
-                    self._give_up("touch", error)
-            self._torn = False
+        here = [key for key in keys if key in self._sizes]
+        if here and self._policy is not None:
+            try:
+                self._policy.touch(here)
+            except Exception as error:  # noqa: BLE001 - a policy's failure is never the engine's
+                self._give_up("touch", error)
 
+    @_change
     def discard(self, keys: Sequence[ChunkKey], *, force: bool = True) -> list[ChunkKey]:
         """Remove chunks that are damaged, missing or unwanted.
 
@@ -243,21 +246,17 @@ class TierIndex(Bookkeeping):
         Returns:
             the chunks to delete from the store; like victims, they count until :meth:`deleted`.
         """
-        with self._lock:
-            if self._torn:
-                self._derive()
-            self._torn = True
-            gone = Victims(
-                key
-                for key in dict.fromkeys(keys)
-                if key in self._sizes and (force or key not in self._pins)
-            )
-            for key in gone:
-                self._pins.end(key)
-            self._dismiss(gone, Claimed(gone), evicted=False)
-            self._torn = False
-            return gone
+        gone = Victims(
+            key
+            for key in dict.fromkeys(keys)
+            if key in self._sizes and (force or key not in self._pins)
+        )
+        for key in gone:
+            self._pins.end(key)
+        self._dismiss(gone, Claimed(gone), evicted=False)
+        return gone
 
+    @_change
     def resize(self, key: ChunkKey, size: int, within: int | None = None) -> list[ChunkKey] | None:
         """Count a resident chunk as *size* bytes from now on, because it is replaced.
 
@@ -268,37 +267,26 @@ class TierIndex(Bookkeeping):
             victims to delete first; ``None``, without any change, if the chunk is not resident or
             there is no space for its growth.
         """
-        with self._lock:
-            if self._torn:
-                self._derive()
-            self._torn = True
-            former = self._sizes.get(key)
-            if former is None:
-                self._torn = False
-                return None
-            grown = size - former
-            most = math.inf if self._budget is None else self._budget
-            free = most - self._used if within is None else min(most - self._used, within)
-            over = grown - free if grown > 0 else 0
-            victims = Victims(self._victims(over, {key}))
-            if over > sum([self._sizes[key] for key in victims]):
-                self._torn = False
-                return None
-            self._dismiss(victims, Claimed(victims), evicted=True)
-            self._sizes[key] = size
-            self._used += grown
-            self._torn = False
-            return victims
+        former = self._sizes.get(key)
+        if former is None:
+            return None
+        grown = size - former
+        most = math.inf if self._budget is None else self._budget
+        free = most - self._used if within is None else min(most - self._used, within)
+        over = grown - free if grown > 0 else 0
+        victims = Victims(self._victims(over, {key}))
+        if over > sum([self._sizes[key] for key in victims]):
+            return None
+        self._dismiss(victims, Claimed(victims), evicted=True)
+        self._sizes[key] = size
+        self._used += grown
+        return victims
 
+    @_change
     def evict(self, size: int) -> list[ChunkKey]:
         """Return victims of at least *size* bytes together, or all there are, to delete now."""
-        with self._lock:
-            if self._torn:
-                self._derive()
-            self._torn = True
-            victims = Victims(self._victims(size, ()))
-            self._dismiss(victims, Claimed(victims), evicted=True)
-            self._torn = False
+        victims = Victims(self._victims(size, ()))
+        self._dismiss(victims, Claimed(victims), evicted=True)
         return victims
 
     def orphans(self) -> Sequence[ChunkKey]:
@@ -327,30 +315,27 @@ class TierIndex(Bookkeeping):
             self.adopt(part)
         return self.trim(self._budget)
 
+    @_change
     def adopt(self, entries: Sequence[Entry]) -> None:
         """Adopt chunks of one request, in prefix order; known chunks stay as they are.
 
         The budget does not limit this: call :meth:`trim` afterwards.
         """
-        with self._lock:
-            if self._torn:
-                self._derive()
-            self._torn = True
-            states = (self._sizes, self._reserved, self._leaving)
-            new = {
-                entry.key: entry.size
-                for entry in entries
-                if not any(entry.key in known for known in states)
-            }
-            self._sizes.update(new)
-            self._used += sum(new.values())
-            self._admit(list(new), None)
-            self._torn = False
+        states = (self._sizes, self._reserved, self._leaving)
+        new = {
+            entry.key: entry.size
+            for entry in entries
+            if not any(entry.key in known for known in states)
+        }
+        self._sizes.update(new)
+        self._used += sum(new.values())
+        self._admit(list(new), None)
 
     def trim(self, limit: int | None) -> list[ChunkKey]:
         """Return victims to delete so that at most *limit* bytes stay."""
         return [] if limit is None else self.evict(self.staying - limit)
 
+    @_change
     def pin(self, owner: str, keys: Sequence[ChunkKey]) -> int:
         """Keep resident chunks from being evicted while *owner* uses them.
 
@@ -359,14 +344,9 @@ class TierIndex(Bookkeeping):
         Returns:
             the number of *keys* that are resident, and pinned for *owner* now.
         """
-        with self._lock:
-            if self._torn:
-                self._derive()
-            self._torn = True
-            here = {key for key in keys if key in self._sizes}
-            self._pins.pin(owner, here)
-            self._torn = False
-            return len(here)
+        here = {key for key in keys if key in self._sizes}
+        self._pins.pin(owner, here)
+        return len(here)
 
     def unpin(self, owner: str) -> int:
         """End every pin of *owner*. Return their number."""
