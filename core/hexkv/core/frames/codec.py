@@ -205,21 +205,6 @@ class FrameCodec:
         """
         checked(self._known[bytes(page[_CHECKSUM_NAME])], page, index, data)
 
-    def check_parts(self, frame: memoryview, ends: tuple[int, ...], parts: range) -> None:
-        """Verify neighbouring parts in *frame*, behind its header page.
-
-        Args:
-            frame: a frame whose page :meth:`peek` has verified.
-            ends: the ends of the parts of its payload.
-            parts: the numbers of the parts.
-
-        Raises:
-            CorruptFrame: one of them is not as it was sealed.
-        """
-        algorithm = self._known[bytes(frame[_CHECKSUM_NAME])]
-        for index in parts:
-            checked(algorithm, frame, index, frame[slice(*part_span(ends, index))])
-
     @staticmethod
     def is_sealed(frame: memoryview) -> bool:
         """True if *frame* starts like a sealed one. Verifies nothing."""

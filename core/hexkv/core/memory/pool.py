@@ -81,8 +81,10 @@ class BlockPool:
         self._ahead = region if isinstance(region, SupportsPrefault) else None
         self._used = 0
         self._ledger = Ledger(region.buffer, slots, slot_bytes, poison=poison)
-        # The same bound method, without an extra call.
+        # The same bound methods, without an extra call.
         self.sweep = self._ledger.sweep
+        self.own = self._ledger.own
+        self.ledger = self._ledger.count
         self._lock = self._ledger.lock
         self._line = self._ledger.line
         self._closed = False
@@ -186,14 +188,6 @@ class BlockPool:
         """Transfer those of *leases* that are on blocks of this pool to *owner*."""
         mine = [lease for lease in map(self._ledger.own, leases) if lease is not None]
         self._ledger.hand_over(mine, owner)
-
-    def own(self, lease: Lease | None) -> BlockLease | None:
-        """Return *lease* as one on a block of this pool; ``None`` if it is on none of them."""
-        return self._ledger.own(lease)
-
-    def ledger(self) -> Mapping[str, int]:
-        """The number of leases of each owner. Empty at rest, except for those that tiers keep."""
-        return self._ledger.count()
 
     @property
     def swept(self) -> int:

@@ -152,17 +152,17 @@ class LocalChunks:
     def worth_loading(self, tier: str, saved: float) -> bool:
         if (rate := self.compute_rate) is None or not saved:
             return saved > 0
-        least = rate_to_pay(rate, saved)
-        return all(there.link.serves(least) for there in self.stack.tiers if there.name == tier)
+        there = self._named(tier)
+        return there is None or there.link.serves(rate_to_pay(rate, saved))
 
     def spare(self, tier: str, tokens: int) -> float:
         computes = self.compute_rate
         if computes is None:
             return inf
-        for there in self.stack.tiers:
-            if there.name == tier and (brings := there.link.tokens_rate) is not None:
-                return max(0.0, tokens / computes - tokens / brings)
-        return inf
+        there = self._named(tier)
+        if there is None or (brings := there.link.tokens_rate) is None:
+            return inf
+        return max(0.0, tokens / computes - tokens / brings)
 
     def hold(
         self,
@@ -199,15 +199,14 @@ class LocalChunks:
         return leases
 
     def reads_to_devices(self, tier: str) -> bool:
-        return any(there.calls.reads_to_devices for there in self.stack.tiers if there.name == tier)
+        there = self._named(tier)
+        return there is not None and there.calls.reads_to_devices
 
     def read_to_room(
         self, tier: str, wanted: Sequence[ChunkSpec], room: DeviceRoom, deadline: Deadline
     ) -> int:
-        for there in self.stack.tiers:
-            if there.name == tier:
-                return read_to_room(self._runtime, there, wanted, room, deadline)
-        return 0
+        there = self._named(tier)
+        return 0 if there is None else read_to_room(self._runtime, there, wanted, room, deadline)
 
     def reserve(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> ServiceHold:
         return LentHold(self.allocate(wanted, owner, Deadline(deadline.clock, 0.0)), "")
@@ -328,6 +327,10 @@ class LocalChunks:
         self.stack.flush(until)
         self.stack.close(until)
         self._pool.close()
+
+    def _named(self, name: str) -> Tier | None:
+        """Return the tier *name*; ``None`` once it was detached."""
+        return next((tier for tier in self.stack.tiers if tier.name == name), None)
 
     def _make_room(self, size: int) -> bool:
         """Make room in the pool: end holds past their time, or else evict from memory."""
