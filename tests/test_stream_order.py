@@ -7,17 +7,15 @@ wait left out, which is to be seen: what no schedule shows, nobody would miss.
 """
 
 import random
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-import recorded_streams
 from hexkv.adapters.cuda import streams
 from hexkv.adapters.cuda.streams import CudaKV
 from hexkv.adapters.sglang.pages import devices
-from hexkv.adapters.sglang.pages.devices import DevicePages
 from hexkv.adapters.vllm.worker import streams as beside_the_model
 from hexkv.contracts.doubles import ManualClock
 from hexkv.core.memory.copying import Copier, Copy
@@ -36,7 +34,7 @@ from hexkv.ports import (
     Span,
     frame_bytes,
 )
-from recorded_streams import Captured, OnDevice, Queue, Race, recorded
+from recorded_streams import Captured, Queue, Race, recorded
 from rigging import Heap
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8)
@@ -146,25 +144,28 @@ class Engine:
         return Deadline.after(self.clock, 1e9)
 
 
-class Device(DevicePages):
-    """Pages of SGLang's pool; that they are a GPU's is the recorder's doing."""
+class Layers(Queue):
+    """Launches of single layers, each of which is a page of its own."""
 
-    device = torch.device("cuda", 0)
+    def page(self, first, slot):
+        return "page", first // 2, slot
 
 
 class Linked:
-    """SGLang's scheduler and model, and the linker's thread, which has a stream of its own."""
+    """SGLang's scheduler and model, and the linker's thread, whose copies have their own stream."""
 
     layout = KVLayout.attention(DType.FLOAT16, layers=3, heads=1, key_width=8)
 
     def __init__(self, recorder, draw):
         self.recorder, self.draw = recorder, draw
-        self.computing, self.beside = recorder.default, torch.cuda.Stream()
+        self.computing = recorder.default
         planes = [
             [torch.zeros(PAGES, 1, 1, 8, dtype=torch.float16) for _ in "kv"] for _ in range(3)
         ]
-        self.of = {p.data_ptr(): layer for layer, both in enumerate(planes) for p in both}
-        self.pool = Device(self.layout, planes, 1, PagedMemory(self.layout, planes))
+        self.pool = PagedMemory(self.layout, planes, fused=True)
+        self.pool.device = torch.device("cuda", 0)  # as far as the linker knows
+        self.blocks = {}
+        self.pool.fused.staging = DeviceStaging(Layers(recorder, self.blocks))
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.attend(torch.cuda.current_stream(), range(PAGES))
@@ -182,22 +183,30 @@ class Linked:
         elif kind == "replay":
             self.graph.replay()
         else:
-            cut = self.draw.randint(0, len(pages))
-            loads = [self.load(some) for some in (pages[:cut], pages[cut:]) if some]
-            ready = torch.cuda.Event()
-            ready.record()
-            with torch.cuda.stream(self.beside), OnDevice(self.recorder, self.named):
-                # As the counter has it: the model's next layer waits on the host for this.
-                devices.copy_layers(
-                    self.pool, loads, ready, lambda at: self.attend(self.computing, pages, [at])
-                )
+            self.load(pages)
 
     def load(self, pages):
-        size = self.layout.chunk_bytes(1)
-        return torch.tensor(pages), [memoryview(bytearray(size)) for _ in pages]
+        size, cut = self.layout.chunk_bytes(1), self.draw.randint(0, len(pages))
+        payloads = [memoryview(bytearray(size)) for _ in pages]
+        self.recorder.kept += payloads  # so that no other gets their addresses
+        first = [address(data) + layer * SIZE for data in payloads for layer in range(3)]
+        self.blocks.update({at: at for at in first})
+        loads = [
+            (torch.tensor(pages[part]), payloads[part])
+            for part in (slice(cut), slice(cut, None))
+            if pages[part]
+        ]
+        ready = torch.cuda.Event()
+        ready.record()
 
-    def named(self, plane, page):
-        return "page", self.of[plane.data_ptr()], page
+        def queued(layer, event):
+            # As the counter has it: the stream of the model's next layer waits for this.
+            self.computing.wait_event(event)
+            self.attend(self.computing, pages, [layer])
+
+        devices.copy_layers(self.pool, loads, ready, queued)
+        blocks = [("block", at) for at in first]
+        self.recorder.use(None, "the host, which fills a block,", writes=blocks)
 
 
 def schedules(monkeypatch):
@@ -348,11 +357,23 @@ def captures_what_is_copied(patch):
 
 
 def copies_into_pages_that_are_in_use(patch):
-    patch.setattr(recorded_streams.Event, "synchronize", lambda self: None)
+    real = devices.behind
+    patch.setattr(devices, "behind", lambda device, events: real(device, []))
 
 
 def says_that_layers_are_there_too_early(patch):
-    patch.setattr(devices, "_settle", lambda device: None)
+    real = devices.behind
+
+    @contextmanager
+    def apart(device, events):
+        with real(device, events):
+            yield torch.cuda.Stream()
+
+    patch.setattr(devices, "behind", apart)
+
+
+def releases_what_is_being_copied(patch):
+    patch.setattr(devices, "_finish", lambda transfer: None)
 
 
 MUTANTS = [
@@ -365,6 +386,7 @@ MUTANTS = [
     captures_what_is_copied,
     copies_into_pages_that_are_in_use,
     says_that_layers_are_there_too_early,
+    releases_what_is_being_copied,
     begins_at_once,
     fences_no_stores,
     fences_no_loads,

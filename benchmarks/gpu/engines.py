@@ -6,17 +6,17 @@ Where an engine is installed, ``make test-vllm`` and ``make test-sglang`` try it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 
 import torch
 
-from benchmarks.gpu.timing import Rate, Size, Value, finish, on_gpu, pinned, rate, synchronise
-from hexkv.adapters.sglang.pages.devices import PageCopies, device_pages
+from benchmarks.gpu.timing import Rate, Size, Value, finish, pinned, rate, synchronise
+from hexkv.adapters.sglang.pages.devices import copy_layers, device_pages
 from hexkv.adapters.vllm.configuration.windows import LayerShape, Pages, pages_of
 from hexkv.adapters.vllm.worker.streams import beside
-from hexkv.kernels import PagedKV
+from hexkv.kernels import PagedKV, PagedMemory
 from hexkv.ports import KVLayout, Span
 
 _LIMIT = "one copy from or to pinned memory"
@@ -119,17 +119,19 @@ def sglang(device: torch.device, size: Size) -> Iterator[Rate]:
         order = torch.randperm(2 * size.chunks)[: size.chunks]
         slots = (order[:, None] * page + torch.arange(page)).flatten()
         spans, host, there, region = _chunks(device, size, pages.layout)
-        finish(PagedKV.on(pages.memory, slots).gather(spans))
+        finish(PagedKV.on(pages, slots).gather(spans))
         before = [plane.clone() for plane in pool.planes]
         for plane in pool.planes:
             plane[slots.to(device)] = 0
-        copies = PageCopies(pages, slots, [span.data for span in spans])
+        loads = [(slots, [span.data for span in spans])]
 
-        def load(copies: PageCopies = copies) -> None:
-            for layer in range(size.layers):
-                copies.copy(layer)
-                if on_gpu(device):
-                    torch.cuda.current_stream(device).synchronize()
+        def load(
+            pages: PagedMemory = pages,
+            loads: Sequence[tuple[torch.Tensor, Sequence[memoryview]]] = loads,
+        ) -> None:
+            ready = torch.get_device_module(device).Event()
+            ready.record()
+            copy_layers(pages, loads, ready, lambda *_: None)
 
         load()
         for plane, old in zip(pool.planes, before, strict=True):

@@ -9,7 +9,6 @@ answer is drawn at random: so one run shows many schedules.
 from contextlib import contextmanager
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from hexkv.kernels.transfer import Driver, _Queued
 
@@ -149,10 +148,15 @@ class Queue(Driver):
         for address, place, tokens in chunks.view(-1, 3).tolist():
             row = given[1] * constants["ROW"] * constants["WORD"].primitive_bitwidth // 8
             buffers += of_bytes(address, tokens * row)
-            pages += [("page", slot) for slot in slots[place : place + tokens].tolist()]
+            pages += [self.page(given[0], slot) for slot in slots[place : place + tokens].tolist()]
         reads, writes = (buffers, pages) if SCATTER else (pages, buffers)
         tables = [part for table in (planes, chunks, slots) for part in parts(table)]
         self.recorder.use(torch.cuda.current_stream(), "a launch", [*reads, *tables], writes)
+
+    def page(self, first, slot):
+        """Return the name of a slot's memory in the planes of a launch, from *first* on."""
+        del first
+        return "page", slot
 
     def transfer(self, event):
         return _Queued([event])
@@ -170,39 +174,6 @@ def parts(memory):
 def of_bytes(first, size):
     """Names of the parts of 16 bytes of memory."""
     return [("part", at) for at in range(first // 16, -(-(first + size) // 16))]
-
-
-class OnDevice(TorchFunctionMode):
-    """Tensors of the CPU that are the device's, as far as copies to and within it are recorded.
-
-    *name* says what memory a page of a plane is. What is on the way is named by its address, and
-    kept, so that no other tensor gets that.
-    """
-
-    def __init__(self, recorder, name):
-        super().__init__()
-        self.recorder, self.name = recorder, name
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        here = self.recorder.current[-1]
-        if func is torch.empty:
-            kwargs.pop("pin_memory", None)
-        elif func is torch.Tensor.numpy:
-            self.recorder.use(
-                None, "the host, which fills what goes along,", writes=self.at(args[0])
-            )
-        elif func is torch.Tensor.to and args[1:] and isinstance(args[1], torch.device):
-            self.recorder.use(here, "a copy to the device", reads=self.at(args[0]))
-            return args[0].clone()
-        elif func is torch.Tensor.__setitem__:
-            pages = [self.name(args[0], page) for page in args[1].tolist()]
-            self.recorder.use(here, "a copy into pages", writes=pages)
-        return func(*args, **kwargs)
-
-    def at(self, tensor):
-        self.recorder.kept.append(tensor)
-        return [("on the way", tensor.data_ptr())]
 
 
 class Stream:

@@ -1,12 +1,17 @@
 """Windows on SGLang's host memory keep the contract, in every order of its dimensions."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
+from recorded_driver import Beside, Recording
 
-from hexkv.adapters.sglang.pages.devices import DevicePages, PageCopies
+from hexkv.adapters.sglang.pages.devices import copy_layers
 from hexkv.adapters.sglang.pages.pools import memory_of, window_on
 from hexkv.contracts.device import DeviceContract
+from hexkv.kernels import PagedMemory, fused
 from hexkv.kernels.dtypes import bits, torch_dtype
+from hexkv.kernels.staging import DeviceStaging
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch
 
 PAGE, PAGES = 4, 28
@@ -94,19 +99,46 @@ def test_what_is_not_shaped_like_the_layout_is_refused():
         window_on(memory_of(LAYOUT, planes()), [2])
 
 
-def test_held_pages_are_copied_layer_by_layer_into_the_device():
-    """From wherever in the pool each of them is held; its other pages stay as they are."""
-    pool = [[each[:, layer].contiguous() for each in planes(9)] for layer in range(3)]
-    memory = memory_of(LAYOUT, [torch.stack(each, 1) for each in zip(*pool, strict=True)])
-    size, order = LAYOUT.chunk_bytes(PAGE), [4, 0, 2, 1, 5]
+VIEWS = {"cat", "view", "slice", "alias", "detach", "select", "transpose", "as_strided"}
+"""What torch does on the host, without a launch, a copy or a wait."""
+
+
+def test_held_pages_of_all_loads_are_a_launch_and_a_copy_of_each_layer(monkeypatch):
+    """From wherever in the pool each of them is held; other pages stay as they are."""
+    into, order = (7, 3, 0, 8, 2), [4, 1, 3, 2, 5]
+    size = LAYOUT.chunk_bytes(PAGE)
     held = torch.randint(256, (6, size + 64), dtype=torch.uint8)
     payloads = [memoryview(held.numpy()).cast("B")[at * (size + 64) :][:size] for at in order]
-    slots = torch.cat([torch.arange(page * PAGE, (page + 1) * PAGE) for page in (7, 3, 0, 8, 2)])
-    copies = PageCopies(DevicePages(LAYOUT, pool, PAGE, memory), slots, payloads)
-    for layer in range(3):
-        copies.copy(layer)
+    slots = [torch.arange(page * PAGE, (page + 1) * PAGE) for page in into]
+    loads = [(torch.cat(slots[:2]), payloads[:2]), (torch.cat(slots[2:]), payloads[2:])]
+    pool = [[each[:, layer].contiguous() for each in planes(9)] for layer in range(3)]
+
+    def queued(layer, event):
+        assert event is None
         rows = [held[at][slice(*LAYOUT.layer_span(layer, PAGE))] for at in order]
-        for row, page in zip(rows, (7, 3, 0, 8, 2), strict=True):
+        for row, page in zip(rows, into, strict=True):
             flat = [plane[page].flatten() for plane in pool[layer]]
             assert torch.equal(torch.cat(flat).view(torch.uint8), row)
         assert not any(plane[[1, 4, 5, 6]].any() for plane in pool[layer])
+
+    class Ready:
+        def synchronize(self):
+            pass
+
+    copy_layers(PagedMemory(LAYOUT, pool), loads, Ready(), queued)
+    if find_spec("triton") is None:
+        return  # it exists for Linux only
+    driver = Recording()
+    staging = DeviceStaging(driver)
+    monkeypatch.setattr(fused, "staging_on", lambda device: staging)
+    memory = PagedMemory(LAYOUT, pool, fused=True)
+    for tables in (2 + 3, 1 + 3):  # of planes once, of slots and of each layer's chunks
+        driver.counts.clear()
+        with Beside() as beside:
+            copy_layers(memory, loads, Ready(), lambda layer, event: None)
+        assert set(beside.names) <= VIEWS
+        shapes = 2  # of rows: values are half as wide as keys
+        assert driver.counts["launches"] == 3 * shapes
+        assert (driver.counts["copies"], driver.counts["tables"]) == (3, tables)
+        assert not driver.counts["synchronisations"]
+        assert driver.counts["bytes in"] == size * len(order)

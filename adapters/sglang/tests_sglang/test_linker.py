@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from recorded_driver import Recording
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
@@ -13,9 +14,11 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.sglang.hicache import HexKVStorage
 from hexkv.adapters.sglang.identity.updates import CHANGED
+from hexkv.adapters.sglang.layer_events import LayerEvents
 from hexkv.adapters.sglang.linker import HexKVLinker
-from hexkv.adapters.sglang.pages.devices import PageCopies
+from hexkv.kernels import fused
 from hexkv.kernels.paged import PagedKV
+from hexkv.kernels.staging import DeviceStaging
 from hexkv.ports import ConfigError, Finished
 from processes import until
 from sglang_pools import LAYERS, PAGE, device_pool, extra, host_pool, names, page_of, slots
@@ -200,9 +203,62 @@ def test_a_copy_that_fails_is_told_and_holds_nothing(tmp_path, monkeypatch):
     with linker(pool, tmp_path) as one:
         assert offloaded(one, keys, FROM)
         assert one.load("r", kv(keys, TO))
-        monkeypatch.setattr(PageCopies, "copy", lambda *_: 1 / 0)
-        assert not one.finish_layer_wise_loading(one.start_layer_wise_loading())
+        scatter, begun = PagedKV.scatter, []
+
+        def failing(*given):
+            begun.append(given)
+            return scatter(*given) if len(begun) == 1 else 1 / 0
+
+        monkeypatch.setattr(PagedKV, "scatter", failing)
+        index = one.start_layer_wise_loading()
+        one.layer_done_counter.set_consumer(index)
+        for layer in range(LAYERS):
+            one.layer_done_counter.wait_until(layer)
+        assert not one.finish_layer_wise_loading(index)
         assert held(one) == {}
+
+
+def test_a_forward_pass_waits_for_layers_on_its_stream_and_not_on_its_thread(monkeypatch):
+    waited = []
+    stream = SimpleNamespace(wait_event=waited.append)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    counter = LayerEvents(2)
+    index = counter.update_producer()
+    counter.set_consumer(index)
+    for layer in range(2):
+        counter.queued(index, layer, f"behind layer {layer}")
+        counter.wait_until(layer)
+    assert waited == ["behind layer 0", "behind layer 1"]
+    assert not any(future.done() for future in counter.futures[index]), "nothing has landed"
+    for layer in range(2):
+        counter.complete(index, layer)
+    assert counter.finish(index)
+    counter.wait_until(1)
+    assert len(waited) == 2
+
+
+@pytest.mark.parametrize(("kind", "shapes"), [("mha", 1), ("mla", 2)])
+def test_on_a_gpu_pages_are_few_launches_and_copies_and_nothing_waits(
+    kind, shapes, tmp_path, monkeypatch
+):
+    """By a stand-in for the driver, which counts launches, and leaves them out."""
+    driver, keys = Recording(), names(3)
+    staging = DeviceStaging(driver)
+    monkeypatch.setattr(fused, "staging_on", lambda device: staging)
+    monkeypatch.setattr(fused.Fused, "wanted", staticmethod(lambda device, wanted: True))
+    with linker(filled(kind, seed=1), tmp_path) as one:
+        assert offloaded(one, keys, FROM)
+        assert driver.counts["launches"] == shapes
+        assert driver.counts["copies"] == 1
+        assert one.load("r", kv(keys, TO))
+        assert one.load("s", kv(keys[:1], FROM[:1]))
+        driver.counts.clear()
+        assert one.finish_layer_wise_loading(one.start_layer_wise_loading())
+        assert driver.counts["launches"] == LAYERS * shapes
+        assert driver.counts["copies"] <= 2 * LAYERS
+        assert driver.counts["tables"] == 1 + LAYERS, "slots, and the chunks of each layer"
+        assert driver.counts["allocations"] == 3 + 1, "buffers once; slots"
+        assert not driver.counts["synchronisations"]
 
 
 def test_a_load_that_another_rank_refuses_is_released(tmp_path, monkeypatch):

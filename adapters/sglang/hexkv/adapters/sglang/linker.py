@@ -14,20 +14,19 @@ import queue
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock, Thread
 from typing import Any
 
 import torch
 from sglang.srt.mem_cache.hicache_storage import PoolName
-from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
-    LayerWiseLoadCounter,
-    UnifiedCacheLinker,
-)
+from sglang.srt.mem_cache.unified_cache.unified_cache_linker import UnifiedCacheLinker
 
 from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.adapters.sglang.identity.identity import Rank
+from hexkv.adapters.sglang.layer_events import LayerEvents
 from hexkv.adapters.sglang.opening import open_engine
-from hexkv.adapters.sglang.pages.devices import Revocable, copy_layers, device_pages
+from hexkv.adapters.sglang.pages.devices import Revocable, behind, copy_layers, device_pages
 from hexkv.adapters.sglang.pages.page_store import PageStore
 from hexkv.kernels.paged import PagedKV
 from hexkv.plugins.discovery.discovery import discover
@@ -95,11 +94,11 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         self._group = params.attn_tp_cache_group or params.tp_cache_group
         self._rank = _rank_of(params, self._group, replicated=hasattr(pool, "kv_lora_rank"))
         engine, deadlines, self._weights = open_engine(
-            raw, self._device.layout, self._rank, page=self._device.page, name=None
+            raw, self._device.layout, self._rank, page=self._device.block, name=None
         )
         self._engine = engine
         self._settings = raw.chosen
-        self._store = PageStore(engine, self._device.page, deadlines)
+        self._store = PageStore(engine, self._device.block, deadlines)
         self._room = _room(raw.chosen.hold_bytes, engine.health().pool_bytes)
         self._room_lock = Lock()
         self._cut = False
@@ -111,7 +110,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         self._round_lock = Lock()
         self.forward_stream = forward_stream
         self.pools = {PoolName.KV: pool}
-        self.layer_done_counter = LayerWiseLoadCounter(self._device.layout.layers)
+        self.layer_done_counter = LayerEvents(self._device.layout.layers)
         self._threads = [
             Thread(target=self._give, name="hexkv-give", daemon=True),
             Thread(target=self._save, name="hexkv-save", daemon=True),
@@ -173,7 +172,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         It loads right after its lookup; loads that are copied in between only add room.
         """
         with self._room_lock:
-            fitting = min(pages, self._room // self._device.layout.chunk_bytes(self._device.page))
+            fitting = min(pages, self._room // self._device.layout.chunk_bytes(self._device.block))
             cut, self._cut = fitting < pages and not self._cut, self._cut or fitting < pages
         if cut:
             log.warning(
@@ -282,19 +281,15 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
                 self.layer_done_counter.fail(index, error)
 
     def _copy(self, index: int, loads: list[Load], ready: Any) -> None:
-        """Copy layer by layer. All holds are released before the last layer counts as done."""
-        last = self._device.layout.layers - 1
-
-        def done(layer: int) -> None:
-            if layer < last:
-                self.layer_done_counter.complete(index, layer)
-
+        """Copy layer by layer. All holds are released before any layer counts as landed."""
         try:
             each = [(load.slots, load.payloads) for load in loads]
-            copy_layers(self._device, each, ready, done)
+            queued = partial(self.layer_done_counter.queued, index)
+            copy_layers(self._device, each, ready, queued)
         finally:
             self._release(loads)
-        self.layer_done_counter.complete(index, last)
+        for layer in range(self._device.layout.layers):
+            self.layer_done_counter.complete(index, layer)
 
     def _save(self) -> None:
         while (task := self._offloads.get()) is not None:
@@ -305,13 +300,12 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
 
     @guarded(False)
     def _keep(self, task: Offload) -> bool:
-        for event in task.ready:
-            event.synchronize()
-        slots = PagedKV.on(self._device.memory, task.slots)
+        slots = PagedKV.on(self._device, task.slots)
         # Also of weights that change: the forward pass that wrote the slots may have been the last.
         window = Revocable(slots, lambda: task.round == self._round and not self._weights.off)
         try:
-            return self._store.save(task.keys, window)
+            with behind(self._device.device, task.ready):
+                return self._store.save(task.keys, window)
         except InvalidRequest:
             if window.current():
                 raise

@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
-import numpy as np
 import torch
 
 from hexkv.adapters.sglang.pages.pools import layout_of
-from hexkv.kernels.batches import batches
-from hexkv.kernels.dtypes import bits
-from hexkv.kernels.paged import PagedMemory
+from hexkv.kernels.paged import PagedKV, PagedMemory
+from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     Deadline,
     DeviceKV,
     Finished,
     InvalidRequest,
-    KVLayout,
     LayoutMismatch,
     Span,
     Transfer,
 )
 
+log = logging.getLogger("hexkv.sglang")
+
+_PATIENCE = 60.0
+"""Seconds after which a copy that has not ended is logged."""
+
 _HEADS = "MHATokenToKVPool"
 _LATENT = "MLATokenToKVPool"
 """Classes by name: others derive from them and keep more than they do, or in another order."""
-
-
-@dataclass(frozen=True, slots=True)
-class DevicePages:
-    """A device pool: for each layer, each plane's ``[pages, tokens, heads, width]``."""
-
-    layout: KVLayout
-    planes: Sequence[Sequence[torch.Tensor]]
-    page: int
-    memory: PagedMemory
-    """The same for windows."""
-
-    @property
-    def device(self) -> torch.device:
-        return self.planes[0][0].device
 
 
 class Revocable:
@@ -98,83 +87,65 @@ class _Checked:
         return done
 
 
-class PageCopies:
-    """Copies of held chunks into pages of the device, one layer of all pages at a time.
-
-    The buffer between them holds one layer of one plane; for a GPU in pinned memory.
-    """
-
-    def __init__(
-        self, pool: DevicePages, slots: torch.Tensor, payloads: Sequence[memoryview]
-    ) -> None:
-        """Get ready to copy.
-
-        Args:
-            pool: the device's.
-            slots: of all tokens, whole pages.
-            payloads: a chunk for each page. They must stay until the last copy was made.
-        """
-        layout = pool.layout
-        self._layout = layout
-        self._device = pool.device
-        self._planes = [[p.view(bits(layout.dtype)) for p in planes] for planes in pool.planes]
-        self._pages = (slots[:: pool.page] // pool.page).to(pool.device)
-        # A page's number stands for its position.
-        spans = [Span(i, i + pool.page, data) for i, data in enumerate(payloads)]
-        self._batches = [(np.array(batch.starts), batch) for batch in batches(spans)]
-        self._between = [
-            torch.empty(
-                (len(payloads), pool.page, plane.heads, plane.width),
-                dtype=bits(layout.dtype),
-                pin_memory=pool.device.type == "cuda",
-            )
-            for plane in layout.planes[0]
-        ]
-
-    def copy(self, layer: int) -> None:
-        """Queue the copy of *layer*. It has to have ended before the next one is queued."""
-        with torch.inference_mode():
-            at = 0
-            for plane, between in zip(self._planes[layer], self._between, strict=True):
-                pages = between.numpy()
-                for numbers, batch in self._batches:
-                    first = self._layout.layer_span(layer, batch.tokens)[0] + at
-                    view = batch.view(pages.dtype, first, pages.shape[1:], pages.strides[1:])
-                    pages[numbers] = view[batch.some]
-                at += pages[:1].nbytes
-                plane[self._pages] = between.to(self._device, non_blocking=True)
-
-
 def copy_layers(
-    pool: DevicePages,
+    pool: PagedMemory,
     loads: Sequence[tuple[torch.Tensor, Sequence[memoryview]]],
     ready: torch.cuda.Event,
-    done: Callable[[int], None],
+    queued: Callable[[int, torch.cuda.Event | None], None],
 ) -> None:
     """Copy held chunks into pages, layer by layer in the order of the model.
 
+    On a GPU all layers are queued on a stream of their own before any is waited for.
+
     Args:
         pool: the device's.
-        loads: slots and payloads of each, as :class:`PageCopies` takes them.
+        loads: by load, the slots of all tokens, whole pages, and a chunk for each page. These
+            stay until this returns.
         ready: behind all work that may still use the pages.
-        done: called with each layer once all of it is there.
+        queued: called with each layer, once its copy is queued, and the event behind that; with
+            None once all of the layer is there.
     """
-    ready.synchronize()
-    copies = [PageCopies(pool, slots, payloads) for slots, payloads in loads]
-    for layer in range(pool.layout.layers):
-        for each in copies:
-            each.copy(layer)
-        _settle(pool.device)
-        done(layer)
+    page, payloads = pool.block, [data for _, some in loads for data in some]
+    spans = [Span(i * page, (i + 1) * page, data) for i, data in enumerate(payloads)]
+    window = PagedKV.on(pool, torch.cat([slots for slots, _ in loads]))
+    under_way: list[Transfer] = []
+    with behind(pool.device, [ready]) as stream:
+        try:
+            for layer in range(pool.layout.layers):
+                under_way.append(window.scatter(spans, range(layer, layer + 1)))
+                queued(layer, None if stream is None else stream.record_event())
+        finally:
+            for transfer in under_way:
+                _finish(transfer)
 
 
-def _settle(device: torch.device) -> None:
-    """Wait for the copies of a layer: the next one uses the same buffer."""
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
+@contextmanager
+def behind(
+    device: torch.device, events: Sequence[torch.cuda.Event]
+) -> Iterator[torch.cuda.Stream | None]:
+    """Have the calling thread queue its work behind *events*, on a stream of its own.
+
+    Without streams the thread waits for the events instead, and gets None.
+    """
+    if device.type != "cuda":
+        for event in events:
+            event.synchronize()
+        yield None
+        return
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    for event in events:
+        stream.wait_event(event)
+    with torch.cuda.stream(stream):
+        yield stream
 
 
-def device_pages(pool: object, page: int) -> DevicePages:
+def _finish(transfer: Transfer) -> None:
+    """Wait for a copy. Its memory is in use until it ends, so no time limit ends the wait."""
+    while not transfer.wait(Deadline.after(SystemClock(), _PATIENCE)):
+        log.warning("a copy into the device is under way for more than %.0f seconds", _PATIENCE)
+
+
+def device_pages(pool: object, page: int) -> PagedMemory:
     """The pages of a device pool.
 
     Raises:
@@ -196,4 +167,4 @@ def device_pages(pool: object, page: int) -> DevicePages:
     paged = [[plane.unflatten(0, (-1, page)) for plane in planes] for planes in layers]
     stacked = [plane.unsqueeze(1).expand(-1, len(paged), -1, -1, -1) for plane in paged[0]]
     layout = layout_of(stacked, latent=kind == _LATENT)
-    return DevicePages(layout, paged, page, PagedMemory(layout, paged))
+    return PagedMemory(layout, paged)
