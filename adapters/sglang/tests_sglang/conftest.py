@@ -47,3 +47,45 @@ def unloaded(changed, monkeypatch):
     from hexkv.adapters.sglang.identity.files import FILES
 
     monkeypatch.setattr(FILES, "loaded", False)
+
+
+@pytest.fixture(autouse=True)
+def written(request, monkeypatch):
+    """Saves end with their writes, which run behind them otherwise; a busy machine drops none."""
+    from hexkv.adapters.sglang.pages import page_store
+    from hexkv.adapters.sglang.pages.page_store import PageStore
+    from hexkv.plugins.clock import SystemClock
+    from hexkv.ports import Deadline
+
+    monkeypatch.setattr(page_store, "_SAVE_SECONDS", 60.0)
+    if "stalled" in request.fixturenames:
+        return
+    save = PageStore.save
+
+    def and_write(store, *given):
+        kept = save(store, *given)
+        store._chunks.flush(Deadline.after(SystemClock(), 60.0))
+        return kept
+
+    monkeypatch.setattr(PageStore, "save", and_write)
+
+
+@pytest.fixture
+def stalled(monkeypatch):
+    """A disk that begins to write, and goes on when a test says so."""
+    from threading import Event
+    from types import SimpleNamespace
+
+    from hexkv.adapters.local.disk import DiskStore
+
+    disk = SimpleNamespace(begun=Event(), go=Event())
+    write = DiskStore.write
+
+    def later(*given):
+        disk.begun.set()
+        assert disk.go.wait(60.0)
+        return write(*given)
+
+    monkeypatch.setattr(DiskStore, "write", later)
+    yield disk
+    disk.go.set()

@@ -1,7 +1,7 @@
 """The linker over SGLang's device pools: what it accepts is whole, and comes layer by layer."""
 
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +11,6 @@ from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
-from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.sglang.hicache import HexKVStorage
 from hexkv.adapters.sglang.identity.updates import CHANGED
 from hexkv.adapters.sglang.layer_events import LayerEvents
@@ -284,48 +283,43 @@ def test_a_reset_waits_for_copies_into_the_device(tmp_path):
         assert one.lookup("r", kv(keys)) == [1, 2, 3], "nothing was deleted"
 
 
-@pytest.fixture
-def stalled(monkeypatch):
-    """A disk that begins to write, and goes on when a test says so."""
-    disk = SimpleNamespace(begun=Event(), go=Event())
-    write = DiskStore.write
-
-    def later(*given):
-        disk.begun.set()
-        assert disk.go.wait(PATIENCE)
-        return write(*given)
-
-    monkeypatch.setattr(DiskStore, "write", later)
-    yield disk
-    disk.go.set()
-
-
-def test_a_reset_waits_for_no_store_and_nothing_of_slots_that_are_others_is_stored(
-    stalled, tmp_path
-):
+def test_a_store_that_hangs_holds_up_no_offload_and_no_reset(stalled, tmp_path):
     pool, keys, later = filled("mha", seed=1), names(3), names(3, seed=500)
     was = [buffer.clone() for buffer in buffers(pool)]
     with linker(pool, tmp_path) as one:
-        assert one.offload(kv(keys, FROM))
+        assert offloaded(one, keys, FROM)
         assert stalled.begun.wait(PATIENCE)
-        assert one.offload(kv(later, FROM))
-        reset = Thread(target=one.reset, daemon=True)
-        reset.start()
-        reset.join(PATIENCE)
-        assert not reset.is_alive()
+        assert offloaded(one, later, FROM), "its slots are free while no page is written"
+        one.reset()
         for buffer in buffers(pool):
             buffer.zero_()
         stalled.go.set()
-        until(lambda: one._store.find(keys) == 3)
-        assert offloaded(one, names(1, seed=900), FROM[:1])
-        assert one.num_completed_offloads() == 0, "of before the reset"
-        assert one._store.find(later) == 0
+        until(lambda: one._store.find(keys) == one._store.find(later) == 3)
         assert one.load("r", kv(keys, TO))
         assert one.finish_layer_wise_loading(one.start_layer_wise_loading())
     assert all(
         torch.equal(before[slots(*FROM)], buffer[slots(*TO)])
         for before, buffer in zip(was, buffers(pool), strict=True)
     )
+
+
+def test_nothing_that_is_queued_at_a_reset_is_stored_and_too_much_is_dropped(tmp_path, monkeypatch):
+    """A reset gives the slots to others, and waits for no forward pass."""
+    monkeypatch.setattr("hexkv.adapters.sglang.linker._MOST_OFFLOADS", 1)
+    pool, keys, computed, begun = filled("mha", seed=1), names(3), Event(), Event()
+    forward = SimpleNamespace(synchronize=lambda: begun.set() or computed.wait(PATIENCE))
+    with linker(pool, tmp_path) as one:
+        with monkeypatch.context() as patch:
+            patch.setattr(one, "record_offload_ready", lambda: [forward])
+            assert one.offload(kv(keys[:1], FROM[:1]))
+            assert begun.wait(PATIENCE)
+            assert one.offload(kv(keys[1:2], FROM[1:2]))
+            assert not one.offload(kv(keys[2:], FROM[2:]))
+        one.reset()
+        computed.set()
+        assert offloaded(one, names(1, seed=900), FROM[:1])
+        assert one.num_completed_offloads() == 0, "of before the reset"
+        assert one._store.present(keys) == [False] * 3
 
 
 class Beside:

@@ -8,6 +8,7 @@ import torch
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import (
     CacheRequestHandle,
+    EvictParams,
     InsertParams,
     MatchPrefixParams,
 )
@@ -65,20 +66,26 @@ class Tree:
     def match(self, tokens):
         return self.cache.match_prefix(MatchPrefixParams(key=RadixKey(array("q", tokens))))
 
-    def compute(self, tokens, seed):
-        """Put *tokens* into the tree, numbers from *seed* as their KV; wait until it is stored."""
+    def compute(self, tokens, seed, *, written=True):
+        """Put *tokens* into the tree, numbers from *seed* as their KV; wait until it is stored.
+
+        Unless *written*, until it is copied.
+        """
         at = self.allocator.alloc(len(tokens))
         made = torch.Generator().manual_seed(seed)
         for buffer in self.buffers:
             buffer[at] = torch.randn((len(at), *buffer.shape[1:]), generator=made).to(buffer.dtype)
         self.cache.insert(InsertParams(key=RadixKey(array("q", tokens)), value=at))
         names = get_hash_str(tokens, page_size=PAGE)
-        until(lambda: self.stored(names))
+        until(lambda: self.stored(names) if written else self.copied())
+
+    def copied(self):
+        """Whether no page of SGLang's memory waits for hexkv, as a step of its scheduler asks."""
+        self.cache.check_hicache_events()
+        return not self.cache.ongoing_write_through and not self.cache.ongoing_backup
 
     def stored(self, names):
-        self.cache.check_hicache_events()
-        busy = self.cache.ongoing_write_through or self.cache.ongoing_backup
-        return not busy and self.controller.storage_backend.batch_exists(names) == len(names)
+        return self.copied() and self.controller.storage_backend.batch_exists(names) == len(names)
 
     def load(self, tokens):
         """Bring what the tiers hold into the device. How many tokens came from them."""
@@ -162,3 +169,14 @@ def test_a_damaged_page_ends_the_prefix_and_is_written_again(tree, tmp_path):
     third = tree()
     third.compute(TOKENS, seed=1)
     assert tree().load(TOKENS) == len(TOKENS)
+
+
+def test_a_store_that_hangs_holds_up_no_step_and_no_memory_of_sglang(tree, stalled):
+    """Its disk writes nothing until the end of the test."""
+    one = tree()
+    for seed in range(6):  # more than the host pool takes: backups that are copied leave it
+        tokens = [seed * 1000 + token for token in TOKENS]
+        one.compute(tokens, seed, written=False)
+        one.cache.evict(EvictParams(num_tokens=len(TOKENS)))
+    assert stalled.begun.wait(60.0)
+    assert not stalled.go.is_set()

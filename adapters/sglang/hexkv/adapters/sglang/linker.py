@@ -31,10 +31,13 @@ from hexkv.adapters.sglang.pages.page_store import PageStore
 from hexkv.kernels.paged import PagedKV
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.guard import Guard
-from hexkv.ports import ConfigError, Hold, InvalidRequest
+from hexkv.ports import ConfigError, CounterName, Hold, InvalidRequest, Reason
 
 log = logging.getLogger("hexkv.sglang")
 guarded = Guard(log)
+
+_MOST_OFFLOADS = 1024
+"""Offloads that are queued at most. Each keeps SGLang from using its slots for others."""
 
 _WAIT_SECONDS = 60.0
 """Seconds that closing waits for each thread, which has deadlines of its own."""
@@ -222,7 +225,10 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         return bool(self.layer_done_counter.finish(counter_index))
 
     def offload(self, transfers: list[Any], session_id: str | None = None) -> bool:
-        """Queue pages to be stored. Their slots stay as they are until that is done."""
+        """Queue pages to be stored. Their slots stay as they are until they are copied.
+
+        Never waits. False if too many are queued: these are dropped.
+        """
         del session_id
         keys = _keys(transfers)
         if not keys:
@@ -231,6 +237,9 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         if not self._settings.write or not first or self._weights.off:
             self._done.put(True)
             return True
+        if self._offloads.qsize() >= _MOST_OFFLOADS:
+            self._engine.telemetry.count(CounterName.DROPPED, len(keys), reason=Reason.QUEUE_FULL)
+            return False
         [slots] = [t.device_indices for t in transfers if t.name == PoolName.KV]
         ready = self.record_offload_ready()
         self._offloads.put(Offload(keys, slots, ready, self._round))

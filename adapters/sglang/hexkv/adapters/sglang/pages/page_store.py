@@ -26,6 +26,9 @@ from hexkv.ports import (
     StoreReport,
 )
 
+_SAVE_SECONDS = 5.0
+"""Seconds after which a save is dropped. SGLang cannot use its slots for anything else before."""
+
 _KEPT = 1024
 """Measurements that are kept until SGLang asks for them."""
 
@@ -159,21 +162,26 @@ class PageStore:
         return None
 
     def save(self, names: Sequence[str], window: DeviceKV) -> bool:
-        """Store the pages of *window* that no tier holds. True if all are kept."""
+        """Store the pages of *window* that no tier is known to hold.
+
+        Returns once they are copied, as no slower tier is waited for, or dropped: at the end of
+        the store's deadline, or of five seconds. True if none was dropped.
+        """
         if not names:
             return True
         began = time.perf_counter()
 
         def save(call: Call | None) -> StoreReport | None:
-            until = self._until(self._deadlines.store)
+            until = self._until(min(self._deadlines.store, _SAVE_SECONDS))
             of = window if call is None else call.window(window)
-            return self._chunks.save(self.specs(names), of, until)
+            return self._chunks.save(self.specs(names), of, until, wait=False)
 
         kept = self._do(save, None)
         if kept is None:
             return False
+        size = kept.stored_bytes + window.layout.chunk_bytes(kept.queued_tokens)
         with self._lock:
-            self._saved.add(len(names), kept.stored_bytes, time.perf_counter() - began)
+            self._saved.add(len(names), size, time.perf_counter() - began)
         return kept.dropped_tokens == 0 and not kept.frozen
 
     def pin(self, owner: str, names: Sequence[str]) -> None:
