@@ -4,8 +4,7 @@ import pytest
 
 from hexkv.adapters.vllm.messages import Step
 from hexkv.adapters.vllm.scheduler.requests import Scheduled, found_in
-from hexkv.adapters.vllm.worker.step_timer import StepTimer
-from hexkv.plugins.support.compute_speed import ComputeSpeed
+from hexkv.plugins.support.compute_speed import ComputeSpeed, StepTimer
 from hexkv.ports import Reason
 from vllm_plans import CHUNK, Rank, arrive, blocks, half, request, step
 from vllm_rank import ALL, PLAIN, PROMPT, packed, store
@@ -42,7 +41,7 @@ def test_a_prompt_computed_in_several_steps_beside_others_counts_its_share_of_ea
         made = plan.plan(parts)
         assert made.timed
         seconds[made.number] = (count + beside) / 1000
-    assert plan.meter.rate(1000) == 0.0
+    assert plan.meter.rate(1000) is None
     plan.meter.over(seconds)
     assert plan.meter.rate(1000) == pytest.approx(1000.0)
     plan.meter.over({999: 1.0})

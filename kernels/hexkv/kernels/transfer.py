@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -84,6 +84,20 @@ class Piece(NamedTuple):
     """Its first byte in the device's buffer."""
 
     size: int
+
+
+class StreamMark:
+    """A place in the work of a device's current stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._event.record(torch.cuda.current_stream(device))
+
+    def until(self, later: StreamMark) -> float | None:
+        """Return the seconds to a *later* mark; ``None`` while that is not reached."""
+        if not later._event.query():  # type: ignore[no-untyped-call]
+            return None
+        return float(self._event.elapsed_time(later._event)) / 1000
 
 
 class Driver:
@@ -325,3 +339,8 @@ class _Now:
 def driver_of(device: torch.device) -> Driver:
     """Return the driver of *device*."""
     return CudaDriver(device) if device.type == "cuda" else Driver(device)
+
+
+def marks(device: torch.device) -> Callable[[], StreamMark] | None:
+    """Return a function that makes marks on *device*; None where work is done as it is queued."""
+    return partial(StreamMark, device) if device.type == "cuda" else None

@@ -34,15 +34,16 @@ from hexkv.adapters.vllm.worker.collective import ADDRESS_BYTES, GlooCollective,
 from hexkv.adapters.vllm.worker.rank_cache import LayerParts, RankCache, Together, Windows
 from hexkv.adapters.vllm.worker.serving import Handing, LookupServer, Scopes
 from hexkv.adapters.vllm.worker.sharded import ShardedCache, ShardedPages, Slice, slices_of
-from hexkv.adapters.vllm.worker.step_timer import StepTimer, marks
 from hexkv.adapters.vllm.worker.streams import beside, settle
 from hexkv.adapters.vllm.worker.together import LoadsTogether
 from hexkv.adapters.vllm.worker.worker_connector import Window, WorkerConnector
+from hexkv.kernels.transfer import marks
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.schema import IN_MEMORY, TierSettings
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
+from hexkv.plugins.support.compute_speed import StepTimer
 from hexkv.ports import ConfigError, DeviceKV, KVLayout
 
 if TYPE_CHECKING:

@@ -334,7 +334,7 @@ class SchedulerConnector:
                 packed,
                 id=tracked.request.request_id,
                 scope=list(tracked.scope),
-                rate=0.0 if tracked.takes_over else self.meter.rate(end),
+                rate=0.0 if tracked.takes_over else self.meter.rate(end) or 0.0,
                 waits=tracked.takes_over and tracked.asked_at < tracked.waits_until,
                 node=tracked.prefill_node,
                 parent=tracked.parent,

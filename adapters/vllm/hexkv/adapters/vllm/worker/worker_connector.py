@@ -25,7 +25,7 @@ from hexkv.adapters.vllm.worker.outside import Outside
 from hexkv.adapters.vllm.worker.rank_cache import KVMemory, LayerParts, RankCache, Together, Windows
 from hexkv.adapters.vllm.worker.saving import Saving
 from hexkv.adapters.vllm.worker.serving import Handing, Scopes
-from hexkv.adapters.vllm.worker.step_timer import StepTimer
+from hexkv.plugins.support.compute_speed import StepTimer
 from hexkv.ports import EngineBusy, LayeredRead, Namespace, Retrieved, traced
 
 log = logging.getLogger("vllm.hexkv")
