@@ -82,6 +82,13 @@ def environment(**more):
     return inherited | ENVIRONMENT | more
 
 
+def patient(extra):
+    """With patient deadlines a busy disk brings pages however late, as the toys compute sooner."""
+    if "deadlines" in extra and "node" not in extra:
+        return {"compute_rate": 1e-3} | extra
+    return extra
+
+
 def hierarchical(order="page_first_direct", io="direct"):
     """The settings of an engine whose prefixes go on to host memory, and no further."""
     return {
@@ -94,7 +101,8 @@ def hierarchical(order="page_first_direct", io="direct"):
 
 def behind(order="page_first_direct", io="direct", backend="dynamic", **extra):
     """The settings of an engine with hexkv behind its hierarchical cache."""
-    chosen = {"prefetch_threshold": PAGE} | (DYNAMIC if backend == "dynamic" else {}) | extra
+    chosen = {"prefetch_threshold": PAGE} | (DYNAMIC if backend == "dynamic" else {})
+    chosen |= patient(extra)
     return hierarchical(order, io) | {
         "hicache_storage_backend": backend,
         "hicache_storage_prefetch_policy": "wait_complete",
@@ -107,7 +115,7 @@ def linked(module="hexkv.adapters.sglang.linker", name="HexKVLinker", **extra):
     chosen = {
         "linker": name,
         "linker_module_path": module,
-        "linker_extra_config": extra,
+        "linker_extra_config": patient(extra),
     }
     return {
         "enable_unified_cache_external_linker": True,

@@ -22,6 +22,7 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from hexkv.adapters.sglang.configuration import RawConfig
+from hexkv.adapters.sglang.forward_times import FORWARDS
 from hexkv.adapters.sglang.identity.identity import Rank
 from hexkv.adapters.sglang.opening import open_engine
 from hexkv.adapters.sglang.pages.aside import Aside
@@ -101,7 +102,13 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         )
         self._pages: Pages = pages
         self._aside = Aside()
-        self._store = PageStore(self._engine, pages.page, deadlines, aside=self._aside)
+        self._store = PageStore(
+            self._engine,
+            pages.page,
+            deadlines,
+            aside=self._aside,
+            before=FORWARDS.informing(self._engine),
+        )
         self._sides = Sides(self._engine, deadlines, pages, self._rank, self._aside)
 
     def register_mem_host_pool_v2(self, host_pool: FlatPool, host_pool_name: Any) -> None:

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
+from hexkv.adapters.sglang import forward_times
 from hexkv.adapters.sglang.identity import lora, weights
 from hexkv.adapters.sglang.wrapping import Plain, wrap
 
@@ -21,6 +22,7 @@ def install() -> None:
     """Wrap all of them that are imported by now. Imports none; a further call costs little."""
     weights.watch()
     lora.watch()
+    forward_times.watch()
     for method in ("_stop_storage_threads", "reset"):  # the second does without until 0.5.17
         wrap(*_CONTROLLER, method, _stopping)
 

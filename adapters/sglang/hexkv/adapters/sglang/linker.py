@@ -23,6 +23,7 @@ from sglang.srt.mem_cache.hicache_storage import PoolName
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import UnifiedCacheLinker
 
 from hexkv.adapters.sglang.configuration import RawConfig
+from hexkv.adapters.sglang.forward_times import FORWARDS
 from hexkv.adapters.sglang.identity.identity import Rank
 from hexkv.adapters.sglang.layer_events import LayerEvents
 from hexkv.adapters.sglang.opening import open_engine
@@ -101,7 +102,9 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         )
         self._engine = engine
         self._settings = raw.chosen
-        self._store = PageStore(engine, self._device.block, deadlines)
+        self._store = PageStore(
+            engine, self._device.block, deadlines, before=FORWARDS.informing(engine)
+        )
         self._room = _room(raw.chosen.hold_bytes, engine.health().pool_bytes)
         self._room_lock = Lock()
         self._cut = False

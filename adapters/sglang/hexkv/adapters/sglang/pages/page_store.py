@@ -74,6 +74,7 @@ class PageStore:
         pieces: int = 1,
         clock: Clock | None = None,
         aside: Aside | None = None,
+        before: Callable[[int], None] | None = None,
     ) -> None:
         """Put pages of *tokens* tokens on *engine*.
 
@@ -85,7 +86,9 @@ class PageStore:
             pieces: chunks for each page.
             clock: of the deadlines; by default the machine's.
             aside: where calls are made that the host may leave; by default on its thread.
+            before: called before each search for a prefix, with its tokens.
         """
+        self._before = before
         self._chunks = engine.chunks
         self._space = engine.key_space(namespace)
         self._tokens = tokens
@@ -105,7 +108,9 @@ class PageStore:
         return self._space.specs(self._digests(names), self._tokens)
 
     def find(self, names: Sequence[str]) -> int:
-        """The number of pages from the first one on that a tier holds."""
+        """The number of pages from the first one on that a tier would serve."""
+        if self._before is not None:
+            self._before(len(names) * self._tokens)
         there = self.present(names)
         return there.index(False) if False in there else len(there)
 
