@@ -192,6 +192,7 @@ def configured(folder: Path, *, memory: bool = True) -> EngineSettings:
             "pool": {"bytes": 2**23, "settings": {"huge_pages": False}},
             "tiers": ({"store": "memory"}, *tiers) if memory else tuple(tiers),
             "deadlines": {"lookup": 60.0, "retrieve": 60.0, "store": 60.0},
+            "compute_rate": 1e-3,  # a toy computes sooner than a busy disk brings anything
         }
     )
 

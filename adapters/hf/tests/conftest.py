@@ -122,7 +122,9 @@ def gqa() -> PreTrainedModel:
     return new_llama(num_key_value_heads=2)
 
 
-def open_engine(model: PreTrainedModel, root: Path, *, memory: bool = True):
+def open_engine(
+    model: PreTrainedModel, root: Path, *, memory: bool = True, rate: float | None = 1e-3
+):
     tiers: list[dict[str, object]] = [{"store": "disk", "settings": {"root": str(root)}}]
     if memory:
         tiers.insert(0, {"store": "memory"})
@@ -132,6 +134,7 @@ def open_engine(model: PreTrainedModel, root: Path, *, memory: bool = True):
             "pool": {"bytes": 2**23, "settings": {"huge_pages": False}},
             "tiers": tuple(tiers),
             "deadlines": {"lookup": 60.0, "retrieve": 60.0, "store": 60.0},
+            "compute_rate": rate,  # a toy computes sooner than a busy disk brings anything
         }
     )
     return build(settings, namespace_of_model(model))
@@ -151,10 +154,10 @@ def engine_for(tmp_path: Path):
     """Opens engines, each the only one at a time on the test's directory."""
     opened = []
 
-    def open_one(model: PreTrainedModel, *, memory: bool = True):
+    def open_one(model: PreTrainedModel, **how: object):
         for engine in opened:
             engine.close()
-        opened.append(open_engine(model, tmp_path, memory=memory))
+        opened.append(open_engine(model, tmp_path, **how))
         return opened[-1]
 
     yield open_one

@@ -35,7 +35,7 @@ def test_a_half_that_is_compressed_serves_the_same_answers_and_a_small_one_more_
     for name, tiers in cases.items():
         wanted = {"chunk": {"size": CHUNK}, "pool": {"bytes": size + 16 * frame}, "tiers": tiers}
         long = dict.fromkeys(("retrieve", "store", "lookup"), 60.0)
-        settings = load(None, {}, wanted | {"deadlines": long})
+        settings = load(None, {}, wanted | {"deadlines": long, "compute_rate": 1e-3})
         with build(settings, namespace) as engine:
             cached, hits, encoded, first = CachedModel(model, engine), 0, 0, []
             for document in ASKED:

@@ -8,6 +8,7 @@ from transformers import DynamicCache, PreTrainedModel
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.contracts.kit.cases import each
+from hexkv.ports import Reason
 
 CHUNK = 16  # as the engines here cut
 NEW = 12
@@ -148,3 +149,26 @@ def test_a_model_with_other_weights_does_not_hit(gqa, engine_for, prompt, llama)
     CachedModel(gqa, engine_for(gqa)).prefill(ids)
     other = llama(seed=1, num_key_value_heads=2)
     assert CachedModel(other, engine_for(other)).prefill(ids).hit_tokens == 0
+
+
+def test_what_the_model_computes_sooner_than_a_tier_brings_is_not_loaded(
+    gqa, engine_for, prompt, monkeypatch
+):
+    engine, ids = engine_for(gqa, memory=False, rate=None), prompt(8 * CHUNK + 3)
+    cached = CachedModel(gqa, engine)
+    assert cached.prefill(ids[:, :60]).hit_tokens == 0
+    assert cached._times.rate(len(ids)) is None, "too few tokens show nothing"
+    loaded = cached.load(ids)
+    gqa.generate(ids, **with_cache(gqa, loaded.cache), max_new_tokens=2, pad_token_id=0)
+    rate = cached._times.rate(8 * CHUNK)
+    assert rate > 0, "also of transformers' own generate"
+    cached.prefill(ids)
+    assert engine.flush(60.0)
+    [tier] = engine.admin.stack.tiers
+    tier.link.began(0.0)
+    tier.link.ended(1.0, cached._times.rate(8 * CHUNK) / 1000)
+    assert cached.prefill(ids).hit_tokens == 0
+    diverges = engine.explain(ids[0].tolist()).diverges
+    assert diverges.tiers["disk"].reason is Reason.SLOWER
+    monkeypatch.setattr(cached._times, "rate", lambda tokens: 1e-3)
+    assert cached.prefill(ids).hit_tokens == 8 * CHUNK

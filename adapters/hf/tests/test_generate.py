@@ -43,7 +43,9 @@ def test_beams_and_several_answers_go_on_from_one_loaded_prefix(gqa, models, eng
             cached.prefill(ids)
 
 
-def test_other_numbers_of_sequences_than_were_loaded_are_refused(gqa, engine_for, prompt):
+def test_other_sequences_than_were_loaded_and_computing_all_again_are_refused(
+    gqa, engine_for, prompt
+):
     cached = CachedModel(gqa, engine_for(gqa))
     ids = prompt(4 * CHUNK + 3)
     with pytest.raises(InvalidRequest, match="at least 1"):
@@ -53,6 +55,8 @@ def test_other_numbers_of_sequences_than_were_loaded_are_refused(gqa, engine_for
             cache = cached.load(ids, sequences=loaded).cache
             with pytest.raises(InvalidRequest, match=rf"load\(\.\.\., sequences={beams}\)"):
                 generated(gqa, ids, **with_cache(gqa, cache), num_beams=beams)
+        with pytest.raises(InvalidRequest, match="give it use_cache=True"):
+            generated(gqa, ids, **with_cache(gqa, cached.load(ids).cache), use_cache=False)
         cached.prefill(ids)
 
 
@@ -87,15 +91,6 @@ def test_releases_that_say_nothing_of_drafts_are_refused_as_they_take_them_back(
         whole.crop(-1)
     rest.crop(-1)
     assert rest.get_seq_length() == 4 * CHUNK + 2
-
-
-def test_computing_everything_again_at_each_token_is_refused(gqa, engine_for, prompt):
-    cached = CachedModel(gqa, engine_for(gqa))
-    ids = prompt(4 * CHUNK + 3)
-    for _ in ("miss", "hit"):
-        with pytest.raises(InvalidRequest, match="give it use_cache=True"):
-            generated(gqa, ids, **with_cache(gqa, cached.load(ids).cache), use_cache=False)
-        cached.prefill(ids)
 
 
 def test_tokens_that_stand_for_images_and_sounds_are_refused(llama, engine_for, monkeypatch):

@@ -34,6 +34,7 @@ def recorded(tmp_path, gqa, prompt):
             {"store": "disk", "budget": 60 * frame, "settings": {"root": str(tmp_path / "chunks")}},
         ],
         "deadlines": PATIENT,
+        "compute_rate": 1e-3,  # a busy disk serves, too
         "observe": {"address": "", "record": str(folder)},
     }
     hits, asked = {}, 0

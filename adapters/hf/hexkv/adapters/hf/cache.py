@@ -18,6 +18,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from hexkv.adapters.hf.held import differences, tolerance
+from hexkv.adapters.hf.prompt_times import CallTimer
 from hexkv.kernels import ContiguousKV, torch_dtype
 from hexkv.ports import InvalidRequest, KVLayout, Namespace
 
@@ -106,6 +107,9 @@ class LoadedCache(DynamicCache):
         self.namespace: Namespace | None = None
         """The namespace of the loaded KV; ``None`` if KV computed behind it must not be stored."""
 
+        self.timer: CallTimer | None = None
+        """Times the first call, which computes the rest of the prompt."""
+
         self._prompt = prompt
         self._leader: int | None = None
         self._computed: list[int] = []
@@ -132,6 +136,11 @@ class LoadedCache(DynamicCache):
                 self._note(key_states.shape[-2], known)
             if self.namespace is not None and len(key_states) > 1 and known < self._prompt:
                 self._refuse_other_prompts(known, (key_states, value_states))
+        if self.timer is not None and len(self._computed) == 1:
+            if layer_idx == self._leader:
+                self.timer.begin(self._computed[0])
+            elif layer_idx == self.timer.last:
+                self.timer.end(self._computed[0])
         updated: tuple[torch.Tensor, torch.Tensor] = super().update(
             key_states, value_states, layer_idx, *args, **kwargs
         )

@@ -14,6 +14,7 @@ from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.cache import LoadedCache, RequestKV, window
 from hexkv.adapters.hf.held import planes_of, refuse_other_tokens
 from hexkv.adapters.hf.live import Identity, LiveIdentity
+from hexkv.adapters.hf.prompt_times import PromptTimes
 from hexkv.adapters.hf.prompts import tokens_of
 from hexkv.adapters.hf.shape import placeholders_of
 from hexkv.ports import InvalidRequest, Namespace, PrefixCache
@@ -89,6 +90,7 @@ class CachedModel:
         self._model = model
         self._engine = engine
         self._identity = LiveIdentity(model, engine.namespace)
+        self._times = PromptTimes()
         self._placeholders = placeholders_of(model)
 
     @property
@@ -122,12 +124,14 @@ class CachedModel:
         tokens = self._text(input_ids)
         identity = self._identity.now()
         memory = RequestKV(identity.shape, len(tokens) + room, sequences)
+        self._engine.computes(self._times.rate(len(tokens)))
         found = self._engine.retrieve(
             tokens, memory.window(len(tokens)), namespace=self._given(identity)
         )
         hit = min(found.hit_tokens, len(tokens) - 1)
         cache = memory.cache(hit, len(tokens))
         cache.namespace = identity.namespace
+        cache.timer = self._times.timer(identity.shape.devices)
         return Loaded(cache, hit, found.hit_tokens, found.loaded_bytes, dict(found.tiers))
 
     def save(

@@ -165,4 +165,5 @@ class Warmer:
         return Warmed(document.name, len(document.tokens), whole, known, stored)
 
     def _known(self, tokens: Sequence[int]) -> int:
+        self._cache.computes(None)  # chunks on slow tiers are known, too
         return self._cache.lookup(tokens, namespace=self._cached.namespace).hit_tokens
