@@ -96,15 +96,19 @@ def watched(ask, node, redis, places, disk, folder, minute):
         client.close()
         asked = traffic.asked
         node.kill()
+        fires("HexKVDown", "node", "")
         fires("HexKVClosed", "vllm", "")
         until(lambda: traffic.asked > asked)
         node.start()
         until(lambda: ("HexKVClosed", "vllm", "") not in watching.alerts())
         lasted = round(time.monotonic() - began)
-        assert watching.ever(lasted) == {
+        fired = watching.ever(lasted)
+        expected = {
             "HexKVDamagedChunks",
             "HexKVTierOff",
             "HexKVNotStored",
             "HexKVHitRatioFell",
+            "HexKVDown",
             "HexKVClosed",
         }
+        assert fired == expected, fired ^ expected
