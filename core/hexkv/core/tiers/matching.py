@@ -1,4 +1,4 @@
-"""Why a request is served from a tier, or from none, and runs of what was found."""
+"""Why a request is served from a tier, or from none; runs of chunks that were found."""
 
 from __future__ import annotations
 

@@ -358,7 +358,7 @@ class Bookkeeping:
                     yield key
 
     def _give_up(self, what: str, error: Exception) -> None:
-        """Use the policy no more: it failed."""
+        """Give the policy up, which has failed."""
         self._policy = None
         log.error(
             "policy %s: %s failed: %s; from now on the oldest chunks go first",

@@ -48,7 +48,7 @@ def _change(
     """Make *method* one change, under the lock; an interrupted one is repaired before the next."""
 
     @wraps(method)
-    def changing(self: TierIndex, *args: P.args, **kwargs: P.kwargs) -> R:
+    def changing(self: TierIndex, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with self._lock:
             if self._torn:
                 self._derive()

@@ -7,10 +7,15 @@ from typing import NamedTuple, Protocol
 
 from hexkv.core.frames.opening import Opening, Pages, opened
 from hexkv.core.tiers.evicting import evict_soon
-from hexkv.core.tiers.remembering import GONE, remember_reads, set_aside
+from hexkv.core.tiers.remembering import (
+    GONE,
+    announce_returned,
+    remember_reads,
+    set_aside,
+    withdraw,
+)
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.unreadable import announce_returned, withdraw
 from hexkv.ports import (
     Change,
     ChunkKey,

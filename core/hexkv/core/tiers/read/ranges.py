@@ -25,9 +25,9 @@ from hexkv.core.io.ticket import Ticket
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.read.encoding import scratch
 from hexkv.core.tiers.read.heads import Head, head_bytes
+from hexkv.core.tiers.remembering import announce_returned
 from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.unreadable import announce_returned
 from hexkv.ports import (
     ChunkKey,
     ChunkSpec,

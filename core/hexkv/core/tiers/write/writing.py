@@ -12,11 +12,10 @@ from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.evicting import background_deadline, evict_soon
 from hexkv.core.tiers.index.bookkeeping import Reservation
 from hexkv.core.tiers.read.intake import may_retry
-from hexkv.core.tiers.remembering import described, remember_evicted
+from hexkv.core.tiers.remembering import IN_VAIN, described, make_way, read_back, remember_evicted
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.unreadable import IN_VAIN, make_way, read_back
 from hexkv.core.tiers.write.admission import Admissions
 from hexkv.core.tiers.write.framing import Framing, recount
 from hexkv.ports import (
