@@ -43,9 +43,11 @@ from hexkv.adapters.hf.blending.plan import BlendedPrefill, BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord, identity_of
 from hexkv.adapters.hf.cache import window
 from hexkv.adapters.hf.identity import namespace_of_model
+from hexkv.blending.api import segments_of
+from hexkv.blending.ports import BlendOutcome
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load as load_config
-from hexkv.ports import BlendOutcome, Namespace, PrefixCache, frame_bytes
+from hexkv.ports import Namespace, PrefixCache, frame_bytes
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "blending_time.json"
 CHUNK = 256
@@ -231,9 +233,10 @@ def overlap(model: LlamaForCausalLM, length: int, rounds: int) -> dict[str, obje
 
         def load() -> None:
             room = blender.room(len(tokens))
-            parts = rig.engine.segments.find(tokens)
+            segments = segments_of(rig.engine)
+            parts = segments.find(tokens)
             device = room.window(len(tokens))
-            with rig.engine.segments.retrieve_layers(tokens, device, parts=parts) as layers:
+            with segments.retrieve_layers(tokens, device, parts=parts) as layers:
                 for layer in layers:
                     blender.rotation.rotate(layer, room.planes[layer], layers.parts.segments)
                 must(layers.result().parts.reused == SEGMENTS * length, "every segment arrives")

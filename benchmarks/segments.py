@@ -13,8 +13,8 @@ import numpy as np
 from benchmarks.measure import Comparison, Goal, Turn, must
 from benchmarks.rig import TokenArray
 from benchmarks.scale import THIN, Scale
-from hexkv.core.keys.anywhere import WindowFinder
-from hexkv.core.keys.chunking import SegmentChunker
+from hexkv.blending.anywhere import WindowFinder
+from hexkv.blending.chunking import SegmentChunker
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.tokens import pack
 from hexkv.ports import Namespace

@@ -1,6 +1,7 @@
 """Tiers that are slower or faster than they were: what is written to them, and who reads them."""
 
 from contextlib import closing
+from functools import partial
 from math import inf
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from dict_store import ScanningStore
 from eight_serde import Eight, repeating
+from hexkv.blending.segments import SegmentRules, Segments
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key
 from hexkv.contracts.faults import Seeded, SlowStore
 from hexkv.core.frames.codec import CRC32, FrameCodec
@@ -206,7 +208,7 @@ def test_without_a_rate_of_computing_everything_is_loaded(rig):
 
 def test_a_segment_is_used_where_it_comes_sooner_than_what_it_saves_is_computed(rig):
     """A prefix saves all the work on its tokens, a segment what is not computed all the same."""
-    line = Line(rig, compute_rate=1000.0)
+    line = Line(rig, compute_rate=1000.0, segments=partial(Segments, rules=SegmentRules()))
     segments = line.engine.segments
     segments.store(PROMPT[:FULL], repeating(PROMPT[:FULL]))
     line.keep(0)

@@ -1,24 +1,16 @@
 """Segments: KV computed alone, found and given back wherever its tokens stand in a prompt."""
 
 import random
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hexkv.blending.ports import BLEND_KINDS, BlendOutcome, BlendReport, PromptParts, SegmentRun
+from hexkv.blending.segments import SegmentRules, Segments
 from hexkv.contracts.doubles.heap_kv import HeapKV
-from hexkv.core.engine.segments import SegmentRules
-from hexkv.ports import (
-    BLEND_KINDS,
-    BlendOutcome,
-    BlendReport,
-    CounterName,
-    HistogramName,
-    InvalidRequest,
-    Namespace,
-    PromptParts,
-    SegmentRun,
-)
+from hexkv.ports import CounterName, HistogramName, InvalidRequest, Namespace
 from mutants.segment_caches import SegmentsContract
 from prompts import computed, disk, empty, memory
 from rigging import CHUNK, LAYOUT, NAMESPACE, rigging
@@ -31,7 +23,7 @@ class TestSegments(SegmentsContract):
     """Over memory and disk; the second process on the same disk has them after a restart."""
 
 
-RULES = SegmentRules(SEPARATOR, minimum=4)
+RULES = partial(Segments, rules=SegmentRules(SEPARATOR, minimum=4))
 DRAWN = random.Random(3)
 
 
@@ -184,7 +176,8 @@ def test_parts_tile_the_prompt_and_layers_give_the_same_as_all_at_once(
     draw = random.Random(str((sizes, order)))
     segments = [draw.choices(range(40), k=n) for n in sizes]
     with rigging() as build:
-        r = build([memory()], segments=SegmentRules(SEPARATOR if separated else (), minimum=2))
+        rules = SegmentRules(SEPARATOR if separated else (), minimum=2)
+        r = build([memory()], segments=partial(Segments, rules=rules))
         for segment in segments:
             r.engine.segments.store(segment, computed(segment))
         pieces = [

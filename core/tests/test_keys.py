@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 import hexkv.core
 import hexkv.ports
 from depth import thorough
+from hexkv.blending.chunking import SegmentChunker
 from hexkv.contracts.kit.cases import each
-from hexkv.core.keys.chunking import PrefixChunker, SegmentChunker
+from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import BLAKE2B, SHA256, NamespaceHasher, identity
 from hexkv.core.keys.tokens import pack
 from hexkv.ports import (

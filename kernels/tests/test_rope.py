@@ -5,10 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.blending.ports import SegmentRun
 from hexkv.contracts.kit.cases import each
 from hexkv.kernels.rope import reference, rotate
 from hexkv.kernels.rotary import RotaryMap, Rotation, check_kind
-from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch, SegmentRun
+from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch
 
 PAIRS = 6
 FREQUENCIES = 10_000.0 ** -(torch.arange(PAIRS, dtype=torch.float64) / PAIRS)

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hexkv.blending.ports import PromptParts, SegmentRun
 from hexkv.kernels.rotary import RotaryMap, Rotation
-from hexkv.ports import PromptParts, SegmentRun
 
 WIDTH = 12
 

@@ -20,11 +20,12 @@ from hexkv.adapters.hf.blending.model import BlendingModel
 from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.trained import trained
+from hexkv.blending.ports import BlendOutcome
 from hexkv.contracts.kit.cases import case
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
-from hexkv.ports import BlendOutcome, InvalidRequest
+from hexkv.ports import InvalidRequest
 
 TEXT = """\
 def difference(first, second):

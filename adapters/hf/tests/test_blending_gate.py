@@ -15,8 +15,9 @@ from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
+from hexkv.blending.ports import BlendOutcome
 from hexkv.plugins.composition.compose import build
-from hexkv.ports import BlendOutcome, DType, InvalidRequest
+from hexkv.ports import DType, InvalidRequest
 
 
 def test_nothing_is_blended_without_a_record_nor_with_a_broken_one(tmp_path, caplog):

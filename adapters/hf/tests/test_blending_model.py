@@ -16,12 +16,13 @@ from hexkv.adapters.hf.blending.gate import BlendGate
 from hexkv.adapters.hf.blending.model import BlendingModel
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
+from hexkv.blending.ports import BlendOutcome
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.faults import SlowStore
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.discovery.registry import Origin
-from hexkv.ports import BlendOutcome, InvalidRequest
+from hexkv.ports import InvalidRequest
 
 SIZES = sum(map(len, SEGMENTS))
 HEAD = text(17, 90)

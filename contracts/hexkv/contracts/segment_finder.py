@@ -13,11 +13,12 @@ from typing import ClassVar
 
 import pytest
 
+from hexkv.blending.ports import Piece, SegmentFinder
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.kit.cases import case
 from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.kit.whole import Whole
-from hexkv.ports import NAMESPACE_BYTES, ChunkKey, Deadline, Piece, SegmentFinder
+from hexkv.ports import NAMESPACE_BYTES, ChunkKey, Deadline
 
 Name = Callable[[Sequence[int], ChunkKey | None], ChunkKey]
 """The key of a chunk with these tokens, after the chunk of that key."""

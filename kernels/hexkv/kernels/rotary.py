@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from hexkv.kernels.rope import check_keys, rotate_in_place, turns
-from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, SegmentRun
+from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch
 
 FIXED = frozenset({"default", "linear", "llama3", "yarn"})
 """Kinds of rotary embeddings, as configurations call them, whose frequencies never change."""
@@ -24,6 +25,18 @@ VARYING: Mapping[str, str] = {
     "longrope": "its frequencies are others for long prompts than for short ones",
 }
 """Kinds whose keys cannot be moved, and why."""
+
+
+class MovedRun(Protocol):
+    """A run of a prompt's tokens whose keys move together."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def offset(self) -> int:
+        """Positions by which they are rotated forward; negative: back."""
 
 
 def check_kind(kind: str) -> None:
@@ -100,15 +113,13 @@ class RotaryMap:
                     f" {rotation.plane}"
                 )
 
-    def rotate(
-        self, layer: int, planes: Sequence[torch.Tensor], runs: Iterable[SegmentRun]
-    ) -> None:
+    def rotate(self, layer: int, planes: Sequence[torch.Tensor], runs: Iterable[MovedRun]) -> None:
         """Rotate the keys of *runs* in one layer to their positions, in place.
 
         Args:
             layer: the number of the layer.
             planes: ``[..., tokens, width]`` of each plane, of any strides: the whole prompt's.
-            runs: those of a :class:`~hexkv.ports.PromptParts`, each once.
+            runs: those of a prompt, each once.
 
         Raises:
             InvalidRequest: a run leaves the tokens, or a plane cannot be rotated.
@@ -128,7 +139,7 @@ class RotaryMap:
             rotate_in_place(part, cosines, sines, interleaved=rotation.interleaved)
 
     def rotate_all(
-        self, tensors: Sequence[Sequence[torch.Tensor]], runs: Iterable[SegmentRun]
+        self, tensors: Sequence[Sequence[torch.Tensor]], runs: Iterable[MovedRun]
     ) -> None:
         """Rotate the keys of *runs* in every layer: ``tensors[layer][plane]``, as in windows."""
         chosen = tuple(runs)

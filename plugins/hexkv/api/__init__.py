@@ -11,8 +11,6 @@ opens no file, and loads neither pydantic nor torch.
   :class:`Deadline`
 * results: :class:`Lookup`, :class:`Retrieved`, :class:`StoreReport`, :class:`Health`,
   :class:`TierHealth`
-* segments in any place: :class:`SegmentCache`, :class:`PromptParts` of :class:`SegmentRun`,
-  :class:`RetrievedParts`, :class:`LayeredSegments`, :class:`BlendReport` and :class:`BlendOutcome`
 * observing it: :class:`Telemetry`, :class:`EventSink`, :class:`CacheEvent`; and the trace of a
   call: :func:`traced`
 * errors, all of them :class:`HexKVError`: :mod:`hexkv.ports.errors` has the tree
@@ -26,8 +24,6 @@ from typing import TypeAlias
 
 from hexkv.ports import (
     AdapterUnavailable,
-    BlendOutcome,
-    BlendReport,
     CacheEvent,
     ChunkKey,
     Clock,
@@ -45,7 +41,6 @@ from hexkv.ports import (
     InvalidTokens,
     KVLayout,
     LayeredRead,
-    LayeredSegments,
     LayeredWrite,
     LayerGroup,
     LayoutMismatch,
@@ -55,11 +50,7 @@ from hexkv.ports import (
     Plane,
     PoolExhausted,
     PrefixCache,
-    PromptParts,
     Retrieved,
-    RetrievedParts,
-    SegmentCache,
-    SegmentRun,
     Span,
     StoreError,
     StoreReport,
@@ -72,8 +63,6 @@ from hexkv.ports import (
 
 __all__ = [
     "AdapterUnavailable",
-    "BlendOutcome",
-    "BlendReport",
     "CacheEvent",
     "ChunkKey",
     "ConfigError",
@@ -91,7 +80,6 @@ __all__ = [
     "KVLayout",
     "LayerGroup",
     "LayeredRead",
-    "LayeredSegments",
     "LayeredWrite",
     "LayoutMismatch",
     "Lookup",
@@ -100,11 +88,7 @@ __all__ = [
     "Plane",
     "PoolExhausted",
     "PrefixCache",
-    "PromptParts",
     "Retrieved",
-    "RetrievedParts",
-    "SegmentCache",
-    "SegmentRun",
     "Span",
     "StoreError",
     "StoreReport",

@@ -35,11 +35,12 @@ Kind = Literal[
     "channel",
     "peers",
     "operate",
+    "segments",
 ]
-"""The kinds of adapters. A configuration names all but four: hosts build a ``device``, ``hexkv
+"""The kinds of adapters. A configuration names all but five: hosts build a ``device``, ``hexkv
 serve`` speaks every installed ``wire`` (:mod:`hexkv.adapters.net.server.serving`), ``peers`` opens
-the sections `peers` and `directory`, with the adapters that these name, and ``operate`` is the
-administration of each cache."""
+the sections `peers` and `directory`, with the adapters that these name, ``operate`` is the
+administration of each cache, and an engine has the ``segments`` that are installed."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 

@@ -20,8 +20,7 @@ alone. Fourteen modules, in this order, are the system:
 
 The folders have the rest: ``runtime`` (time, threads, memory), ``abilities`` (optional, of stores,
 serdes and windows), ``caches`` (further calls of the two caches), ``service`` (their lower half),
-``peers``, ``operate`` (the operator's side) and ``blending``. Import names from here: the list
-below is by theme.
+``peers`` and ``operate`` (the operator's side). Import names from here: the list below is by theme.
 """
 # fmt: off
 # ruff: noqa: I001 -- the imports are a table of contents, by theme
@@ -138,19 +137,13 @@ from hexkv.ports.operate.recording import (
     CallSink, RecordedCache, RecordedCall, RecordedKind, RecordedStep, SupportsRecording,
 )
 
-# Blending: segments at any place in a prompt.
-from hexkv.ports.blending.parts import PromptParts, RetrievedParts, SegmentRun
-from hexkv.ports.blending.segments import LayeredSegments, SegmentCache
-from hexkv.ports.blending.finder import Piece, SegmentFinder
-from hexkv.ports.blending.report import BLEND_KINDS, BlendOutcome, BlendReport
-
 __all__ = [
-    "BLEND_KINDS", "CLAIM_SECONDS", "CONTRACT", "DIGEST_BYTES", "FRAME_VERSION",
+    "CLAIM_SECONDS", "CONTRACT", "DIGEST_BYTES", "FRAME_VERSION",
     "IDENTITY_BYTES", "KEY_AT", "KEY_BYTES", "KIND_BYTES", "LISTED_KEYS", "MAGIC",
     "MAX_ANNOUNCED", "MAX_HEAD", "MAX_MESSAGE", "MAX_QUESTION", "NAMESPACE_BYTES", "PAGE",
     "PIECE", "RAW", "REPORT_KEYS", "SHARED_OWNER", "SILENT_HEARTBEATS", "STORE_REASONS",
     "AdapterUnavailable", "AdminAccess", "Administration", "Announcing", "Answer",
-    "BlendOutcome", "BlendReport", "Bounds", "CacheEvent", "CacheLifecycle", "CallSink",
+    "Bounds", "CacheEvent", "CacheLifecycle", "CallSink",
     "Change", "ChunkCache", "ChunkKey", "ChunkLeases", "ChunkService", "ChunkSpec",
     "ChunkStore", "Chunker", "ClaimState", "Cleared", "Clock", "Collective", "CollectiveBroken",
     "Completion", "ConfigError", "ContentFeed", "Corrupt", "CorruptFrame", "CounterName",
@@ -159,15 +152,15 @@ __all__ = [
     "EventSink", "Executor", "Failed", "FarTiers", "Finished", "FrameFile", "FrameHeader",
     "HashFunction", "Health", "HexKVError", "HistogramName", "Hit", "Hold", "HoldTerms",
     "InvalidRequest", "InvalidTokens", "Item", "KVLayout", "KeySpace", "KeyedAccess",
-    "LayerGroup", "LayerSerde", "LayeredRead", "LayeredSegments", "LayeredWrite",
+    "LayerGroup", "LayerSerde", "LayeredRead", "LayeredWrite",
     "LayerwiseCache", "LayoutMismatch", "Lease", "LeaseSink", "Lookup", "LossySerde", "Member",
     "MemoryProvider", "MemoryRegion", "MeteredLease", "Miss", "NamedPrompt", "Namespace",
     "NamespaceState", "Observed", "Observer", "Offer", "Outcome", "ParallelSlice", "Part",
-    "Peer", "PeerAccess", "PeerSource", "Peers", "Piece", "PlacedFrame", "Plane", "Policy",
-    "PoolExhausted", "PrefixCache", "Progress", "PromptParts", "PromptSink", "Publishing",
+    "Peer", "PeerAccess", "PeerSource", "Peers", "PlacedFrame", "Plane", "Policy",
+    "PoolExhausted", "PrefixCache", "Progress", "PromptSink", "Publishing",
     "ReadOnlyStore", "ReadOutcome", "Reason", "RecordedCache", "RecordedCall", "RecordedKind",
-    "RecordedStep", "Relocation", "Report", "Retrieved", "RetrievedParts", "RoomSpan",
-    "ScaleGroup", "SegmentCache", "SegmentFinder", "SegmentRun", "Selection", "Serde",
+    "RecordedStep", "Relocation", "Report", "Retrieved", "RoomSpan",
+    "ScaleGroup", "Selection", "Serde",
     "ServedAdministration", "ServiceHold", "ServicePublishing", "SharedMedium", "Sink", "Span",
     "SpanSink", "Step", "StoreBusy", "StoreError", "StoreFull", "StoreReport",
     "StoreUnreachable", "Stored", "SupportsBackground", "SupportsClear", "SupportsDeviceRead",

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from hexkv.ports.blending.segments import SegmentCache
 from hexkv.ports.caches.keyed import KeyedAccess
 from hexkv.ports.caches.layerwise import LayerwiseCache
 from hexkv.ports.device import DeviceKV
@@ -29,11 +28,6 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, Protocol):
     @property
     def namespace(self) -> Namespace:
         """The namespace of calls without one of their own."""
-        ...
-
-    @property
-    def segments(self) -> SegmentCache:
-        """The cache of segments, on the same tiers. It ends with this one."""
         ...
 
     def lookup(

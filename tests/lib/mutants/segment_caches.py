@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 
 import pytest
 
 from configured import CHUNK, FRAME, NAMESPACE, PATIENT
 from dict_store import DictStore
+from hexkv.blending.named_parts import NamedParts
+from hexkv.blending.ports import PromptParts, RetrievedParts
+from hexkv.blending.segments import SegmentRules, Segments
 from hexkv.contracts.faults import FaultyStore, Scripted
 from hexkv.contracts.prefix_cache import Damaged, Stuck
 from hexkv.contracts.segments import MINIMUM, SEPARATOR, SegmentCacheContract
 from hexkv.core.engine.engine import Deadlines
-from hexkv.core.engine.parts import NamedParts
-from hexkv.core.engine.segments import SegmentRules, Segments
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
-from hexkv.ports import PromptParts, RetrievedParts
 from mutants.rows import Wrong, broken
 from rigging import rigging, tier
 
 LONG, SHORT = Deadlines(**PATIENT), Deadlines(lookup=0.1, retrieve=0.1, store=0.1, close=0.1)
-RULES = SegmentRules(SEPARATOR, MINIMUM)
+RULES = partial(Segments, rules=SegmentRules(SEPARATOR, MINIMUM))
 
 
 class SegmentsContract(SegmentCacheContract):

@@ -7,8 +7,8 @@ from threading import Lock
 
 import pytest
 
+from hexkv.blending.ports import Piece
 from hexkv.contracts.segment_finder import SegmentFinderContract
-from hexkv.ports import Piece
 from mutants.meetings import HalfDone
 from mutants.rows import Wrong, broken
 

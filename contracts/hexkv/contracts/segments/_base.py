@@ -8,14 +8,11 @@ from typing import ClassVar
 
 import pytest
 
+from hexkv.blending.ports import PromptParts, SegmentedCache
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.promise import not_offered
 from hexkv.contracts.prefix_cache._base import Damaged, Stuck, computed
-from hexkv.ports import (
-    Namespace,
-    PrefixCache,
-    PromptParts,
-)
+from hexkv.ports import Namespace
 
 SEPARATOR = (60_001, 60_002)
 """The tokens between segments: ``segments.separator`` of the caches under test."""
@@ -31,12 +28,12 @@ class SegmentCacheCase:
     """Tokens of a chunk; a prefix ends with a full one."""
 
     @pytest.fixture
-    def cache(self) -> PrefixCache:
+    def cache(self) -> SegmentedCache:
         """An empty, open cache with room for 48 chunks, which cuts at :data:`SEPARATOR`."""
         raise NotImplementedError(f"give {type(self).__name__} a `cache` fixture")
 
     @pytest.fixture
-    def other(self, cache: PrefixCache) -> PrefixCache:
+    def other(self, cache: SegmentedCache) -> SegmentedCache:
         """Another cache on the same tiers, like that of a second process."""
         del cache
         not_offered("other")
@@ -71,7 +68,7 @@ def joined(
     return prompt, places
 
 
-def keep(cache: PrefixCache, segment: Sequence[int], namespace: Namespace | None = None) -> None:
+def keep(cache: SegmentedCache, segment: Sequence[int], namespace: Namespace | None = None) -> None:
     """Store a segment as computed alone, and wait until it is written."""
     __tracebackhide__ = True
     report = cache.segments.store(segment, computed(cache, segment, namespace), namespace=namespace)
@@ -80,7 +77,7 @@ def keep(cache: PrefixCache, segment: Sequence[int], namespace: Namespace | None
 
 
 def load(
-    cache: PrefixCache,
+    cache: SegmentedCache,
     prompt: Sequence[int],
     parts: PromptParts,
     namespace: Namespace | None = None,

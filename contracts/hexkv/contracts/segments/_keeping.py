@@ -6,6 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from hexkv.blending.ports import (
+    BlendOutcome,
+    BlendReport,
+    PromptParts,
+    RetrievedParts,
+    SegmentedCache,
+    SegmentRun,
+)
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import case
 from hexkv.contracts.kit.promise import promise
@@ -16,14 +24,6 @@ from hexkv.contracts.segments._base import (
     joined,
     keep,
     load,
-)
-from hexkv.ports import (
-    BlendOutcome,
-    BlendReport,
-    PrefixCache,
-    PromptParts,
-    RetrievedParts,
-    SegmentRun,
 )
 
 CHUNKS = 4
@@ -72,7 +72,7 @@ class Keeping(SegmentCacheCase):
         clause="SegmentCache.register",
         why="nothing would be found after a restart",
     )
-    def test_others_find_it(self, cache: PrefixCache, other: PrefixCache) -> None:
+    def test_others_find_it(self, cache: SegmentedCache, other: SegmentedCache) -> None:
         segments = self.segments()
         for segment in segments:
             keep(cache, segment)
@@ -96,7 +96,7 @@ class Keeping(SegmentCacheCase):
         clause="SegmentCache.forget",
         why="a document that was withdrawn would go on answering",
     )
-    def test_what_is_forgotten_is_gone(self, cache: PrefixCache) -> None:
+    def test_what_is_forgotten_is_gone(self, cache: SegmentedCache) -> None:
         first, second, *_ = self.segments()
         for segment in (first, second):
             keep(cache, segment)
@@ -151,7 +151,7 @@ class Keeping(SegmentCacheCase):
         clause="Health.leases",
         why="memory would run out, a request at a time",
     )
-    def test_nothing_is_left_behind(self, cache: PrefixCache) -> None:
+    def test_nothing_is_left_behind(self, cache: SegmentedCache) -> None:
         segment = self.segments()[0]
         keep(cache, segment)
         prompt, _ = joined([[1], segment], SEPARATOR)
@@ -167,7 +167,7 @@ class Keeping(SegmentCacheCase):
                 cache.segments.report(BlendReport(outcome, 1, 2, 3, 4, 0.1, 0.1, 0.1))
         assert until(lambda: cache.health().leases == before), cache.health().leases
 
-    def left(self, cache: PrefixCache, prompt: Sequence[int], window: HeapKV) -> None:
+    def left(self, cache: SegmentedCache, prompt: Sequence[int], window: HeapKV) -> None:
         """Begin to load *prompt*, and fail after the first layer."""
         with cache.segments.retrieve_layers(prompt, window) as layers:
             next(layers)

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from hexkv.blending.ports import PromptParts, SegmentedCache, SegmentRun
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import case
 from hexkv.contracts.kit.promise import promise
@@ -20,13 +21,7 @@ from hexkv.contracts.segments._base import (
     keep,
     load,
 )
-from hexkv.ports import (
-    InvalidRequest,
-    Namespace,
-    PrefixCache,
-    PromptParts,
-    SegmentRun,
-)
+from hexkv.ports import InvalidRequest, Namespace
 
 
 class Places(SegmentCacheCase):
@@ -39,7 +34,7 @@ class Places(SegmentCacheCase):
         clause="SegmentCache.retrieve",
         why="the model would go on from KV of another text, or of another place in it",
     )
-    def test_segments_come_in_any_order(self, cache: PrefixCache) -> None:
+    def test_segments_come_in_any_order(self, cache: SegmentedCache) -> None:
         """Behind a prefix or without one, with and without separators."""
         segments, head = self.segments(), self.segments(1)[2]
         for segment in segments:
@@ -65,7 +60,7 @@ class Places(SegmentCacheCase):
         clause="SegmentCache.retrieve_layers",
         why="a layer would be computed from the KV of another one",
     )
-    def test_layers_give_the_same(self, cache: PrefixCache) -> None:
+    def test_layers_give_the_same(self, cache: SegmentedCache) -> None:
         segments = self.segments()
         for segment in segments:
             keep(cache, segment)
@@ -95,7 +90,7 @@ class Places(SegmentCacheCase):
         clause="SegmentCache.retrieve",
         why="what the host has computed or loaded itself would be loaded once more",
     )
-    def test_what_is_skipped_is_not_loaded(self, cache: PrefixCache) -> None:
+    def test_what_is_skipped_is_not_loaded(self, cache: SegmentedCache) -> None:
         segment, head = self.segments()[0], self.segments(1)[0][: 2 * self.chunk]
         keep(cache, segment)
         put(cache, head)
@@ -124,7 +119,7 @@ class Places(SegmentCacheCase):
         why="approximate KV would be taken for exact KV, by any engine that shares the tiers",
         hint="the scheme of segments is part of their keys",
     )
-    def test_segments_are_no_prefixes(self, cache: PrefixCache) -> None:
+    def test_segments_are_no_prefixes(self, cache: SegmentedCache) -> None:
         segment, prefix = self.segments()[0], self.segments(1)[0]
         keep(cache, segment)
         put(cache, prefix)
@@ -144,7 +139,7 @@ class Places(SegmentCacheCase):
         clause="SegmentCache",
         why="one tenant's text, or one model's KV, would reach another one",
     )
-    def test_namespaces_are_apart(self, cache: PrefixCache) -> None:
+    def test_namespaces_are_apart(self, cache: SegmentedCache) -> None:
         segment = self.segments()[0]
         keep(cache, segment)
         space = cache.namespace
@@ -171,7 +166,7 @@ class Places(SegmentCacheCase):
         clause="PromptParts.holes",
         why="a token would be computed twice, or never",
     )
-    def test_parts_tile_the_prompt(self, cache: PrefixCache) -> None:
+    def test_parts_tile_the_prompt(self, cache: SegmentedCache) -> None:
         """Segments of few tokens, which contain one another; separators everywhere; nothing."""
         dice = Random(4)  # noqa: S311 - nothing here is secret
         for size in (MINIMUM, self.chunk - 1, self.chunk + MINIMUM, 2 * self.chunk):
@@ -198,7 +193,7 @@ class Places(SegmentCacheCase):
         clause="SegmentCache",
         why="a mistake in a host would show as wrong answers",
     )
-    def test_nonsense_is_refused(self, cache: PrefixCache) -> None:
+    def test_nonsense_is_refused(self, cache: SegmentedCache) -> None:
         segment = self.segments()[1]
         keep(cache, segment)
         prompt, layout = [1, *segment], cache.namespace.layout

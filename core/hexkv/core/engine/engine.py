@@ -15,11 +15,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.admin.explain import Explanation, explain
+from hexkv.core.engine.beside import CacheBeside, EngineParts
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.guarded import GuardedRead, GuardedWrite
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.naming import Naming, meet
-from hexkv.core.engine.segments import SegmentRules, Segments
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher, Prompt
@@ -85,8 +85,8 @@ class CacheEngine:
         deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
         tenants: Sequence[Tenant] = (),
         sink: PromptSink | None = None,
-        segments: SegmentRules = SegmentRules(),  # noqa: B008 - frozen
         administer: Callable[[Calls], Administration] | None = None,
+        segments: Callable[[EngineParts], CacheBeside] | None = None,
     ) -> None:
         """Build an engine.
 
@@ -100,9 +100,9 @@ class CacheEngine:
             deadlines: of each kind of call.
             tenants: kept apart in tiers that have a divided index.
             sink: receives the tokens of each prompt.
-            segments: how segments are found in prompts.
             administer: returns the administration of the tiers, whose verbs are calls of the
                 engine, or raises why there is none. ``None``: the tiers are another process's.
+            segments: builds the cache of segments beside this one.
 
         Raises:
             ConfigError: a chunk does not fit the memory, or *namespace* no header.
@@ -130,8 +130,8 @@ class CacheEngine:
         self._calls = Calls(requests, deadlines.close)
         self._door = self._calls.door
         self.chunks: ChunkCache = KeyedCache(requests, self._calls, deadlines.pin)
-        self.segments = Segments(
-            self._naming, requests, self._calls, deadlines, chunker.size, algorithm, segments
+        self.segments = segments and segments(
+            EngineParts(self._naming, requests, self._calls, deadlines, chunker.size, algorithm)
         )
         self._administer = administer
         self._admin: Administration | None = None
@@ -381,7 +381,7 @@ class CacheEngine:
             if everything:
                 return self._chunks.clear(None, tiers, until)
             if namespace is not None:
-                both = self._naming.prefix(namespace), self.segments.prefix(namespace)
+                both = [own.prefix(namespace) for own in (self._naming, self.segments) if own]
                 return self._chunks.clear(both, tiers, until)
             return self._chunks.clear(frozenset(self._prefixes), tiers, until)
 

@@ -35,17 +35,6 @@ def check_seconds(seconds: object) -> float:
     return number
 
 
-def check_share(share: object) -> float:
-    """Return *share* as a part of a whole: a number from 0 to 1.
-
-    Raises:
-        InvalidRequest: it is something else.
-    """
-    if isinstance(share, bool) or not isinstance(share, float | int) or not 0 <= share <= 1:
-        raise InvalidRequest(f"a share is a number from 0 to 1, not {share!r:.40}")
-    return float(share)
-
-
 def check_window(device: DeviceKV, layout: KVLayout, tokens: int) -> None:
     """Check that *device* is a window on *tokens* positions of KV with *layout*.
 

@@ -14,7 +14,7 @@ from hexkv.plugins.composition.tiers import (
 )
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.configuration.places import Path
-from hexkv.plugins.configuration.schema import EngineSettings
+from hexkv.plugins.configuration.schema import EngineSettings, SegmentSettings
 from hexkv.plugins.configuration.sizes import human_size
 from hexkv.plugins.discovery.registry import Registry, unfit
 from hexkv.plugins.spec import Kind
@@ -49,6 +49,8 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
         return parse_adapter(loaded, registry, kind, name, values, path)
 
     settings = loaded.settings
+    if settings.segments != SegmentSettings():
+        find("segments", "anywhere", ("segments",))
     observe = None
     if settings.observe:
         find("observe", "server", ("observe",))
@@ -118,6 +120,7 @@ def lacking(loaded: Loaded, registry: Registry) -> list[tuple[Path, str]]:
         ("channel", settings.peers.channel, ("peers", "channel")),
         ("peers", "service" if (place := _of_peers(settings)) else "", place),
         ("admin", "socket" if settings.admin else "", ("admin",)),
+        ("segments", "anywhere" if settings.segments != SegmentSettings() else "", ("segments",)),
     ]
     if not settings.node:
         used.append(("checksum", settings.checksum, ("checksum",)))

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 
 from hexkv.core.engine.engine import CacheEngine, Deadlines
-from hexkv.core.engine.segments import SegmentRules
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.pipeline import Pipeline
@@ -27,6 +26,7 @@ from hexkv.plugins.composition.administering import (
     reachable,
     serve_admin,
 )
+from hexkv.plugins.composition.beside import open_segments
 from hexkv.plugins.composition.checking import check, doubts
 from hexkv.plugins.composition.identity import identify
 from hexkv.plugins.composition.observing import Observation, open_observation
@@ -138,10 +138,8 @@ def build(
             deadlines=deadlines,
             tenants=tenants,
             sink=observation.prompts,
-            segments=SegmentRules(
-                settings.segments.separator, settings.segments.minimum, settings.segments.index
-            ),
             administer=administer,
+            segments=open_segments(loaded, registry, clock),
         )
         opened.pop_all()
         opened.callback(engine.close)

@@ -13,6 +13,7 @@ _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
         *(("command", name) for name in ("admin", "trace")),
     ],
     "hexkv-archives": [("command", "export"), ("command", "import")],
+    "hexkv-blending": [("segments", "anywhere")],
     "hexkv-cachegen": [
         *(("serde", f"cachegen{level}") for level in ("", "-fine", "-small", "-tiny")),
         *(("serde", name) for name in ("fp8", "int4", "int8")),

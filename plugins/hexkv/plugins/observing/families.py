@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from hexkv.ports import BLEND_KINDS, BlendOutcome, CounterName, HistogramName, Reason
+from hexkv.ports import CounterName, HistogramName, Reason
 
 BUCKETS = (
     0.0001,
@@ -109,6 +109,17 @@ DROP_REASONS = (
 
 BREAKER_REASONS = (Reason.FAILURES, Reason.TIMED_OUT)
 
+BLEND_OUTCOMES = (
+    "blended",
+    "full",
+    "not worth it",
+    "no record",
+    "switched off",
+    "checked",
+    "failed",
+)
+"""As ``hexkv-blending`` counts them."""
+
 TIERED: frozenset[CounterName | HistogramName] = frozenset(
     {
         CounterName.HITS,
@@ -136,8 +147,8 @@ REASONS: Mapping[CounterName, Sequence[str]] = {
     CounterName.MISSED_TOKENS: MISS_REASONS,
     CounterName.DROPPED: DROP_REASONS,
     CounterName.BREAKER_OPENED: BREAKER_REASONS,
-    CounterName.BLEND_REQUESTS: [*BlendOutcome],
-    CounterName.BLEND_TOKENS: BLEND_KINDS,
+    CounterName.BLEND_REQUESTS: BLEND_OUTCOMES,
+    CounterName.BLEND_TOKENS: ("prefix", "reused", "recomputed", "computed"),
     CounterName.BLEND_SEGMENTS: ["loaded", *MISS_REASONS],
 }
 """The counters by reason, and their known reasons."""

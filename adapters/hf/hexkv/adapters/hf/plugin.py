@@ -47,7 +47,11 @@ def hexkv_commands() -> Iterable[CommandSpec]:
         ),
         CommandSpec("warm", "Compute documents before the first request", _warm, _NEEDS, _HINT),
         CommandSpec(
-            "blend", "Measure what blending does to a model's answers", _blend, _NEEDS, _HINT
+            "blend",
+            "Measure what blending does to a model's answers",
+            _blend,
+            (*_NEEDS, "hexkv.blending"),
+            'pip install "hexkv-hf[blending]"',
         ),
         CommandSpec("tokens", "Print the token ids of a document", _tokens, _NEEDS, _HINT),
     ]

@@ -10,8 +10,9 @@ from threading import Lock
 
 from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord
+from hexkv.blending.ports import BlendOutcome
 from hexkv.plugins.configuration.config import Loaded
-from hexkv.ports import BlendOutcome, InvalidRequest, Namespace
+from hexkv.ports import InvalidRequest, Namespace
 
 log = logging.getLogger("hexkv.hf")
 

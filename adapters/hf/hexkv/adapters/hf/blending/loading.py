@@ -9,7 +9,7 @@ from typing import Self
 
 from hexkv.adapters.hf.blending.blender import Blender
 from hexkv.adapters.hf.cache import RequestKV
-from hexkv.ports import LayeredSegments, PromptParts
+from hexkv.blending.ports import LayeredSegments, PromptParts
 
 
 class Lost(Exception):

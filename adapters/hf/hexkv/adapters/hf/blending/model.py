@@ -28,13 +28,9 @@ from hexkv.adapters.hf.blending.plan import (
 from hexkv.adapters.hf.cache import RequestKV, window
 from hexkv.adapters.hf.held import planes_of
 from hexkv.adapters.hf.model import CachedModel, Prefill
-from hexkv.ports import (
-    BlendOutcome,
-    BlendReport,
-    InvalidRequest,
-    PrefixCache,
-    PromptParts,
-)
+from hexkv.blending.api import segments_of
+from hexkv.blending.ports import BlendOutcome, BlendReport, PromptParts
+from hexkv.ports import InvalidRequest, PrefixCache
 
 log = logging.getLogger("hexkv.hf")
 
@@ -86,7 +82,7 @@ class BlendingModel:
         """Computes without an engine, with the same hooks."""
 
         self._engine = engine
-        self._segments = engine.segments
+        self._segments = segments_of(engine)
         self._gate = gate
 
     def __enter__(self) -> Self:

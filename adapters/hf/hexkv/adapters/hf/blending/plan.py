@@ -9,7 +9,8 @@ import torch
 from transformers import DynamicCache
 
 from hexkv.adapters.hf.blending.selectors import Selector, selector_of
-from hexkv.ports import BlendReport, InvalidRequest, SegmentRun
+from hexkv.blending.ports import BlendReport, SegmentRun
+from hexkv.ports import InvalidRequest
 
 Ready = Callable[[int], None]
 """Called with a cache layer before its KV is used; returns once that is loaded and rotated."""

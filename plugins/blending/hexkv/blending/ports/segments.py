@@ -1,7 +1,7 @@
 """The cache of segments: KV computed alone, found and loaded at any place of its tokens.
 
-A blender uses it beside the cache by tokens, which has it as ``segments``. Safe from any thread;
-calls, errors and deadlines are as those of :mod:`hexkv.ports.prefix_cache`, and a miss is a hole.
+A blender uses it beside the cache by tokens. Safe from any thread; calls, errors and deadlines are
+as those of :mod:`hexkv.ports.prefix_cache`, and a miss is a hole.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol, Self
 
-from hexkv.ports.blending.parts import PromptParts, RetrievedParts
-from hexkv.ports.blending.report import BlendReport
+from hexkv.blending.ports.parts import PromptParts, RetrievedParts
+from hexkv.blending.ports.report import BlendReport
 from hexkv.ports.device import DeviceKV
 from hexkv.ports.keys import Namespace, Tokens
+from hexkv.ports.prefix_cache import PrefixCache
 from hexkv.ports.results import StoreReport
 from hexkv.ports.runtime.chunker import Bounds
 
@@ -126,4 +127,13 @@ class SegmentCache(Protocol):
 
     def report(self, blend: BlendReport) -> None:
         """Count a request by its host's report. Never raises."""
+        ...
+
+
+class SegmentedCache(PrefixCache, Protocol):
+    """A cache by tokens that has a cache of segments beside it."""
+
+    @property
+    def segments(self) -> SegmentCache:
+        """The cache of segments, on the same tiers. It ends with this one."""
         ...

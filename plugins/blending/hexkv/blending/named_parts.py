@@ -8,21 +8,12 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import TYPE_CHECKING, Self
 
+from hexkv.blending.ports import LayeredSegments, Piece, PromptParts, RetrievedParts, SegmentRun
 from hexkv.core.engine.calls import Door
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.accounts import Arrived
 from hexkv.core.requests.layers.retrieve import LayeredRetrieve
-from hexkv.ports import (
-    CounterName,
-    InvalidRequest,
-    LayeredSegments,
-    Piece,
-    PromptParts,
-    Retrieved,
-    RetrievedParts,
-    SegmentRun,
-    Telemetry,
-)
+from hexkv.ports import CounterName, InvalidRequest, Retrieved, Telemetry
 
 LOADED = "loaded"
 """The label of a chunk of a segment that arrived; others have the reason why they did not."""
@@ -144,7 +135,7 @@ def answer(
 
 
 class PartsByLayer:
-    """See :class:`hexkv.ports.LayeredSegments`: two layered reads that go side by side."""
+    """See :class:`hexkv.blending.ports.LayeredSegments`: two layered reads that go side by side."""
 
     def __init__(
         self,

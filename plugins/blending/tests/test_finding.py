@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hexkv.blending import anywhere
+from hexkv.blending.anywhere import WindowFinder
+from hexkv.blending.chunking import SegmentChunker
 from hexkv.contracts.segment_finder import SegmentFinderContract
-from hexkv.core.keys import anywhere
-from hexkv.core.keys.anywhere import WindowFinder
-from hexkv.core.keys.chunking import SegmentChunker
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.tokens import pack
 from hexkv.ports import DType, KVLayout, Namespace

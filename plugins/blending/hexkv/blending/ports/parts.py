@@ -5,7 +5,7 @@ A segment is named by its own tokens (:class:`~hexkv.ports.runtime.chunker.Chunk
 prompt that KV is approximate: its keys have to be rotated to their place, and it does not depend
 on the tokens before it there. So it is stored under keys of its own, never under a prefix key, and
 KV computed behind it must not be stored under one either. A blender (CacheBlend, arXiv 2405.16444)
-recomputes a part of it; it loads from the cache of :mod:`hexkv.ports.blending.segments`.
+recomputes a part of it; it loads from the cache of :mod:`hexkv.blending.ports.segments`.
 """
 
 from __future__ import annotations

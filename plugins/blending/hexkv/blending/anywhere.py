@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
+from hexkv.blending.ports import Piece, SegmentFinder
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.tokens import TOKEN_BYTES
-from hexkv.ports import ChunkKey, Deadline, Piece, SegmentFinder
+from hexkv.ports import ChunkKey, Deadline
 
 _WINDOW = 16
 """Tokens that are looked up together: a text seldom contains the same ones twice."""
@@ -62,7 +63,7 @@ class _Known(NamedTuple):
 
 
 class WindowFinder:
-    """A :class:`~hexkv.ports.SegmentFinder` for the segments of one namespace."""
+    """A :class:`~hexkv.blending.ports.SegmentFinder` for the segments of one namespace."""
 
     def __init__(self, keyer: NamespaceHasher, budget: int, least: int = 32) -> None:
         """*keyer* names the chunks; *budget* is in bytes, and the oldest chunks are forgotten.

@@ -13,40 +13,40 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from hexkv.core.engine.calls import Calls, Deadlines
-from hexkv.core.engine.naming import Naming
-from hexkv.core.engine.parts import NamedParts, PartsByLayer, answer, join, merged
-from hexkv.core.keys.anywhere import WindowFinder
-from hexkv.core.keys.chunking import SegmentChunker
+from hexkv.blending.anywhere import WindowFinder
+from hexkv.blending.chunking import SegmentChunker
+from hexkv.blending.named_parts import NamedParts, PartsByLayer, answer, join, merged
+from hexkv.blending.ports import (
+    BLEND_KINDS,
+    BlendReport,
+    Piece,
+    PromptParts,
+    RetrievedParts,
+    SegmentCache,
+)
+from hexkv.core.engine.beside import EngineParts
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack
 from hexkv.core.requests.accounts import Accounts, Arrived, Laps
-from hexkv.core.requests.checks import check_share, check_window, skipped
+from hexkv.core.requests.checks import check_window, skipped
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.layers.retrieve import LayeredRetrieve
-from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefix import find_prefix
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Loading
 from hexkv.core.requests.store import Storing
 from hexkv.ports import (
-    BLEND_KINDS,
-    BlendReport,
     Bounds,
     ChunkKey,
     CounterName,
     Deadline,
     DeviceKV,
-    HashFunction,
     HistogramName,
+    InvalidRequest,
     Namespace,
-    Piece,
-    PromptParts,
     Reason,
     Retrieved,
-    RetrievedParts,
-    SegmentCache,
     StoreReport,
     Tokens,
 )
@@ -70,41 +70,23 @@ class SegmentRules:
 
 
 class Segments:
-    """See :class:`hexkv.ports.SegmentCache`. Ends with its engine."""
+    """See :class:`hexkv.blending.ports.SegmentCache`. Ends with its engine."""
 
-    def __init__(
-        self,
-        naming: Naming,
-        requests: Pipeline,
-        calls: Calls,
-        deadlines: Deadlines,
-        size: int,
-        algorithm: HashFunction,
-        rules: SegmentRules,
-    ) -> None:
-        """Make *requests* by the *calls* of its engine.
-
-        Args:
-            naming: names prefixes.
-            requests: moves the chunks.
-            calls: of the engine.
-            deadlines: of each kind of call.
-            size: tokens of a chunk.
-            algorithm: names chunks.
-            rules: how segments are found.
-        """
-        self._naming = naming
-        self._requests = requests
+    def __init__(self, parts: EngineParts, rules: SegmentRules) -> None:
+        """Find segments by *rules*, and load and store them by the *parts* of an engine."""
+        self._naming = parts.naming
+        self._requests = requests = parts.requests
         self._chunks = requests.chunks
-        self._calls = calls
-        self._deadlines = deadlines
+        self._calls = parts.calls
+        self._deadlines = parts.deadlines
         self._index_bytes = rules.index_bytes
         self._separated = bool(rules.separator)
+        size = parts.chunk_tokens
         self._least = least = min(rules.minimum, size)
         self._cutter = SegmentChunker(rules.separator, maximum=1 << 32)
         self._between = SegmentChunker(rules.separator, maximum=size, minimum=least)
         self._whole = SegmentChunker(maximum=size, minimum=least)
-        self._algorithm = algorithm
+        self._algorithm = parts.algorithm
         self._clock = requests.runtime.clock
         self._telemetry = requests.runtime.telemetry
         self._accounts = Accounts(requests.runtime)
@@ -117,7 +99,7 @@ class Segments:
     def find(
         self, tokens: Tokens, *, recomputed: float = 0.0, namespace: Namespace | None = None
     ) -> PromptParts:
-        saved = 1 - check_share(recomputed)
+        saved = 1 - _check_share(recomputed)
         with self._calls.call():
             return self._find(tokens, namespace, saved, self._until(self._deadlines.lookup))
 
@@ -131,7 +113,7 @@ class Segments:
         recomputed: float = 0.0,
         namespace: Namespace | None = None,
     ) -> RetrievedParts:
-        saved = 1 - check_share(recomputed)
+        saved = 1 - _check_share(recomputed)
         with self._calls.call() as owner:
             laps, steps = Laps(self._clock), self._requests.runtime.steps
             until = self._until(self._deadlines.retrieve)
@@ -172,7 +154,7 @@ class Segments:
         recomputed: float = 0.0,
         namespace: Namespace | None = None,
     ) -> Iterator[PartsByLayer]:
-        saved = 1 - check_share(recomputed)
+        saved = 1 - _check_share(recomputed)
         door = self._calls.door
         # Two names: one of the two reads may release chunks that the other one still needs.
         with self._calls.in_steps() as first, self._calls.in_steps() as second, ExitStack() as held:
@@ -355,6 +337,24 @@ class Segments:
 
     def _until(self, seconds: float) -> Deadline:
         return Deadline.after(self._clock, seconds)
+
+
+def build(
+    parts: EngineParts, *, separator: Sequence[int], minimum: int, index_bytes: int
+) -> Segments:
+    """Return the cache of segments beside an engine with *parts*, by its configured rules."""
+    return Segments(parts, SegmentRules(separator, minimum, index_bytes))
+
+
+def _check_share(share: object) -> float:
+    """Return *share* as a part of a whole: a number from 0 to 1.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
+    if isinstance(share, bool) or not isinstance(share, float | int) or not 0 <= share <= 1:
+        raise InvalidRequest(f"a share is a number from 0 to 1, not {share!r:.40}")
+    return float(share)
 
 
 def _index(finder: WindowFinder, packed: memoryview, segment: Prompt, count: int) -> None:

@@ -1,1 +1,0 @@
-"""Segments of prompts: KV computed alone, and used at any place of its tokens."""
