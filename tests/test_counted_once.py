@@ -6,10 +6,10 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from configured import CHUNK, FRAME, NAMESPACE, PATIENT, computed, hit, prompt
-from hexkv.plugins.cli.top import _notes
+from hexkv.adapters.observe.pages import Page, view
+from hexkv.adapters.observe.top import _notes
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
-from hexkv.plugins.observing.pages import Page, view
 from hexkv.plugins.observing.telemetry import render
 from hexkv.ports import Deadline
 from monitoring import generator, prometheus

@@ -53,7 +53,6 @@ def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("explain", "Say how much of a prompt a directory holds", _explain)
     yield CommandSpec("inspect", "Describe the frames in a directory", _inspect)
     yield CommandSpec("serdes", "Measure serdes, and say what to load over which link", _serdes)
-    yield CommandSpec("top", "Show what running caches do, live", _top)
 
 
 def _policy(policy: Callable[[], Policy]) -> Callable[[NoSettings, OpenContext], Policy]:
@@ -115,11 +114,5 @@ def _inspect(arguments: Sequence[str]) -> int:
 
 def _serdes(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.serdes import run
-
-    return run(arguments)
-
-
-def _top(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.cli.top import run
 
     return run(arguments)

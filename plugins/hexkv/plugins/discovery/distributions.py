@@ -39,7 +39,7 @@ _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
     "hexkv-mooncake": [("channel", "mooncake"), ("store", "mooncake")],
     "hexkv-nixl": [("channel", "nixl"), ("store", "nixl")],
     "hexkv-node": [("command", "node"), ("memory", "shared"), ("node", "unix")],
-    "hexkv-observe": [("observe", "server")],
+    "hexkv-observe": [("command", "top"), ("observe", "server")],
     "hexkv-peer": [("store", "peers")],
     "hexkv-peers": [("peers", "service")],
     "hexkv-plan": [("command", name) for name in ("plan", "report", "size")],

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hexkv.adapters.observe.settings import ServerSettings
-from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
+from hexkv.plugins.spec import AdapterSpec, CommandSpec, OpenContext, hookimpl
 
 
 def _open(settings: ServerSettings, context: OpenContext) -> object:
     from hexkv.adapters.observe.observer import ServerObserver
 
     return ServerObserver(settings, context.clock)
+
+
+def _top(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.observe.top import run
+
+    return run(arguments)
 
 
 @hookimpl
@@ -26,3 +32,8 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             contract=2,
         )
     ]
+
+
+@hookimpl
+def hexkv_commands() -> Iterable[CommandSpec]:
+    return [CommandSpec("top", "Show what running caches do, live", _top)]

@@ -9,13 +9,13 @@ from threading import Thread
 import pytest
 from rich.console import Console
 
+from hexkv.adapters.observe.pages import Page, PageAddress, view
+from hexkv.adapters.observe.top import frame
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.cli.top import frame
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
-from hexkv.plugins.observing.pages import Page, Place, view
 from hexkv.plugins.observing.telemetry import render
 from hexkv.ports import ConfigError, DType, KVLayout, Namespace
 
@@ -122,6 +122,6 @@ def test_a_picture_fits_a_terminal_of_80_by_24(tiers):
 def test_what_is_no_address_is_said_to_be_none(capsys):
     for address in ("nowhere", "ftp://host:1", "host:port", "http://", ":9"):
         with pytest.raises(ConfigError):
-            Place.of(address)
+            PageAddress.of(address)
         assert main(["top", address]) == 2
         assert "ADDRESSES" in capsys.readouterr().err

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hexkv.adapters.observe.pages import Page, PageAddress, TierView, View, view
 from hexkv.plugins.cli.output import Json, human_size, new_app, plain, print_json, run_app, times
-from hexkv.plugins.observing.pages import Page, Place, TierView, View, view
 from hexkv.ports import ConfigError, StoreUnreachable
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ Views = Mapping[str, View | str]
 class Watched:
     """Pages that are read again and again."""
 
-    def __init__(self, places: Mapping[str, Place]) -> None:
+    def __init__(self, places: Mapping[str, PageAddress]) -> None:
         """Read the pages at *places*, by their names."""
         self._places = places
-        self._before: dict[Place, tuple[float, Page]] = {}
+        self._before: dict[PageAddress, tuple[float, Page]] = {}
 
     def look(self) -> Views:
         """Return the changes since the last look; the first time, hit rates since each start."""
@@ -44,7 +44,7 @@ class Watched:
             found = threads.map(self._one, self._places.values())
             return dict(zip(self._places, found, strict=True))
 
-    def _one(self, place: Place) -> View | str:
+    def _one(self, place: PageAddress) -> View | str:
         try:
             page = Page.parse(place.read(_PATIENCE))
         except StoreUnreachable as error:
@@ -76,10 +76,10 @@ def top(
     Reads the pages of metrics of any number of processes; Ctrl-C ends it. Exit code 1 if no page
     could be read at the end.
     """
-    places: dict[str, Place] = {}
+    places: dict[str, PageAddress] = {}
     try:
         for address in addresses:
-            places[address.partition("://")[2] or address] = Place.of(address)
+            places[address.partition("://")[2] or address] = PageAddress.of(address)
     except ConfigError as error:
         raise typer.BadParameter(str(error), param_hint="ADDRESSES") from error
     watched = Watched(places)

@@ -25,7 +25,7 @@ _SUMMED = ("engine", "rank", "model_name", "role")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PageAddress:
     """The address of a page."""
 
     host: str
@@ -34,7 +34,7 @@ class Place:
     tls: bool = False
 
     @classmethod
-    def of(cls, text: str) -> Place:
+    def of(cls, text: str) -> PageAddress:
         """Return the place of ``host:port``, or of a URL.
 
         Raises:
