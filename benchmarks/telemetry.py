@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.machine import load, versions
 from benchmarks.measure import Spread, must
+from hexkv.adapters.admin.chrome_trace import chrome_trace
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.requests.accounts import Laps
 from hexkv.core.runtime import StepRing
@@ -23,7 +24,6 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load as load_config
 from hexkv.plugins.observing.telemetry import Totals, render
-from hexkv.plugins.observing.tracing import chrome_trace
 from hexkv.ports import CounterName, DType, HistogramName, KVLayout, Namespace, Reason
 
 _GOALS = {"event": 1e-6, "step": 0.2e-6, "scrape": 5e-3}

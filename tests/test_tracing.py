@@ -6,6 +6,7 @@ import pytest
 
 from configured import PATIENT
 from dict_store import ScanningStore
+from hexkv.adapters.admin.chrome_trace import chrome_trace
 from hexkv.api.admin import connect
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
@@ -14,7 +15,6 @@ from hexkv.plugins.__main__ import main
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.memory.store import MemoryStore
-from hexkv.plugins.observing.tracing import chrome_trace
 from rigging import CHUNK, LAYOUT, NAMESPACE, tier
 
 PROMPT = list(range(6 * CHUNK))

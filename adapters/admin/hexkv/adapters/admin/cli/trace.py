@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from hexkv.adapters.admin.chrome_trace import chrome_trace
 from hexkv.adapters.admin.cli.options import Target
 from hexkv.plugins.cli.output import Json, new_app, print_json, refuse, run_app
-from hexkv.plugins.observing.tracing import chrome_trace
 from hexkv.ports import ConfigError
 
 
