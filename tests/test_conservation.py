@@ -9,6 +9,7 @@ import pytest
 from depth import thorough
 from hexkv.adapters.local._check import check
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.local.survey import frame_summary
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.frames.codec import CRC32, FrameCodec
@@ -16,7 +17,6 @@ from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.plugins.memory.store import MemoryStore
 from hexkv.plugins.observing.families import DROP_REASONS, MISS_REASONS
 from hexkv.plugins.observing.telemetry import Totals, render
-from hexkv.plugins.support.survey import frame_summary
 from hexkv.ports import Change, CounterName, Failed, Hit, Reason, StoreUnreachable, frame_bytes
 from rigging import CHUNK, FRAME, LAYOUT, rigging, tier
 

@@ -39,8 +39,13 @@ def registry(monkeypatch):
     """What the commands find: what is installed and sound, and what a test adds."""
     found = discover()
     found.broken.clear()  # an adapter of this repository may lack what it needs here
-    for module in ("__main__", "cli.adapters", "cli.config", "cli.inspect"):
-        monkeypatch.setattr(f"hexkv.plugins.{module}.installed", lambda: found)
+    for module in (
+        "plugins.__main__",
+        "plugins.cli.adapters",
+        "plugins.cli.config",
+        "adapters.local.inspect",
+    ):
+        monkeypatch.setattr(f"hexkv.{module}.installed", lambda: found)
     for name in ("HEXKV_CONFIG", "HEXKV_POOL__BYTES"):
         monkeypatch.delenv(name, raising=False)
     return found
@@ -265,7 +270,7 @@ def test_inspect_reports_damage_and_fails(run, directory):
 
 
 def test_inspect_lists_only_the_newest_unless_told_otherwise(run, directory, monkeypatch):
-    monkeypatch.setattr("hexkv.plugins.cli.inspect._SHOWN", 1)
+    monkeypatch.setattr("hexkv.adapters.local.inspect._SHOWN", 1)
     assert "... and 1 older (--all lists them)" in run("inspect", directory)[1]
     assert "older" not in run("inspect", directory, "--all")[1]
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.keys.hashing import identity, scheme_of
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.configuration.places import Path
-from hexkv.ports import ConfigError, Namespace
+from hexkv.plugins.discovery.algorithms import hash_algorithm
+from hexkv.ports import ConfigError, DType, KVLayout, Namespace
 
 VOUCHED = "vouched for: "
 """Before a configured ``model.weights``: no digest begins like this."""
@@ -55,3 +60,24 @@ def identify(namespace: Namespace, loaded: Loaded) -> Namespace:
 def _disagree(loaded: Loaded, path: Path, host: str) -> ConfigError:
     shown = f" {host!r}" if host else " something else"
     return ConfigError(f"{loaded.locate(path)}: the engine's host has{shown}")
+
+
+def expected_fields(loaded: Loaded) -> Mapping[str, object]:
+    """Return the fields of the identity that a configuration decides.
+
+    The host decides those that it leaves empty, as well as the layout and the rank.
+
+    Raises:
+        AdapterUnavailable: its hash is not installed.
+    """
+    settings = loaded.settings
+    any_layout = KVLayout.attention(DType.UINT8, layers=1, heads=1, key_width=1)
+    namespace = identify(Namespace("", any_layout), loaded)
+    scheme = scheme_of(PrefixChunker(settings.chunk.size), seeded=settings.chunk.seeded)
+    text = identity(namespace, scheme, hash_algorithm(settings.hash).name)
+    fields: dict[str, object] = json.loads(text)
+    return {
+        name: value
+        for name, value in fields.items()
+        if value and name not in ("layout", "parallel")
+    }

@@ -50,8 +50,6 @@ def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("adapters", "List the installed adapters", _adapters)
     yield CommandSpec("completion", "Print what a shell completes words by", _completion)
     yield CommandSpec("config", "Show, check or convert a configuration", _config)
-    yield CommandSpec("explain", "Say how much of a prompt a directory holds", _explain)
-    yield CommandSpec("inspect", "Describe the frames in a directory", _inspect)
     yield CommandSpec("serdes", "Measure serdes, and say what to load over which link", _serdes)
 
 
@@ -96,18 +94,6 @@ def _completion(arguments: Sequence[str]) -> int:
 
 def _config(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.config import run
-
-    return run(arguments)
-
-
-def _explain(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.cli.explain import run
-
-    return run(arguments)
-
-
-def _inspect(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.cli.inspect import run
 
     return run(arguments)
 

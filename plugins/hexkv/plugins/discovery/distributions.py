@@ -32,7 +32,7 @@ _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
     "hexkv-lmcache": [("store", "lm")],
     "hexkv-lmserver": [("command", "serve"), ("store", "hexkv")],
     "hexkv-local": [
-        ("command", "fsck"),
+        *(("command", name) for name in ("explain", "fsck", "inspect")),
         *(("store", name) for name in ("disk", "fs", "heap")),
     ],
     "hexkv-lossless": [("serde", "rans"), ("serde", "zstd")],

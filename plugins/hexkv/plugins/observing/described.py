@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hexkv.core.admin.explain import Difference as Difference  # for commands
+from hexkv.core.admin.explain import differing as differing
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import UNSEEDED, NamespaceHasher
-from hexkv.core.keys.tokens import pack
+from hexkv.core.keys.tokens import pack as pack
 from hexkv.plugins.discovery.algorithms import hash_algorithm
 from hexkv.ports import ChunkKey, ConfigError, HashFunction, InvalidRequest
 
@@ -24,6 +26,28 @@ def fields_of(identity: str) -> Mapping[str, object]:
     except (ValueError, RecursionError):
         return {}
     return described if isinstance(described, dict) else {}
+
+
+def model_and_layout(identity: object) -> tuple[str, str]:
+    """Return model (with its revision and rank) and layout, in words."""
+    if not isinstance(identity, dict):
+        return str(identity), "?"
+    model = str(identity.get("model", "?"))
+    if revision := identity.get("revision"):
+        model += f"@{revision}"
+    match identity.get("parallel"):
+        case [rank, int(world)] if world > 1:
+            model += f" {rank}/{world}"
+    layout = identity.get("layout")
+    if not isinstance(layout, dict):
+        return model, "?"
+    groups = []
+    for group in layout.get("groups", []):
+        match group:
+            case [layers, [*planes]]:
+                shapes = {f"{heads}x{width}" for _, heads, width in planes}
+                groups.append(f"{layers} layers {'+'.join(sorted(shapes))}")
+    return model, f"{', '.join(groups)} {layout.get('dtype', '')}"
 
 
 def hasher_of(identity: str) -> tuple[NamespaceHasher, PrefixChunker]:

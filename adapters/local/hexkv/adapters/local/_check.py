@@ -41,8 +41,8 @@ from hexkv.ports import (
 )
 
 
-class Opens(Protocol):
-    """Verifies frames: the core's codec."""
+class FrameReader(Protocol):
+    """Reads frames, and verifies them: the core's codec."""
 
     def open(self, frame: memoryview, key: ChunkKey | None = None) -> FrameHeader:
         """Return the header of a whole frame; ``CorruptFrame`` if any byte of it has changed."""
@@ -96,7 +96,7 @@ class Findings:
 Watch = Callable[[list[str]], Iterable[str]]
 
 
-def check(root: str, codec: Opens, watch: Watch = iter) -> Findings:
+def check(root: str, codec: FrameReader, watch: Watch = iter) -> Findings:
     """Verify every frame in a directory. Changes nothing; engines may use it during the check.
 
     Args:
@@ -124,7 +124,7 @@ def check(root: str, codec: Opens, watch: Watch = iter) -> Findings:
     return findings
 
 
-def repair(root: str, codec: Opens, watch: Watch = iter) -> Findings:
+def repair(root: str, codec: FrameReader, watch: Watch = iter) -> Findings:
     """Verify every frame, quarantine damaged ones, and move the others to their places.
 
     Raises:
@@ -187,7 +187,7 @@ def _candidates(root: str, findings: Findings) -> Iterator[str]:
 
 
 def _verify(
-    root: str, path: str, io: FileIO, codec: Opens, memory: _Memory, findings: Findings
+    root: str, path: str, io: FileIO, codec: FrameReader, memory: _Memory, findings: Findings
 ) -> None:
     name = _relative(root, path)
     try:
@@ -210,7 +210,7 @@ def _verify(
         findings.problems.append(Problem(Fault.MISPLACED, name, detail, belongs=found.key))
 
 
-def _open(path: str, io: FileIO, codec: Opens, memory: _Memory) -> FrameHeader | None:
+def _open(path: str, io: FileIO, codec: FrameReader, memory: _Memory) -> FrameHeader | None:
     """Return the header of a file's verified frame; ``None`` if the file has been evicted."""
     size = regular_size(path)
     if size is None:

@@ -95,6 +95,18 @@ def _behind_disk(settings: DiskSettings) -> BackDoor:
     return BackDoor(settings.root)
 
 
+def _explain(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.local.explain import run
+
+    return run(arguments)
+
+
+def _inspect(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.local.inspect import run
+
+    return run(arguments)
+
+
 def _fsck(arguments: Sequence[str]) -> int:
     from hexkv.adapters.local.fsck import run
 
@@ -136,4 +148,8 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
 
 @hookimpl
 def hexkv_commands() -> Iterable[CommandSpec]:
-    return [CommandSpec("fsck", "Verify the directory of a disk tier, and repair it", _fsck)]
+    return [
+        CommandSpec("explain", "Say how much of a prompt a directory holds", _explain),
+        CommandSpec("fsck", "Verify the directory of a disk tier, and repair it", _fsck),
+        CommandSpec("inspect", "Describe the frames in a directory", _inspect),
+    ]

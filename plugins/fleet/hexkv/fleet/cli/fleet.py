@@ -13,7 +13,6 @@ from hexkv.adapters.admin.cli.choosing import Words
 from hexkv.adapters.admin.cli.options import check_files, choosing
 from hexkv.fleet.api import Fleet, FleetReport, NodeState, open_fleet
 from hexkv.fleet.cli.size import size
-from hexkv.plugins.cli.inspect import model_and_layout
 from hexkv.plugins.cli.output import (
     Json,
     human_size,
@@ -26,6 +25,7 @@ from hexkv.plugins.cli.output import (
     times,
 )
 from hexkv.plugins.configuration.config import load
+from hexkv.plugins.observing.described import model_and_layout
 from hexkv.ports import Watch
 
 _On = Annotated[list[str] | None, typer.Option("--on", help="Only on this node. May be repeated.")]

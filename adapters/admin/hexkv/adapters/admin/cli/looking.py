@@ -10,9 +10,8 @@ import typer
 from hexkv.adapters.admin.cli import showing
 from hexkv.adapters.admin.cli.choosing import Words
 from hexkv.adapters.admin.cli.options import choosing, target_of
-from hexkv.plugins.cli.inspect import model_and_layout
 from hexkv.plugins.cli.output import Json, print_json, print_table, refuse
-from hexkv.plugins.observing.described import PromptKeys
+from hexkv.plugins.observing.described import PromptKeys, model_and_layout
 from hexkv.ports import Administration, ChunkKey, NamespaceState, Why
 
 

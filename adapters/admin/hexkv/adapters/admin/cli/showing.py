@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hexkv.plugins.cli.inspect import model_and_layout
 from hexkv.plugins.cli.output import human_age, human_size, print_json, print_table
+from hexkv.plugins.observing.described import model_and_layout
 from hexkv.ports import ChunkKey, Health, NamespaceState, Progress, TierState, Watch, WorkReport
 
 if TYPE_CHECKING:

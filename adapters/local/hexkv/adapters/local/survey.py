@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from hexkv.core.frames.codec import FrameCodec
+from hexkv.adapters.local._check import FrameReader
 from hexkv.ports import (
     KEY_BYTES,
     MAGIC,
@@ -24,7 +24,7 @@ from hexkv.ports import (
 )
 
 
-class Found(NamedTuple):
+class FoundFrame(NamedTuple):
     """One frame."""
 
     path: str
@@ -35,7 +35,7 @@ class Found(NamedTuple):
 class Contents:
     """The content of a directory."""
 
-    frames: list[Found] = field(default_factory=list)
+    frames: list[FoundFrame] = field(default_factory=list)
 
     damaged: list[tuple[str, str]] = field(default_factory=list)
     """Path and reason: torn, flipped, under another chunk's name, or quarantined by a store."""
@@ -47,7 +47,7 @@ class Contents:
     """Files that are no frames."""
 
 
-def frame_summary(root: Path, codec: FrameCodec, *, verify: bool = False) -> Contents:
+def frame_summary(root: Path, codec: FrameReader, *, verify: bool = False) -> Contents:
     """Read every file below *root*. A file that vanishes during it was evicted, and is left out.
 
     Args:
@@ -81,7 +81,7 @@ def frame_summary(root: Path, codec: FrameCodec, *, verify: bool = False) -> Con
         elif "quarantine" in path.relative_to(root).parts[:-1]:
             contents.damaged.append((name, "set aside by the store"))
         else:
-            contents.frames.append(Found(name, found))
+            contents.frames.append(FoundFrame(name, found))
     contents.frames.sort(key=lambda frame: frame.header.created, reverse=True)
     return contents
 
@@ -104,7 +104,7 @@ def _files(root: Path, unknown: list[tuple[str, str]]) -> Iterator[Path]:
                 yield path
 
 
-def _look(path: Path, codec: FrameCodec, verify: bool) -> FrameHeader | None:
+def _look(path: Path, codec: FrameReader, verify: bool) -> FrameHeader | None:
     """Return the header of the frame in a file; ``None`` if it holds no frame."""
     with path.open("rb", buffering=0) as file:
         page = file.read(PAGE)

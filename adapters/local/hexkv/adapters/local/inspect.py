@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from hexkv.adapters.local.survey import Contents, frame_summary
 from hexkv.plugins.cli.output import (
     Json,
     human_age,
@@ -23,7 +24,7 @@ from hexkv.plugins.cli.output import (
 )
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery.algorithms import frame_codec
-from hexkv.plugins.support.survey import Contents, frame_summary
+from hexkv.plugins.observing.described import model_and_layout
 from hexkv.ports import NAMESPACE_BYTES, FrameHeader, frame_bytes, namespace_of
 
 _SHOWN = 20
@@ -145,28 +146,6 @@ def _identity(header: FrameHeader) -> object:
         return json.loads(header.identity)
     except (ValueError, RecursionError):
         return header.identity
-
-
-def model_and_layout(identity: object) -> tuple[str, str]:
-    """Return model (with its revision and rank) and layout, in words."""
-    if not isinstance(identity, dict):
-        return str(identity), "?"
-    model = str(identity.get("model", "?"))
-    if revision := identity.get("revision"):
-        model += f"@{revision}"
-    match identity.get("parallel"):
-        case [rank, int(world)] if world > 1:
-            model += f" {rank}/{world}"
-    layout = identity.get("layout")
-    if not isinstance(layout, dict):
-        return model, "?"
-    groups = []
-    for group in layout.get("groups", []):
-        match group:
-            case [layers, [*planes]]:
-                shapes = {f"{heads}x{width}" for _, heads, width in planes}
-                groups.append(f"{layers} layers {'+'.join(sorted(shapes))}")
-    return model, f"{', '.join(groups)} {layout.get('dtype', '')}"
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,8 @@ from typing import Annotated
 
 import typer
 
-from hexkv.core.admin.explain import Difference, differing
-from hexkv.core.frames.codec import FrameCodec
-from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.hashing import identity, scheme_of
-from hexkv.core.keys.tokens import pack
-from hexkv.plugins.cli.inspect import model_and_layout
+from hexkv.adapters.local._check import FrameReader
+from hexkv.adapters.local.survey import Contents, frame_summary
 from hexkv.plugins.cli.output import (
     CalledWrongly,
     Json,
@@ -26,23 +21,25 @@ from hexkv.plugins.cli.output import (
     print_table,
     run_app,
 )
-from hexkv.plugins.composition.identity import identify
+from hexkv.plugins.composition.identity import expected_fields
 from hexkv.plugins.configuration.config import load
-from hexkv.plugins.discovery.algorithms import frame_codec, hash_algorithm
-from hexkv.plugins.observing.described import fields_of, hasher_of, tokens_in
-from hexkv.plugins.support.survey import Contents, frame_summary
+from hexkv.plugins.discovery.algorithms import frame_codec
+from hexkv.plugins.observing.described import (
+    Difference,
+    differing,
+    fields_of,
+    hasher_of,
+    model_and_layout,
+    pack,
+    tokens_in,
+)
 from hexkv.ports import (
     AdapterUnavailable,
     ChunkKey,
     ConfigError,
     CorruptFrame,
-    DType,
     HexKVError,
-    KVLayout,
-    Namespace,
 )
-
-_ANY_LAYOUT = KVLayout.attention(DType.UINT8, layers=1, heads=1, key_width=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class _Answer:
 class _Directory:
     """The content of a directory, by key."""
 
-    def __init__(self, root: Path, codec: FrameCodec, verify: bool) -> None:
+    def __init__(self, root: Path, codec: FrameReader, verify: bool) -> None:
         contents: Contents = frame_summary(root, codec)
         self._root = root
         self._codec = codec if verify else None
@@ -121,7 +118,8 @@ def explain(
             raise CalledWrongly("--tokens: give the file of the prompt's token ids once")
         with named("--tokens"):
             packed = pack(tokens_in(tokens or former))
-        expected = None if config is None else _expected(config)
+        with named("--config"):
+            expected = None if config is None else expected_fields(load(config))
         with named("--dir"):
             place = _Directory(directory, frame_codec(installed(), "crc32"), verify)
         answers = [_answer(text, packed, place, expected) for text in place.identities]
@@ -136,25 +134,6 @@ def explain(
     else:
         _print(answers, len(packed) // 4)
     raise typer.Exit(0 if any(a.full for a in answers) else 1)
-
-
-def _expected(config: Path) -> Mapping[str, object]:
-    """Return the fields of the identity that a configuration decides.
-
-    The host decides those that it leaves empty, as well as the layout and the rank.
-    """
-    with named("--config"):
-        loaded = load(config)
-    settings = loaded.settings
-    namespace = identify(Namespace("", _ANY_LAYOUT), loaded)
-    scheme = scheme_of(PrefixChunker(settings.chunk.size), seeded=settings.chunk.seeded)
-    text = identity(namespace, scheme, hash_algorithm(settings.hash).name)
-    fields: dict[str, object] = json.loads(text)
-    return {
-        name: value
-        for name, value in fields.items()
-        if value and name not in ("layout", "parallel")
-    }
 
 
 def _answer(

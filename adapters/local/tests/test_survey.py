@@ -7,9 +7,9 @@ import os
 
 import pytest
 
+from hexkv.adapters.local.survey import frame_summary
 from hexkv.contracts.kit.cases import each
 from hexkv.core.frames.codec import CRC32, FrameCodec
-from hexkv.plugins.support.survey import frame_summary
 from hexkv.ports import (
     KEY_BYTES,
     PAGE,
