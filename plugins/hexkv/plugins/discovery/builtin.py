@@ -50,7 +50,6 @@ def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("adapters", "List the installed adapters", _adapters)
     yield CommandSpec("completion", "Print what a shell completes words by", _completion)
     yield CommandSpec("config", "Show, check or convert a configuration", _config)
-    yield CommandSpec("serdes", "Measure serdes, and say what to load over which link", _serdes)
 
 
 def _policy(policy: Callable[[], Policy]) -> Callable[[NoSettings, OpenContext], Policy]:
@@ -94,11 +93,5 @@ def _completion(arguments: Sequence[str]) -> int:
 
 def _config(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.config import run
-
-    return run(arguments)
-
-
-def _serdes(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.cli.serdes import run
 
     return run(arguments)

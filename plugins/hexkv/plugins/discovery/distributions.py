@@ -42,7 +42,7 @@ _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
     "hexkv-observe": [("command", "top"), ("observe", "server")],
     "hexkv-peer": [("store", "peers")],
     "hexkv-peers": [("peers", "service")],
-    "hexkv-plan": [("command", name) for name in ("plan", "report", "size")],
+    "hexkv-plan": [("command", name) for name in ("plan", "report", "serdes", "size")],
     "hexkv-obstore": [("store", "obstore")],
     "hexkv-operate": [("operate", "verbs")],
     "hexkv-redis": [("directory", "redis"), ("store", "redis")],

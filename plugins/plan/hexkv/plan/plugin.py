@@ -19,6 +19,12 @@ def _report(arguments: Sequence[str]) -> int:
     return run(arguments)
 
 
+def _serdes(arguments: Sequence[str]) -> int:
+    from hexkv.plan.cli.serdes import run
+
+    return run(arguments)
+
+
 def _size(arguments: Sequence[str]) -> int:
     from hexkv.plan.cli.size import run
 
@@ -30,5 +36,6 @@ def hexkv_commands() -> Iterable[CommandSpec]:
     return [
         CommandSpec("plan", "Replay a trace through policies and sizes", _plan),
         CommandSpec("report", "Say what a recorded cache did, and what more room brings", _report),
+        CommandSpec("serdes", "Measure serdes, and say what to load over which link", _serdes),
         CommandSpec("size", "Compute what a cache of a model and its traffic takes", _size),
     ]

@@ -19,14 +19,15 @@ from hexkv.plugins.cli.output import (
     Json,
     aside,
     installed,
+    named,
     new_app,
     print_json,
     print_table,
     run_app,
     times,
 )
+from hexkv.plugins.cli.serving import size_in
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.configuration.schema import parse_size
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import DType, KVLayout, Serde
 
@@ -51,14 +52,10 @@ def serdes(
     as_json: Json = False,
 ) -> None:
     """Measure the installed serdes on made-up KV, and say what to load over which link."""
-    try:
-        rates = [_size(link) for link in links.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--links") from error
-    try:
-        size = tokens * _size(row)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--row") from error
+    with named("--links"):
+        rates = [size_in(link) for link in links.split(",")]
+    with named("--row"):
+        size = tokens * size_in(row)
     with aside():
         forms = measured(patience, threads)
     chosen = [
@@ -86,18 +83,6 @@ def serdes(
             for rate, best in zip(rates, chosen, strict=True)
         ],
     )
-
-
-def _size(text: str) -> int:
-    """Return *text* in bytes.
-
-    Raises:
-        ValueError: it is no size, or less than one byte.
-    """
-    size = parse_size(text)
-    if not isinstance(size, int) or size < 1:
-        raise ValueError(f"{text!r} is no size")
-    return size
 
 
 def measured(patience: float, threads: int) -> list[Encoding]:
