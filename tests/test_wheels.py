@@ -121,18 +121,17 @@ def test_hexkv_alone_is_a_cache_in_memory_and_names_what_a_command_lacks(wheels,
     found, without = run(python, "-I", "-c", ALONE, cwd=tmp_path).splitlines()
     assert found == "{'memory': 512} True"
     assert without == "no operate adapter 'verbs': pip install hexkv-operate"
-    for command in ("export", "fleet", "fsck", "plan"):
+    for command in ("explain", "export", "fleet", "fsck", "plan", "top"):
         done = attempt(python.parent / "hexkv", command, cwd=tmp_path)
         assert done.returncode == 1
         assert f"(pip install {COMMANDS[command]})" in done.stderr
     rows = json.loads(run(python.parent / "hexkv", "adapters", "--json", cwd=tmp_path))
     assert {row["distribution"].partition(" ")[0] for row in rows} == {"hexkv"}
     assert {row["state"] for row in rows} == {"ready"}
-    (tmp_path / "lmcache.yaml").write_text("max_local_cpu_size: 1\n")
     hexkv = python.parent / "hexkv"
-    (tmp_path / "c.yaml").write_text(
-        run(hexkv, "config", "from-lmcache", "lmcache.yaml", cwd=tmp_path)
-    )
+    done = attempt(hexkv, "config", "from-lmcache", "lmcache.yaml", cwd=tmp_path)
+    assert (done.returncode, "(pip install hexkv-lmcache)" in done.stderr) == (1, True)
+    (tmp_path / "c.yaml").write_text("pool: {bytes: 64MiB}\n")
     assert run(hexkv, "config", "check", "c.yaml", "--open", cwd=tmp_path) == "no problem\n"
     assert json.loads(run(hexkv, "config", "schema", cwd=tmp_path))["title"]
 

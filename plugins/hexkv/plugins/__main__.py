@@ -5,18 +5,24 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from hexkv.plugins.cli.output import CalledWrongly, installed, new_app, run_app
+from hexkv.plugins.cli.output import (
+    CalledWrongly,
+    add_command,
+    installed,
+    new_app,
+    offered,
+    run_app,
+)
 from hexkv.plugins.discovery.distributions import COMMANDS, GROUPS
-from hexkv.plugins.discovery.registry import Registry, require
+from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.observing import logs
-from hexkv.plugins.spec import CommandSpec
-from hexkv.ports import AdapterUnavailable, HexKVError
+from hexkv.ports import HexKVError
 
 log = logging.getLogger("hexkv.command")
 
@@ -66,20 +72,9 @@ def _application(registry: Registry, wanted: str) -> typer.Typer:
     """Return the command *wanted* alone; all commands if none has that name."""
     app = new_app("A pluggable multi-tier KV cache for LLM serving.", _Grouped)
     app.callback(invoke_without_command=True)(_options)
-    commands = {name: _lacking(name, registry) for name in COMMANDS} | registry.commands
+    commands = {name: spec for name, spec in offered(registry).items() if "." not in name}
     for name in [wanted] if wanted in commands else sorted(commands):
-        app.command(
-            name,
-            help=commands[name].summary,
-            short_help=commands[name].summary,  # the list of commands would cut the other short
-            # Every word after the name, --help included, is parsed by the command.
-            add_help_option=False,
-            context_settings={
-                "allow_extra_args": True,
-                "allow_interspersed_args": False,
-                "ignore_unknown_options": True,
-            },
-        )(_caller(commands[name]))
+        add_command(app, name, commands[name])
     return app
 
 
@@ -106,25 +101,6 @@ def _options(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
-
-
-def _caller(command: CommandSpec) -> Callable[[typer.Context], None]:
-    def call(context: typer.Context) -> None:
-        require(command)
-        raise typer.Exit(command.run(context.args))
-
-    return call
-
-
-def _lacking(name: str, registry: Registry) -> CommandSpec:
-    """Return a command in place of one of ours that is not installed: it names its distribution."""
-    hint = f"pip install {COMMANDS[name]}"
-
-    def refuse(_: Sequence[str]) -> int:
-        why = f"no plugin offers it{registry.said_of_broken()}"
-        raise AdapterUnavailable(name, why, hint)
-
-    return CommandSpec(name, f"Not installed: {hint}", refuse)
 
 
 if __name__ == "__main__":

@@ -243,6 +243,8 @@ class CommandSpec:
     """A command that a plugin adds to ``hexkv``."""
 
     name: str
+    """The word after ``hexkv``; of a verb of ``hexkv config``, ``config.`` and the verb."""
+
     summary: str
 
     run: Callable[[Sequence[str]], int]

@@ -12,14 +12,15 @@ import typer
 import yaml
 from pydantic import TypeAdapter
 
-from hexkv.plugins.cli.from_lmcache import from_lmcache
 from hexkv.plugins.cli.output import (
     Json,
+    add_command,
     aside,
     human_size,
     installed,
     named,
     new_app,
+    offered,
     print_json,
     print_table,
     run_app,
@@ -181,5 +182,8 @@ def run(arguments: Sequence[str]) -> int:
     app.command()(show)
     app.command("check")(check_file)
     app.command()(schema)
-    app.command()(from_lmcache)
+    for name, verb in offered(installed()).items():
+        command, dot, word = name.partition(".")
+        if dot and command == "config":
+            add_command(app, word, verb)
     return run_app(app, "hexkv config", arguments)

@@ -19,8 +19,10 @@ from hexkv.plugins.configuration.sizes import human_size as human_size  # for al
 from hexkv.plugins.configuration.sizes import parse_time
 from hexkv.plugins.configuration.values import at_home
 from hexkv.plugins.discovery.discovery import discover
-from hexkv.plugins.discovery.registry import Registry
-from hexkv.ports import ConfigError, InvalidRequest
+from hexkv.plugins.discovery.distributions import COMMANDS
+from hexkv.plugins.discovery.registry import Registry, require
+from hexkv.plugins.spec import CommandSpec
+from hexkv.ports import AdapterUnavailable, ConfigError, InvalidRequest
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -61,6 +63,45 @@ def run_app(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
         typer.echo(f"error: the output cannot be written: {error.strerror}", err=True)
         return 1
     return 0
+
+
+def offered(registry: Registry) -> dict[str, CommandSpec]:
+    """Return the commands of all plugins, and of ours those that are not installed.
+
+    The name of a verb of another command has that one's before it, and a dot.
+    """
+    return {name: _lacking(name, registry) for name in COMMANDS} | registry.commands
+
+
+def _lacking(name: str, registry: Registry) -> CommandSpec:
+    """Return a command in place of one of ours that is not installed: it names its distribution."""
+    hint = f"pip install {COMMANDS[name]}"
+
+    def refuse(_: Sequence[str]) -> int:
+        why = f"no plugin offers it{registry.said_of_broken()}"
+        raise AdapterUnavailable(name.replace(".", " "), why, hint)
+
+    return CommandSpec(name, f"Not installed: {hint}", refuse)
+
+
+def add_command(app: typer.Typer, word: str, command: CommandSpec) -> None:
+    """Let *app* pass every word after *word*, ``--help`` included, to a plugin's command."""
+
+    def call(context: typer.Context) -> None:
+        require(command)
+        raise typer.Exit(command.run(context.args))
+
+    app.command(
+        word,
+        help=command.summary,
+        short_help=command.summary,  # the list of commands would cut the other short
+        add_help_option=False,
+        context_settings={
+            "allow_extra_args": True,
+            "allow_interspersed_args": False,
+            "ignore_unknown_options": True,
+        },
+    )(call)
 
 
 def _name_arguments(command: Any) -> None:

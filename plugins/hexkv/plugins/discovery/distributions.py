@@ -29,7 +29,7 @@ _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
     "hexkv-gds": [("store", "gds")],
     "hexkv-hf": [("command", name) for name in ("blend", "demo", "tokens", "warm")],
     "hexkv-infinistore": [("store", "infinistore")],
-    "hexkv-lmcache": [("store", "lm")],
+    "hexkv-lmcache": [("command", "config.from-lmcache"), ("store", "lm")],
     "hexkv-lmserver": [("command", "serve"), ("store", "hexkv")],
     "hexkv-local": [
         *(("command", name) for name in ("explain", "fsck", "inspect")),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hexkv.adapters.net.address import Address
 from hexkv.plugins.spec import (
     AdapterSpec,
     BackDoor,
+    CommandSpec,
     NoSettings,
     OpenContext,
     SettingError,
@@ -54,6 +55,12 @@ def _back_door(settings: LMSettings) -> BackDoor:
     return LMDoor(Address.of_url(settings.address, "lm"))
 
 
+def _from_lmcache(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.lmcache.configuration import run
+
+    return run(arguments)
+
+
 @hookimpl
 def hexkv_adapters() -> Iterable[AdapterSpec]:
     return [
@@ -73,3 +80,8 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             "wire", "lm", "LMCache's lm://, for `hexkv serve` to speak", _open_wire, contract=2
         ),
     ]
+
+
+@hookimpl
+def hexkv_commands() -> Iterable[CommandSpec]:
+    return [CommandSpec("config.from-lmcache", "Convert a configuration of LMCache", _from_lmcache)]

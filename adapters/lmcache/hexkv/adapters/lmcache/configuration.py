@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 import yaml
 
-from hexkv.plugins.cli.output import refuse
+from hexkv.plugins.cli.output import new_app, refuse, run_app
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.configuration.places import suggestion
 from hexkv.plugins.configuration.sources import Layers, merge_file
@@ -278,3 +278,10 @@ def from_lmcache(
     for name, note in made.notes.items():
         typer.echo(f"{layers.origins[(name,)]}: {name}: {note}", err=True)
     raise typer.Exit(0 if made.lossless else 1)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command, as a plugin does."""
+    app = new_app("Convert a configuration of LMCache.")
+    app.command()(from_lmcache)
+    return run_app(app, "hexkv config from-lmcache", arguments)

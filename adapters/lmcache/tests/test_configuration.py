@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hexkv.adapters.lmcache.configuration import KNOWN, convert
 from hexkv.contracts.kit.cases import each
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.cli.from_lmcache import KNOWN, convert
 from hexkv.plugins.configuration.config import load
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "from-lmcache.md").read_text()
 
 
