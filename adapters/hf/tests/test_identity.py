@@ -15,9 +15,9 @@ from hexkv.adapters.hf.identity import namespace_of_model, weights_digest
 from hexkv.adapters.hf.memory import tensors_of
 from hexkv.adapters.hf.shape import layout_of
 from hexkv.contracts.kit.cases import each
+from hexkv.kernels.weights import digest_of
 from hexkv.plugins.composition.identity import identify
 from hexkv.plugins.configuration.config import load as configuration
-from hexkv.plugins.support.weights import digest_of
 from hexkv.ports import LayoutMismatch
 
 

@@ -10,7 +10,7 @@ from hexkv.adapters.sglang.identity.files import Files
 from hexkv.adapters.sglang.identity.updates import CHANGED, Changes
 from hexkv.adapters.sglang.identity.weights import REPLACED, Weights
 from hexkv.contracts.kit.cases import each
-from hexkv.plugins.support.weights import digest_of
+from hexkv.kernels.weights import digest_of
 from hexkv.ports import ConfigError
 
 

@@ -12,9 +12,9 @@ from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.adapters.sglang.identity import arguments
 from hexkv.adapters.sglang.identity.identity import Rank, namespace_of
 from hexkv.adapters.sglang.identity.lora import CONTENTS
+from hexkv.kernels.weights import digest_of
 from hexkv.plugins.composition.identity import identify
 from hexkv.plugins.discovery.discovery import discover
-from hexkv.plugins.support.weights import digest_of
 from hexkv.ports import ConfigError, DType, KVLayout
 
 pytestmark = pytest.mark.usefixtures("unloaded")

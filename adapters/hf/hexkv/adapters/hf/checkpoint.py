@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
 from hexkv.adapters.hf.memory import said_by
-from hexkv.plugins.support.weights import folder_of, tensor_files
+from hexkv.kernels.weights import folder_of, tensor_files
 
 _KNOWN = ("torch.", "transformers.")
 """Where the classes of a model's modules are from, unless a program has put in its own."""

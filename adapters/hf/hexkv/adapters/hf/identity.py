@@ -12,8 +12,8 @@ from hexkv.adapters.hf.checkpoint import checkpoint_of
 from hexkv.adapters.hf.memory import memory_digest
 from hexkv.adapters.hf.shape import layout_of
 from hexkv.adapters.hf.snapshot import Snapshot
+from hexkv.kernels.weights import digest_of
 from hexkv.plugins.composition.identity import VOUCHED
-from hexkv.plugins.support.weights import digest_of
 from hexkv.ports import Namespace
 
 _NAMED: WeakKeyDictionary[PreTrainedModel, tuple[str, Snapshot]] = WeakKeyDictionary()

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hexkv.adapters.sglang.identity.files import FILES
-from hexkv.plugins.support.weights import folder_of
+from hexkv.kernels.weights import folder_of
 
 log = logging.getLogger("hexkv.sglang")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from hexkv.plugins.support.weights import digest_of, stamp_of
+from hexkv.kernels.weights import digest_of, stamp_of
 from hexkv.ports import ConfigError
 
 

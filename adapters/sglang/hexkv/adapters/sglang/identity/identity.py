@@ -19,7 +19,7 @@ from hexkv.adapters.sglang.configuration import Configuration
 from hexkv.adapters.sglang.identity import arguments as judged
 from hexkv.adapters.sglang.identity.files import FILES
 from hexkv.adapters.sglang.identity.lora import CONTENTS
-from hexkv.plugins.support.weights import folder_of
+from hexkv.kernels.weights import folder_of
 from hexkv.ports import ConfigError, DType, KVLayout, Namespace, ParallelSlice
 
 log = logging.getLogger("hexkv.sglang")

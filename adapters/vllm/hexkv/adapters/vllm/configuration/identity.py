@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hexkv.adapters.vllm.configuration.options import digest_of_value, options_of
 from hexkv.adapters.vllm.messages import Scope
+from hexkv.kernels.weights import digest_of, folder_of
 from hexkv.plugins.configuration.config import Loaded
-from hexkv.plugins.support.weights import digest_of, folder_of
 from hexkv.ports import ConfigError, KVLayout, Namespace, ParallelSlice
 
 if TYPE_CHECKING:

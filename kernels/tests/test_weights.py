@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hexkv.contracts.kit.cases import each
-from hexkv.plugins.support import weights
-from hexkv.plugins.support.weights import PIECE, digest_of, folder_of, stamp_of, tensor_files
+from hexkv.kernels import weights
+from hexkv.kernels.weights import PIECE, digest_of, folder_of, stamp_of, tensor_files
 
 TENSORS = {
     "layer.0.weight": ("BF16", [4, 8], bytes(range(64))),
