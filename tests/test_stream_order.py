@@ -20,9 +20,10 @@ from hexkv.adapters.vllm.worker import streams as beside_the_model
 from hexkv.contracts.doubles import ManualClock
 from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pool import BlockPool
-from hexkv.kernels import staging, transfer
+from hexkv.kernels import transfer
+from hexkv.kernels.gpu import staging
+from hexkv.kernels.gpu.staging import DeviceStaging, Sent
 from hexkv.kernels.paged import PagedMemory
-from hexkv.kernels.staging import DeviceStaging, Sent
 from hexkv.kernels.transfer import transfer_on
 from hexkv.plugins.threads import Threads
 from hexkv.ports import (

@@ -18,16 +18,13 @@ from hexkv.kernels import (
     BlockKV,
     ContiguousKV,
     PagedKV,
-    apart,
-    batches,
     dtype_of,
-    forms,
-    moves,
     opaque_layout,
     reference,
     torch_dtype,
 )
 from hexkv.kernels.dtypes import bits
+from hexkv.kernels.host import apart, batches, forms, moves
 from hexkv.ports import (
     Deadline,
     DeviceKV,

@@ -21,13 +21,12 @@ from hexkv.kernels import (
     ContiguousKV,
     PagedKV,
     PagedMemory,
-    encoded,
-    fused,
     opaque_layout,
 )
 from hexkv.kernels.coding.choosing import Choice, LowBitChoice
+from hexkv.kernels.gpu import encoded, fused
+from hexkv.kernels.gpu.staging import DeviceStaging
 from hexkv.kernels.payloads import columns
-from hexkv.kernels.staging import DeviceStaging
 from hexkv.ports import DType, EncodedSpan, KVLayout, Span
 
 pytest.importorskip("triton", reason="Triton exists for Linux only")
@@ -164,7 +163,7 @@ def test_windows_of_an_engine_share_what_its_pages_need():
 
 def test_events_that_have_not_passed_give_the_ring_another_part(driver, monkeypatch):
     layout = KVLayout.attention(DType.BFLOAT16, layers=1, heads=1, key_width=16)
-    monkeypatch.setattr("hexkv.kernels.staging._SEGMENT", 64)
+    monkeypatch.setattr("hexkv.kernels.gpu.staging._SEGMENT", 64)
     window = PagedKV(layout, pages_of(layout, 1, 16), range(16), fused=True)
     span = spans_of(layout, 4, 1)
     window.scatter(span)
@@ -210,7 +209,7 @@ SERDES = {
 @each("layers", [None, range(1, 3)])
 def test_encoded_chunks_are_few_launches_and_one_word_comes_back(monkeypatch, name, layers):
     driver, serde = recording(monkeypatch), SERDES[name]
-    monkeypatch.setattr("hexkv.kernels.staging._LEAST", 1)  # so that they are several groups
+    monkeypatch.setattr("hexkv.kernels.gpu.staging._LEAST", 1)  # so that they are several groups
     layout = KVLayout.attention(DType.BFLOAT16, layers=4, heads=2, key_width=16)
     window = PagedKV(layout, pages_of(layout, 32, 16), range(512), fused=True)
     raw = np.random.default_rng(0).normal(size=layout.chunk_bytes(32) // 4).astype(np.float32)

@@ -14,13 +14,13 @@ from typing import Self
 import numpy as np
 import torch
 
-from hexkv.kernels.batches import batches
 from hexkv.kernels.chunks import check_memory, check_spans
 from hexkv.kernels.dtypes import INTEGERS
-from hexkv.kernels.fused import Cut, Fused
-from hexkv.kernels.moves import Places, Scattered
-from hexkv.kernels.stacks import stacked
-from hexkv.kernels.staging import Sent
+from hexkv.kernels.gpu.fused import Cut, Fused
+from hexkv.kernels.gpu.staging import Sent
+from hexkv.kernels.host.batches import batches
+from hexkv.kernels.host.moves import Places, Scattered
+from hexkv.kernels.host.stacks import stacked
 from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import (
     DType,

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from hexkv.kernels.apart import SeparateLayers
-from hexkv.kernels.batches import batches
 from hexkv.kernels.chunks import check_planes, check_spans
-from hexkv.kernels.encoded import Decoding, decodes
-from hexkv.kernels.fused import Cut, Fused
-from hexkv.kernels.moves import Run
-from hexkv.kernels.stacks import Stacks, stacked
-from hexkv.kernels.staging import Sent
+from hexkv.kernels.gpu.encoded import Decoding, decodes
+from hexkv.kernels.gpu.fused import Cut, Fused
+from hexkv.kernels.gpu.staging import Sent
+from hexkv.kernels.host.apart import SeparateLayers
+from hexkv.kernels.host.batches import batches
+from hexkv.kernels.host.moves import Run
+from hexkv.kernels.host.stacks import Stacks, stacked
 from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import EncodedSpan, KVLayout, LayoutMismatch, Serde, Span, Transfer
 

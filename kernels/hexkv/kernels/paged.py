@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hexkv.kernels.batches import Batch, batches
 from hexkv.kernels.chunks import check_planes, check_spans
-from hexkv.kernels.encoded import Decoding, decodes
-from hexkv.kernels.fused import Cut, Fused
-from hexkv.kernels.moves import Places, Scattered
-from hexkv.kernels.rooms import DeviceBuffer, DeviceBuffers
-from hexkv.kernels.stacks import Stacks, stacked
-from hexkv.kernels.staging import Sent
+from hexkv.kernels.gpu.buffers import DeviceBuffer, DeviceBuffers
+from hexkv.kernels.gpu.encoded import Decoding, decodes
+from hexkv.kernels.gpu.fused import Cut, Fused
+from hexkv.kernels.gpu.staging import Sent
+from hexkv.kernels.host.batches import Batch, batches
+from hexkv.kernels.host.moves import Places, Scattered
+from hexkv.kernels.host.stacks import Stacks, stacked
 from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import (
     DeviceRoom,

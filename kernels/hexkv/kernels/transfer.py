@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from hexkv.kernels.forms import bytes_at
+from hexkv.kernels.host.forms import bytes_at
 from hexkv.ports import Deadline, Finished, Transfer
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from hexkv.api import DType, KVLayout, open_cache
 from hexkv.contracts.doubles import deadline
 from hexkv.contracts.kit.waiting import promptly
 from hexkv.kernels import PagedKV
-from hexkv.kernels.rooms import DeviceBuffers
+from hexkv.kernels.gpu.buffers import DeviceBuffers
 from hexkv.ports import PAGE, InvalidRequest, RoomSpan
 from processes import until
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from hexkv.kernels.batches import address_of
 from hexkv.kernels.dtypes import INTEGERS
-from hexkv.kernels.staging import Sent, Table, grouped, staging_on
+from hexkv.kernels.gpu.staging import Sent, Table, grouped, staging_on
+from hexkv.kernels.host.batches import address_of
 from hexkv.kernels.transfer import Driver, Event, Piece
 from hexkv.ports import KVLayout, Transfer
 
@@ -67,7 +67,7 @@ class Fused:
         self._kinds, table = _tabled(planes, self._word)
         self.table = Sent(table)
         self.decoders: dict[tuple[type, str], object] = {}
-        """By kind of serde: :mod:`hexkv.kernels.encoded` keeps them."""
+        """By kind of serde: :mod:`hexkv.kernels.gpu.encoded` keeps them."""
 
     @classmethod
     def over(

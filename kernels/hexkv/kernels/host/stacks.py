@@ -11,9 +11,9 @@ from itertools import accumulate
 
 import torch
 
-from hexkv.kernels.batches import Array, Batch
-from hexkv.kernels.forms import Form, alike, grid, looked_at, on_device, on_host, row_of, runs
-from hexkv.kernels.moves import Memory, Move
+from hexkv.kernels.host.batches import Array, Batch
+from hexkv.kernels.host.forms import Form, alike, grid, looked_at, on_device, on_host, row_of, runs
+from hexkv.kernels.host.moves import Memory, Move
 from hexkv.ports import InvalidRequest, KVLayout
 
 

@@ -8,8 +8,8 @@ from typing import Self
 
 import torch
 
-from hexkv.kernels.fused import Fused
-from hexkv.kernels.staging import Sent
+from hexkv.kernels.gpu.fused import Fused
+from hexkv.kernels.gpu.staging import Sent
 from hexkv.ports import (
     PAGE,
     Deadline,

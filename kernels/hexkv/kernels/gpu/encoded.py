@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hexkv.kernels.batches import address_of
 from hexkv.kernels.coding.floats import FLOATS
 from hexkv.kernels.coding.plain import GROUP
 from hexkv.kernels.coding.tables import HALVES, TOTAL, tables
 from hexkv.kernels.dtypes import torch_dtype
-from hexkv.kernels.fused import Fused
+from hexkv.kernels.gpu.fused import Fused
+from hexkv.kernels.gpu.staging import ALIGNED, Sent, Table, grouped
+from hexkv.kernels.host.batches import address_of
 from hexkv.kernels.payloads import (
     FORMS,
     Coding,
@@ -31,7 +32,6 @@ from hexkv.kernels.payloads import (
     SupportsDevicePlanes,
     columns,
 )
-from hexkv.kernels.staging import ALIGNED, Sent, Table, grouped
 from hexkv.kernels.transfer import Piece
 from hexkv.ports import (
     CorruptFrame,

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hexkv.kernels.batches import Array
 from hexkv.kernels.dtypes import INTEGERS
+from hexkv.kernels.host.batches import Array
 
 
 class StridedView(NamedTuple):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from numpy.lib.stride_tricks import as_strided
 
-from hexkv.kernels.batches import Array, Batch
+from hexkv.kernels.host.batches import Array, Batch
 
 Memory: TypeAlias = Array | torch.Tensor
 """``[places, ...]`` in host memory, or on another device."""

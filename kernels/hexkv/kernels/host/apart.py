@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hexkv.kernels.batches import Array
-from hexkv.kernels.forms import INTS, item, on_host, reaches
-from hexkv.kernels.moves import Move
+from hexkv.kernels.host.batches import Array
+from hexkv.kernels.host.forms import INTS, item, on_host, reaches
+from hexkv.kernels.host.moves import Move
 from hexkv.ports import InvalidRequest, KVLayout
 
 
@@ -62,7 +62,8 @@ class SeparateLayers:
     """Planes of ``[1, heads, tokens, width]`` in host memory, each a separate copy.
 
     A plane's array is made at its first copy, for a window may be made for one chunk: to find
-    layers that could be copied together (:mod:`hexkv.kernels.stacks`) takes longer than that copy.
+    layers that could be copied together (:mod:`hexkv.kernels.host.stacks`) takes longer than that
+    copy.
     """
 
     def __init__(self, layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
