@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from configured import CHUNK, built, computed, hit, prompt
 from hexkv.adapters.observe.observer import ServerObserver
 from hexkv.adapters.observe.recorder import QUEUE_BYTES, Recorder
+from hexkv.adapters.observe.records import PATTERN
 from hexkv.adapters.observe.settings import ServerSettings
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.kit.cases import each
@@ -26,7 +27,6 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.observing import ObservedCache
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
-from hexkv.plugins.records import PATTERN
 from hexkv.ports import (
     ChunkKey,
     ConfigError,

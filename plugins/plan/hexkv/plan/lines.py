@@ -1,4 +1,4 @@
-"""Lines of records read back: the other half of :mod:`hexkv.plugins.records`, which writes them."""
+"""Lines of records read back; ``hexkv-observe`` writes them, and its tests read them from here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from math import isfinite
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from hexkv.plugins.records import NAME_BYTES, VERSION
 from hexkv.ports import KEY_BYTES, ChunkKey, RecordedCall, RecordedKind, RecordedStep
+
+VERSION = 1
+"""Of the format that is read: ``hexkv.adapters.observe.records`` describes it."""
+
+NAME_BYTES = 8
+"""Of a chunk's name."""
+
+PATTERN = re.compile(r"hexkv-(\d{8}T\d{6})-([0-9a-f]{8})-(\d{6})\.jsonl", re.ASCII)
+"""Names of files."""
 
 LONGEST_LINE = 16 << 20
 """Bytes. A longer line is not read."""
@@ -55,7 +63,7 @@ def unseal(line: bytes) -> dict[str, Any]:
     """Return the object of a line.
 
     Raises:
-        ValueError: it is damaged, or not from :func:`~hexkv.plugins.records.seal`.
+        ValueError: it is damaged, or has no checksum of itself.
     """
     match = _SEALED.fullmatch(line)
     if match is None:

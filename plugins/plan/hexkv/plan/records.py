@@ -11,6 +11,7 @@ from typing import Any
 
 from hexkv.plan.lines import (
     LONGEST_LINE,
+    PATTERN,
     Head,
     State,
     count,
@@ -20,7 +21,6 @@ from hexkv.plan.lines import (
     unseal,
 )
 from hexkv.plan.trace import BadTrace
-from hexkv.plugins.records import PATTERN
 from hexkv.ports import ChunkKey, RecordedCall, RecordedKind
 
 

@@ -21,8 +21,8 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
+from hexkv.adapters.observe.records import PATTERN, VERSION, Names, encode_call, encode_state, seal
 from hexkv.plugins.discovery.discovery import installed_version
-from hexkv.plugins.records import PATTERN, VERSION, Names, encode_call, encode_state, seal
 from hexkv.ports import CallSink, Clock, ConfigError, RecordedCache, RecordedCall, TierHealth
 
 log = logging.getLogger(__name__)

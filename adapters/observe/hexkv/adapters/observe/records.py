@@ -1,4 +1,10 @@
-"""One line of a record: JSON objects that end with a checksum of themselves, version 1.
+"""The format of records: calls as lines of files. ``hexkv.plan.records`` reads them.
+
+A record is a set of files that one process wrote. Each file begins with a line that describes the
+record; then there is a line for each call, in JSON. Every line ends with its own CRC-32, so that
+damage is found and not reported. Chunks are named by the first eight bytes of a digest that is
+keyed by random bytes of that process, which are written nowhere: names of two records cannot be
+joined with each other, or with keys anywhere else. Tokens are in no record. Version 1::
 
     {"do":"retrieve","t":1.25,"s":0.004,"n":1000,"at":[0,768],"keys":"...","crc":"00c0ffee"}
 
