@@ -6,8 +6,8 @@ import pytest
 
 from configured import PATIENT
 from dict_store import ScanningStore
+from hexkv.adapters.admin.api import connect
 from hexkv.adapters.admin.chrome_trace import chrome_trace
-from hexkv.api.admin import connect
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.runtime import StepRing

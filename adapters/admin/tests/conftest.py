@@ -7,8 +7,8 @@ import pytest
 from administration import Managed, short_folder
 from dict_store import ScanningStore
 from hexkv.adapters.admin.access import SocketAccess
+from hexkv.adapters.admin.api import connect
 from hexkv.adapters.admin.settings import SocketSettings
-from hexkv.api.admin import connect
 from hexkv.contracts.faults import FaultyStore, Scripted
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.tiers.rules import Writes

@@ -6,7 +6,7 @@ import pytest
 
 from administration import TENANTS, AdministrationContract, Managed, short_folder
 from configured import CHUNK, built
-from hexkv.api.admin import connect
+from hexkv.adapters.admin.api import connect
 from hexkv.contracts.chunk_cache._base import TOKENS
 from hexkv.ports import Selection, StoreUnreachable
 from nodes import Node, NodeProcess

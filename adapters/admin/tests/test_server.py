@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from administration import ALL, CHUNKS
 from configured import built
 from hexkv.adapters.admin import wire
+from hexkv.adapters.admin.api import connect
 from hexkv.adapters.admin.wire import HANDSHAKE, Kind
 from hexkv.adapters.net.rpc.wire import HEAD, Status, head, message
 from hexkv.adapters.net.server.client_check import Allowed
 from hexkv.adapters.net.stream import Stream
-from hexkv.api.admin import connect
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.configuration.config import load
 from hexkv.ports import ConfigError, Deadline, StoreBusy, StoreUnreachable

@@ -10,7 +10,7 @@ from threading import Event, Thread
 
 import pytest
 
-from hexkv.api.admin import connect
+from hexkv.adapters.admin.api import connect
 from processes import until
 from vllm_engines import environment, prompt
 

@@ -8,7 +8,7 @@ import pytest
 from fleets import fleet_of, room
 
 from configured import hit
-from hexkv.api.admin import connect
+from hexkv.adapters.admin.api import connect
 from hexkv.fleet.api import open_fleet
 from hexkv.fleet.nodes import find_nodes
 from hexkv.plugins.__main__ import main

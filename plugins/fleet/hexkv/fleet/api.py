@@ -1,10 +1,9 @@
 """Every node of a fleet, from a program: ``hexkv fleet`` for scripts.
 
-Needs the directory's requirements. As in :mod:`hexkv.api`, importing this
-starts nothing.
+Needs the directory's requirements. As in :mod:`hexkv.api`, importing this starts nothing.
 
 * :func:`open_fleet` returns a :class:`Fleet`
-* arguments of its verbs: as those of :mod:`hexkv.api.admin`
+* arguments of its verbs: as those of :mod:`hexkv.adapters.admin.api`
 * results of its verbs: :class:`NodeState`, :class:`FleetReport`
 * :func:`size_fleet` estimates the size of a directory: :class:`FleetSize`
 """
@@ -14,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from hexkv.api.admin import connect
+from hexkv.adapters.admin.api import connect
 from hexkv.fleet.fleet import Fleet
 from hexkv.fleet.nodes import NodeState
 from hexkv.fleet.reports import FleetReport
@@ -44,7 +43,7 @@ def open_fleet(
             count: the directory, and the secret that the nodes' administration requires. ``None``:
             the file that ``HEXKV_CONFIG`` names, if any.
         nodes: addresses of the administration of further nodes, in the form of
-            :func:`hexkv.api.admin.connect`.
+            :func:`hexkv.adapters.admin.api.connect`.
         secret_file: a file that holds the secret instead, which only its owner can read.
         tls_ca: a file of authorities, for nodes that speak TLS; else that of *config*.
         partial: whether verbs may leave out nodes that cannot be reached.

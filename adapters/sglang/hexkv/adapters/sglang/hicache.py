@@ -29,8 +29,8 @@ from hexkv.adapters.sglang.pages.aside import Aside
 from hexkv.adapters.sglang.pages.page_store import PageStore
 from hexkv.adapters.sglang.pages.pools import FlatPool, HostPages, Pages, packing_of, pages_of
 from hexkv.adapters.sglang.pages.sides import KV, Sides
+from hexkv.kernels.guard import Guard
 from hexkv.plugins.discovery.discovery import discover
-from hexkv.plugins.guard import Guard
 from hexkv.ports import ConfigError, InvalidRequest, Namespace, PrefixCache
 
 log = logging.getLogger("hexkv.sglang")

@@ -29,9 +29,9 @@ from hexkv.adapters.sglang.layer_events import LayerEvents
 from hexkv.adapters.sglang.opening import open_engine
 from hexkv.adapters.sglang.pages.devices import Revocable, behind, copy_layers, device_pages
 from hexkv.adapters.sglang.pages.page_store import PageStore
+from hexkv.kernels.guard import Guard
 from hexkv.kernels.paged import PagedKV
 from hexkv.plugins.discovery.discovery import discover
-from hexkv.plugins.guard import Guard
 from hexkv.ports import ConfigError, CounterName, Hold, InvalidRequest, Reason
 
 log = logging.getLogger("hexkv.sglang")

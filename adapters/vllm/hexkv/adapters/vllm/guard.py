@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from hexkv.plugins.guard import Guard
+from hexkv.kernels.guard import Guard
 
 guarded = Guard(logging.getLogger("vllm.hexkv"))

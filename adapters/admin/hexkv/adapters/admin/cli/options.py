@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from hexkv.adapters.admin.api import connect
 from hexkv.adapters.admin.cli.choosing import Words
 from hexkv.adapters.net.security import RotatedSecret
 from hexkv.adapters.net.tls import Trust
-from hexkv.api.admin import connect
 from hexkv.plugins.cli.output import named
 from hexkv.plugins.configuration.config import load
 from hexkv.ports import Administration

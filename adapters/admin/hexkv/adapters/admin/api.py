@@ -1,6 +1,6 @@
 """Administration of a running cache, from a program: ``hexkv admin`` for scripts.
 
-Needs ``hexkv-admin``. As in :mod:`hexkv.api`, importing this starts nothing.
+As in :mod:`hexkv.api`, importing this starts nothing.
 
 * :func:`connect` returns an :class:`Administration`
 * arguments of its verbs: :class:`Selection`, and a :data:`Watch` that receives :class:`Progress`
@@ -51,7 +51,7 @@ def connect(
         tls_ca: a file of authorities, for an end that speaks TLS.
 
     Raises:
-        ConfigError: an argument is invalid, or ``hexkv-admin`` is not installed.
+        ConfigError: an argument is invalid.
         StoreUnreachable: nothing answers there, or it does not let this process in.
     """
     from hexkv.plugins.clock import SystemClock
