@@ -311,11 +311,6 @@ def test_whatever_the_environment_holds_the_answer_is_a_configuration_or_a_clear
         assert not environ
 
 
-def test_a_renamed_key_is_answered_with_the_new_one():
-    with pytest.raises(ConfigError, match=r"chunk\.bare.*renamed.*chunk\.seeded"):
-        load(None, {}, {"chunk": {"bare": True}})
-
-
 @each(
     ("names", "salts", "message"),
     [

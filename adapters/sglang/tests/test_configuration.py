@@ -58,7 +58,6 @@ def test_a_file_the_environment_and_sglangs_own_configuration_come_together(read
         ({"read": "yes"}, r"read \(from SGLang's extra_config\)"),
         ({"config": 7}, "config"),
         ({"hold_bytes": 0}, "hold_bytes"),
-        ({"staging_bytes": 1 << 30}, "renamed: write hold_bytes"),
         ({"namespace": "canonical", "layout": "opaque"}, "opaque"),
     ],
 )

@@ -18,16 +18,8 @@ def render(path: Path) -> str:
     return text.removeprefix(".") or "configuration"
 
 
-_RENAMED = {
-    ("chunk", "bare"): "write chunk.seeded, its opposite: bare: true is seeded: false",
-}
-"""Keys of former versions, and their replacements."""
-
-
 def unknown(path: Path, known: Sequence[str], locate: Locate) -> str:
     """Return the message about an unknown key."""
-    if path in _RENAMED:
-        return f"{locate(path)}: renamed: {_RENAMED[path]}"
     return f"{locate(path)}: unknown key{suggestion(str(path[-1]), known, noun='known')}"
 
 

@@ -37,12 +37,6 @@ SGLANGS = {
 }
 """Keys that SGLang reads and leaves in."""
 
-_RENAMED = {
-    "staging_bytes": "write hold_bytes; chunks on their way into the device lie in the pool, so"
-    " pool.bytes must have room for it",
-}
-"""Keys of former versions, and their replacements."""
-
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
@@ -76,8 +70,6 @@ class RawConfig:
         if twice := sorted(inside.keys() & beside.keys()):
             raise ConfigError(f"hexkv.{twice[0]} (from {SOURCE}): given twice")
         extra = {**beside, **inside}
-        if old := [name for name in _RENAMED if name in extra]:
-            raise ConfigError("; ".join(f"{name}: renamed: {_RENAMED[name]}" for name in old))
         own = {field.name for field in fields(SGLangSettings)}
         values = {name: value for name, value in extra.items() if name in own}
         chosen = registry.parse(
