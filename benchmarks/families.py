@@ -38,7 +38,7 @@ from functools import partial
 from itertools import accumulate, count, islice
 from random import Random
 
-from hexkv.plan.trace import Request
+from hexkv.plan.trace import TracedPrompt
 from hexkv.ports import KEY_BYTES, ChunkKey
 
 CHUNK = 512
@@ -224,7 +224,7 @@ FAMILIES: dict[str, Callable[[int], Prompts]] = {
 }
 
 
-def trace(family: str, requests: int, seed: int) -> list[Request]:
+def trace(family: str, requests: int, seed: int) -> list[TracedPrompt]:
     """The first *requests* of a family."""
     prompts = islice(FAMILIES[family](seed), requests)
-    return [Request(len(keys) * CHUNK, keys) for keys in prompts]
+    return [TracedPrompt(len(keys) * CHUNK, keys) for keys in prompts]

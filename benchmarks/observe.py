@@ -28,7 +28,7 @@ from typing import Any, cast
 
 from benchmarks.machine import describe, load
 from benchmarks.measure import must, quantiles
-from hexkv.adapters.observe.ledger import Ledger, Medium, NewTokens
+from hexkv.adapters.observe.ledger import AnnouncedChunks, Medium, NewTokens
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.faults import FaultyStore, Scripted
 from hexkv.plugins.composition.compose import build
@@ -218,7 +218,7 @@ def memory(count: int) -> Row:
     prompts = [[ChunkKey(os.urandom(48)) for _ in range(64)] for _ in range(count // 64)]
     held = {key for keys in prompts for key in keys}
     media = [Medium("CPU", held), Medium("DISK", held)]
-    ledger = Ledger(media, block=16, model="", limit=1 << 40)
+    ledger = AnnouncedChunks(media, block=16, model="", limit=1 << 40)
     ends = [CHUNK * (i + 1) for i in range(64)]
     tokens = [os.urandom(4 * CHUNK * 64) for _ in prompts]
     cpu = time.process_time()

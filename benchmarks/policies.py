@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hexkv.core.policies import POLICIES
 from hexkv.plan.replay import optimal, replay, unlimited
-from hexkv.plan.trace import Request, read_mooncake
+from hexkv.plan.trace import TracedPrompt, read_mooncake
 from hexkv.plan.workloads import WORKLOADS, footprint, synthetic
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 50_000)
@@ -28,7 +28,7 @@ REQUESTS = 5_000
 SEED = 1
 
 
-def judge(requests: Sequence[Request], blocks: int) -> dict[str, object]:
+def judge(requests: Sequence[TracedPrompt], blocks: int) -> dict[str, object]:
     """Token hit rates at one size, and the processor time that each replay took."""
     rates, seconds = {}, {}
     for name, policy in POLICIES.items():

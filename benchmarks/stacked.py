@@ -26,7 +26,7 @@ from benchmarks.unseen import interval
 from hexkv.core.policies import LRU
 from hexkv.plan.replay import replay
 from hexkv.plan.stacked import Below, replay_stacked
-from hexkv.plan.trace import Request, read_mooncake
+from hexkv.plan.trace import TracedPrompt, read_mooncake
 from hexkv.plan.workloads import footprint
 
 RATIOS = (1.5, 2.0, 4.0)
@@ -53,7 +53,7 @@ class Job(NamedTuple):
 
 
 @cache
-def _requests(job: Job) -> list[Request]:
+def _requests(job: Job) -> list[TracedPrompt]:
     if job.recorded is None:
         return trace(job.family, job.requests, job.seed)
     with job.recorded.open("rb") as lines:

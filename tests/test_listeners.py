@@ -27,7 +27,7 @@ from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.net.server.server import listen
 from hexkv.adapters.net.stream import Stream, connect
 from hexkv.adapters.node import wire as node_wire
-from hexkv.adapters.node.server.limits import Limits as NodeLimits
+from hexkv.adapters.node.server.limits import ClientLimits
 from hexkv.adapters.observe.http import HealthServer
 from hexkv.adapters.shm.channel import ShmChannel
 from hexkv.adapters.tcp.channel import TcpChannel
@@ -143,7 +143,7 @@ def peers(make, magic):
 
 def node(opened, clock, places, seconds):
     root = opened.enter_context(short_folder())
-    limits = NodeLimits(FRAME, patience=seconds)
+    limits = ClientLimits(FRAME, patience=seconds)
     there = opened.enter_context(
         Node(root, slots=2, memory=1, disk=False, clients=places, limits=limits, clock=clock)
     )

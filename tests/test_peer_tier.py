@@ -7,7 +7,7 @@ import pytest
 
 from configured import CHUNK, FRAME, LAYOUT, PROMPT, computed, hit
 from directory_servers import Served
-from hexkv.adapters.net.peers.session import Session as TcpSession
+from hexkv.adapters.net.peers.session import PeerSession as TcpSession
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.peers.lending.lending import Lending
 from hexkv.peers.service import PeerService

@@ -139,7 +139,7 @@ def _drawings(
                 if row["check_layer"] == check_layer and row["selector"] in (NONE, selector)
             ]
             shares = [row["share"] for row in line]
-            series.append(svg.Line(selector, [row[value] for row in line]))
+            series.append(svg.ChartLine(selector, [row[value] for row in line]))
         drawing = svg.lines(
             series,
             shares,

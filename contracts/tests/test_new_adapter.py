@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hexkv.contracts.kit.cases import each
-from hexkv.contracts.new_adapter import Kind, make
+from hexkv.contracts.new_adapter import AdapterKind, make
 from hexkv.plugins.__main__ import main
 
 TARGETS = {
@@ -55,7 +55,7 @@ def passes(root, kind, path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", AdapterKind)
 def test_a_new_adapter_is_installed_and_passes_its_tests_and_the_check(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name, module = f"toy-{kind}", f"toy_{kind}"
@@ -84,7 +84,7 @@ def test_a_new_adapter_is_installed_and_passes_its_tests_and_the_check(kind, tmp
 def test_a_new_adapter_passes_its_tests(tmp_path):
     """Of one kind; of all of them, from wheels, in ``make test-thorough``."""
     root, site = tmp_path / "toy-command", tmp_path / "site"
-    make("toy-command", Kind.COMMAND, root)
+    make("toy-command", AdapterKind.COMMAND, root)
     info = site / "toy_command-0.1.0.dist-info"  # as after `pip install --editable`
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-command\nVersion: 0.1.0\n")
@@ -97,7 +97,7 @@ def test_a_new_adapter_can_be_built_and_brings_ci(tmp_path):
 
     import yaml
 
-    for kind in Kind:
+    for kind in AdapterKind:
         root = tmp_path / kind
         make("acme-thing", kind, root)
         project = tomllib.loads((root / "pyproject.toml").read_text())

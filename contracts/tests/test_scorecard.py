@@ -7,7 +7,16 @@ import pytest
 
 from hexkv.contracts.kit.cases import each
 from hexkv.contracts.kit.promise import CONTRACT, Level, Promise, promise
-from hexkv.contracts.scorecard import SCHEMA, Card, Kit, Line, Scorecard, Subject, Verdict, badge
+from hexkv.contracts.scorecard import (
+    SCHEMA,
+    Card,
+    Kit,
+    Scorecard,
+    ScoreLine,
+    Subject,
+    Verdict,
+    badge,
+)
 from hexkv.contracts.scorecard import show as show_scorecard
 
 pytest_plugins = ["pytester"]
@@ -52,7 +61,7 @@ SUITE = """
 
 
 def line(number, verdict, **rest):
-    return Line(Promise(number, f"does {number}", Level(number[:2])), verdict, **rest)
+    return ScoreLine(Promise(number, f"does {number}", Level(number[:2])), verdict, **rest)
 
 
 def card(**verdicts):
@@ -128,7 +137,7 @@ def test_a_badge_is_sound_whatever_the_subject_is_called():
 
 def test_the_terminal_shows_why_a_promise_is_broken_or_waived(capsys):
     lines = [
-        Line(
+        ScoreLine(
             Promise("L1.4", "lets go", Level.L1, why="memory is used again", hint="copy"),
             Verdict.BROKEN,
             "it holds on",

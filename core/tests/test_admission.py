@@ -8,7 +8,7 @@ from hexkv.core.policies import LRU
 from hexkv.core.tiers.write.admission import Admission
 from hexkv.plan.replay import unlimited
 from hexkv.plan.stacked import Below, replay_stacked
-from hexkv.plan.trace import Request
+from hexkv.plan.trace import TracedPrompt
 from hexkv.ports import ChunkKey
 
 HORIZON = 50
@@ -47,7 +47,7 @@ def test_what_was_refused_and_is_computed_anew_counts_as_met():
 paths = st.text("ab", min_size=1, max_size=5)
 traces = st.lists(paths, max_size=40).map(
     lambda found: [
-        Request(512 * len(path), [key(hash(path[: i + 1]) % 2**64) for i in range(len(path))])
+        TracedPrompt(512 * len(path), [key(hash(path[: i + 1]) % 2**64) for i in range(len(path))])
         for path in found
     ]
 )

@@ -22,10 +22,10 @@ class LyingPeer:
         self._random = random.Random(0)
         self._lent = []
         self._part_of, self._pack_group = session.part_of, session.pack_group
-        self._greet = session.Session._greet
+        self._greet = session.PeerSession._greet
         self._lease, self._starts = direct_session.DirectSession._lease, []
         session.part_of, session.pack_group = self._part, self._group
-        session.Session._greet = lambda one: self._greeting(one)
+        session.PeerSession._greet = lambda one: self._greeting(one)
         direct_session.DirectSession._lease = lambda *asked: [
             self._row(*REFS.unpack(row)) for row in self._lease(*asked)
         ]

@@ -17,7 +17,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.server.client_check import Allowed
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.node.client.client import NodeClient
-from hexkv.adapters.node.server.limits import Limits
+from hexkv.adapters.node.server.limits import ClientLimits
 from hexkv.adapters.node.server.server import NodeServer
 from hexkv.adapters.node.server.taking import Predecessor
 from hexkv.contracts.chunk_cache import ChunkCacheContract
@@ -172,7 +172,7 @@ class Node(Engines):
         self._overrides = self.configured(
             root, slots=slots, memory=memory, frame=frame, disk=disk, **sections
         )
-        self._limits = limits or Limits(slots * frame)
+        self._limits = limits or ClientLimits(slots * frame)
         self._options = {"clients": clients, "parting": 0.1}
         if allowed is not None:
             self._options["allowed"] = allowed
@@ -239,7 +239,7 @@ class Node(Engines):
         assert self.server.leased_bytes == 0
 
 
-__all__ = ["FRAME", "NAMESPACE", "Allowed", "Limits", "Node", "NodeProcess"]
+__all__ = ["FRAME", "NAMESPACE", "Allowed", "ClientLimits", "Node", "NodeProcess"]
 
 
 class OverANode(ChunkCacheContract):

@@ -16,7 +16,7 @@ from administration import ALL, CHUNKS
 from configured import built
 from hexkv.adapters.admin import wire
 from hexkv.adapters.admin.api import connect
-from hexkv.adapters.admin.wire import HANDSHAKE, Kind
+from hexkv.adapters.admin.wire import HANDSHAKE, ClientMessage
 from hexkv.adapters.net.rpc.wire import HEAD, Status, head, message
 from hexkv.adapters.net.server.client_check import Allowed
 from hexkv.adapters.net.stream import Stream
@@ -56,7 +56,9 @@ def ended(sock):
 
 
 def asked(stream, name, arguments):
-    stream.send([message(Kind.VERB, 1, 0, wire.REQUEST.dump_json((name, arguments)))], soon())
+    stream.send(
+        [message(ClientMessage.VERB, 1, 0, wire.REQUEST.dump_json((name, arguments)))], soon()
+    )
 
 
 def test_over_tcp_both_ends_must_know_the_secret(tmp_path):
@@ -123,13 +125,17 @@ def test_who_says_nothing_gives_way_to_who_does(busy):
 
 def test_nonsense_ends_its_own_connection_alone(busy):
     there = busy()
-    huge = HEAD.pack(0xFFFF_FFFF, Kind.VERB, 0, 1, 0, 0.0)
+    huge = HEAD.pack(0xFFFF_FFFF, ClientMessage.VERB, 0, 1, 0, 0.0)
     for said in (b"GET / HTTP/1.1\r\n\r\n" * 4, HANDSHAKE.hello()[:8] + bytes(99)):
         with raw(there.address) as sock:
             with suppress(OSError):
                 sock.sendall(said)
             assert ended(sock)
-    for said in (huge, message(Kind.STOP, 1, 0, b"{}"), message(Kind.VERB, 1, 0, b"[[[[[[[[[")):
+    for said in (
+        huge,
+        message(ClientMessage.STOP, 1, 0, b"{}"),
+        message(ClientMessage.VERB, 1, 0, b"[[[[[[[[["),
+    ):
         stream = greeted(there.address)
         stream.send([said], soon())
         assert ended(stream.socket)

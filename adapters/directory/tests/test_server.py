@@ -16,7 +16,7 @@ from hexkv.adapters.directory.plugin import StaticSettings, _open_static, hexkv_
 from hexkv.adapters.directory.replicas import ReplicatedDirectory
 from hexkv.adapters.directory.static import StaticDirectory
 from hexkv.adapters.directory.wire import (
-    Kind,
+    RequestKind,
     pack_members,
     unpack_members,
     unpack_request,
@@ -156,8 +156,8 @@ def test_garbage_after_the_greeting_ends_that_connection_alone(served, client):
         with pytest.raises((StoreError, AssertionError)):
             assert wire.stream.take(1, soon()) == b"something"
     with bad._pool.connection(soon()) as wire:
-        huge = struct.pack("<BBHIIqQ", Kind.LOCATE, 0, 0, 2**31, 2**31, 0, 0)
-        huge = message(Kind.LOCATE, 1, 0, huge)
+        huge = struct.pack("<BBHIIqQ", RequestKind.LOCATE, 0, 0, 2**31, 2**31, 0, 0)
+        huge = message(RequestKind.LOCATE, 1, 0, huge)
         wire.stream.send([huge], soon())
         with pytest.raises(StoreUnreachable):
             wire.stream.take(1, soon())

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hexkv.adapters.hf.demo.command import main
 from hexkv.adapters.hf.demo.outcome import Outcome
-from hexkv.adapters.hf.demo.plan import Plan, parse
+from hexkv.adapters.hf.demo.plan import DemoPlan, parse
 from hexkv.adapters.hf.demo.subject import subject
 from hexkv.contracts.kit.cases import each
 from hexkv.ports import HexKVError, InvalidRequest
@@ -105,7 +105,7 @@ def test_a_demo_that_does_not_show_it_fails_and_says_why(play, capsys, replace, 
 def test_a_first_process_that_ended_otherwise_is_a_problem():
     run = {"seconds": 1.0, "tokens": [1], "tier_tokens": 256}
     outcome = Outcome(
-        Plan("", "text", "chunks", 256),
+        DemoPlan("", "text", "chunks", 256),
         {"stored_tokens": 256, "tokens": [1]},
         {"without": run, "disk": run},
         killed=False,
@@ -149,14 +149,14 @@ def test_what_cannot_be_done_is_said_before_anything_starts(arguments):
 def test_a_model_that_cannot_be_loaded_is_refused_in_one_line(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InvalidRequest, match="cannot load --model") as refused:
-        subject(Plan(str(tmp_path), __file__, "", 256))
+        subject(DemoPlan(str(tmp_path), __file__, "", 256))
     assert len(str(refused.value).splitlines()) == 1
 
 
 def test_a_text_shorter_than_the_prefix_is_refused(tmp_path):
     (tmp_path / "text").write_text("short")
     with pytest.raises(InvalidRequest, match="5 tokens, not 256"):
-        subject(Plan("", str(tmp_path / "text"), "", 256))
+        subject(DemoPlan("", str(tmp_path / "text"), "", 256))
 
 
 def test_a_users_own_model_reads_with_its_own_tokenizer_in_float32(tmp_path, llama):
@@ -169,7 +169,7 @@ def test_a_users_own_model_reads_with_its_own_tokenizer_in_float32(tmp_path, lla
     )
     llama().to(torch.bfloat16).save_pretrained(directory)
     (tmp_path / "text").write_text(" ".join(f"w{i % 100}" for i in range(300)))
-    model, prompt = subject(Plan(directory, str(tmp_path / "text"), "", 256))
+    model, prompt = subject(DemoPlan(directory, str(tmp_path / "text"), "", 256))
     assert model.dtype == torch.float32
     assert prompt[:256] == [i % 100 for i in range(256)]
     assert set(prompt[256:]) == {100}, "the ending follows, in unknown words"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.adapters.lmcache import wire
-from hexkv.adapters.lmcache.wire import Answer, Command, Request, Tensor
+from hexkv.adapters.lmcache.wire import AnswerHead, Command, RequestHead, Tensor
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.ports import Item, Miss
@@ -18,13 +18,15 @@ numbers = st.integers(-(2**31), 2**31 - 1)
 
 def test_the_wire_has_the_bytes_of_its_description():
     tensor = Tensor(1, 3, (2, 32, 256, 1024))
-    asked = Request(Command.PUT, b"m@1@0@ff@bfloat16", 33554432, tensor)
+    asked = RequestHead(Command.PUT, b"m@1@0@ff@bfloat16", 33554432, tensor)
     assert asked.pack() == (
         struct.pack("<9i", 1, 33554432, 1, 3, 0, 2, 32, 256, 1024) + b"m@1@0@ff@bfloat16".ljust(150)
     )
     assert len(asked.pack()) == 186
-    assert Answer(True, 7, tensor).pack() == struct.pack("<9i", 200, 7, 1, 3, 2, 32, 256, 1024, 0)
-    assert Answer(False, 0, wire.NOTHING).pack().hex().startswith("90010000")
+    assert AnswerHead(True, 7, tensor).pack() == struct.pack(
+        "<9i", 200, 7, 1, 3, 2, 32, 256, 1024, 0
+    )
+    assert AnswerHead(False, 0, wire.NOTHING).pack().hex().startswith("90010000")
 
 
 def test_the_name_of_a_chunk_stays_the_same():
@@ -40,9 +42,9 @@ def test_the_name_of_a_chunk_stays_the_same():
     st.tuples(numbers, numbers, st.tuples(*[numbers] * 4), numbers),
 )
 def test_what_the_wire_packs_it_parses(command, key, length, tensor):
-    asked = Request(command, key, length, Tensor(*tensor))
+    asked = RequestHead(command, key, length, Tensor(*tensor))
     assert wire.parse_request(asked.pack()) == asked
-    answer = Answer(command == Command.GET, length, Tensor(*tensor))
+    answer = AnswerHead(command == Command.GET, length, Tensor(*tensor))
     assert wire.parse_answer(answer.pack()) == answer
 
 

@@ -6,10 +6,10 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 import mooncake_servers
-from hexkv.adapters.mooncake._connection import Connection
+from hexkv.adapters.mooncake._connection import RetriedConnection
 from hexkv.adapters.mooncake._native import library
-from hexkv.adapters.mooncake._rehearsal import Place
-from hexkv.adapters.mooncake.back_door import BackDoor
+from hexkv.adapters.mooncake._rehearsal import SetupArguments
+from hexkv.adapters.mooncake.back_door import MooncakeDoor
 from hexkv.adapters.mooncake.plugin import MooncakeSettings, hexkv_adapters
 from hexkv.adapters.mooncake.store import MooncakeStore
 from hexkv.plugins.clock import SystemClock
@@ -96,8 +96,8 @@ class Lent:
 
 @pytest.fixture(scope="session")
 def connection(master):
-    place = Place(master.address, "P2PHANDSHAKE", "127.0.0.1", "tcp", "", 0, 16 << 20)
-    connection = Connection(place, library(), SystemClock(), PATIENCE)
+    place = SetupArguments(master.address, "P2PHANDSHAKE", "127.0.0.1", "tcp", "", 0, 16 << 20)
+    connection = RetriedConnection(place, library(), SystemClock(), PATIENCE)
     yield connection
     connection.close()
 
@@ -129,7 +129,7 @@ def borrow_store(connection, prefix):
         yield borrow_store
 
 
-class Objects(BackDoor):
+class Objects(MooncakeDoor):
     """The back door, which the master's page for people makes one that lists."""
 
     def __init__(self, client, master, prefix):

@@ -7,10 +7,10 @@ from threading import Event, Thread
 import pytest
 
 from hexkv.adapters.mooncake import _connection
-from hexkv.adapters.mooncake._connection import Connection
+from hexkv.adapters.mooncake._connection import RetriedConnection
 from hexkv.adapters.mooncake._errands import CallThreads, OutOfTime
 from hexkv.adapters.mooncake._native import error_of, library, read_outcome
-from hexkv.adapters.mooncake._rehearsal import Place, _wrong
+from hexkv.adapters.mooncake._rehearsal import SetupArguments, _wrong
 from hexkv.adapters.mooncake._staging import Staging
 from hexkv.adapters.mooncake._turns import Turns
 from hexkv.adapters.mooncake.plugin import MooncakeSettings
@@ -107,7 +107,7 @@ def test_a_rehearsal_says_what_the_library_complained_of_or_what_came_last(said,
     ],
 )
 def test_a_rehearsal_takes_nobodys_port(host, without_port):
-    place = Place("master:50051", "P2PHANDSHAKE", host, "tcp", "", 0, 0)
+    place = SetupArguments("master:50051", "P2PHANDSHAKE", host, "tcp", "", 0, 0)
     assert place.anywhere().local_host == without_port
 
 
@@ -248,8 +248,8 @@ def test_memory_that_is_offered_while_a_client_connects_is_registered_before_any
         yield
 
     monkeypatch.setattr(_connection, "rehearsed", rehearsed)
-    place = Place("master:50051", "P2PHANDSHAKE", "127.0.0.1", "tcp", "", 0, 0)
-    connection = Connection(place, Module(), SystemClock(), 30.0)
+    place = SetupArguments("master:50051", "P2PHANDSHAKE", "127.0.0.1", "tcp", "", 0, 0)
+    connection = RetriedConnection(place, Module(), SystemClock(), 30.0)
     connection.register(regions[0])
     begun.set()
     connection.wait(30)

@@ -19,7 +19,7 @@ from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.node import wire
 from hexkv.adapters.node.client import holds
 from hexkv.adapters.node.client.link import NodeLink
-from hexkv.adapters.node.server.limits import Limits
+from hexkv.adapters.node.server.limits import ClientLimits
 from hexkv.adapters.node.server.verbs import VERBS
 from hexkv.adapters.node.wire import HANDSHAKE, Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, SIZE, TOKENS, content, now, put, soon, specs
@@ -103,7 +103,7 @@ def test_no_queue_of_a_node_takes_all_of_its_pool(tmp_path):
 
 
 def test_a_client_leases_no_more_than_its_bound(tmp_path):
-    with Node(tmp_path, limits=Limits(3 * FRAME)) as node:
+    with Node(tmp_path, limits=ClientLimits(3 * FRAME)) as node:
         greedy, other = node.client(), node.client()
         some = specs(6)
         leases = greedy.allocate(some, "greedy", soon())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.adapters.observe.feed import Feed
-from hexkv.adapters.observe.ledger import Ledger, Medium, NewTokens
+from hexkv.adapters.observe.ledger import AnnouncedChunks, Medium, NewTokens
 from hexkv.contracts.doubles import chunk_key
 from hexkv.ports import CacheEvent, Change, NamedPrompt
 from routers import Blocks
@@ -86,7 +86,10 @@ def test_what_routers_have_no_word_for_is_counted_instead():
         ({"parallel": [1, 2]}, "rank"),
         ({"model": "other"}, "model"),
     ):
-        ledger, new = Ledger([Medium("CPU", ())], block=BLOCK, model="toy", limit=1 << 20), known()
+        ledger, new = (
+            AnnouncedChunks([Medium("CPU", ())], block=BLOCK, model="toy", limit=1 << 20),
+            known(),
+        )
         assert not list(ledger.name(new._replace(identity=json.dumps(IDENTITY | identity))))
         assert ledger.passed_over == {why: 1}
 
@@ -96,7 +99,7 @@ def test_blocks_of_a_lora_adapter_are_others():
     medium = Medium("CPU", set(new.keys))
     found = []
     for lora in ("", "adapter"):
-        ledger = Ledger([medium], block=BLOCK, model="", limit=1 << 20)
+        ledger = AnnouncedChunks([medium], block=BLOCK, model="", limit=1 << 20)
         (event,) = ledger.name(new._replace(identity=json.dumps(IDENTITY | {"lora": lora})))
         assert event["lora_name"] == (lora or None)
         found.append(event)
@@ -111,7 +114,7 @@ def known():
 
 
 def test_a_block_that_does_not_divide_chunks_is_announced_nowhere():
-    ledger = Ledger([Medium("CPU", ())], block=3, model="", limit=1 << 20)
+    ledger = AnnouncedChunks([Medium("CPU", ())], block=3, model="", limit=1 << 20)
     prompt = named([1, 2, 3, 4, 5, 6, 7, 8])
     new = NewTokens(prompt.identity, prompt.keys, prompt.ends, bytes(prompt.tokens), None)
     assert not list(ledger.name(new))

@@ -5,7 +5,7 @@ from threading import Event, Thread, current_thread
 
 import pytest
 
-from hexkv.adapters.obstore.places import Place
+from hexkv.adapters.obstore.places import BucketPrefix
 from hexkv.adapters.obstore.plugin import hexkv_adapters
 from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.plugins.configuration.settings import parse_settings
@@ -115,4 +115,4 @@ def test_settings_that_mean_nothing_together_are_refused():
             parse_settings(spec, wrong)
     for url in ("gs://bucket/../x", "s3://b/x", "file://host/x", "gs://bucket/a?b=c", "file:///"):
         with pytest.raises(ValueError, match=r"URL|bucket|prefix|folder"):
-            Place.parse(url)
+            BucketPrefix.parse(url)

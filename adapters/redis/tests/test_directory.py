@@ -8,7 +8,7 @@ import pytest
 from hexkv.adapters.redis import _routes
 from hexkv.adapters.redis._bulks import bulks
 from hexkv.adapters.redis._scripts import ENTRIES
-from hexkv.adapters.redis._wire import ErrorReply, Wire
+from hexkv.adapters.redis._wire import ErrorReply, RedisStream
 from hexkv.adapters.redis.plugin import hexkv_adapters
 from hexkv.contracts.directory import DirectoryContract
 from hexkv.contracts.directory._base import NODES, batches, holders, life, some, soon
@@ -279,11 +279,11 @@ def test_values_are_read_whatever_pieces_they_come_in():
         for head, array in ((b"", False), (b"*%d\r\n" % len(values), True)):
             with case((size, array)):
                 stream = Pieces(head + said + b"+next\r\n", size)
-                assert bulks(Wire(stream), len(values), soon(), array=array) == values
+                assert bulks(RedisStream(stream), len(values), soon(), array=array) == values
                 assert stream.data == b"+next\r\n"
     wrongs = [b"$8\r\n12345678xx", b"$5000\r\n", b"$1\r\nab\r\n", b":1\r\n", b"x" * 5000]
     for wrong in (*wrongs, b"$-2\r\n", b"$1"):
         with case(wrong), pytest.raises(StoreUnreachable):
-            bulks(Wire(Pieces(wrong, 64)), 1, soon(), array=False)
+            bulks(RedisStream(Pieces(wrong, 64)), 1, soon(), array=False)
     with pytest.raises(ErrorReply):
-        bulks(Wire(Pieces(b"-ERR no\r\n", 64)), 1, soon(), array=False)
+        bulks(RedisStream(Pieces(b"-ERR no\r\n", 64)), 1, soon(), array=False)

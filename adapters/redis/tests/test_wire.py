@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.redis._commands import Ask, Get, Set
-from hexkv.adapters.redis._wire import ErrorReply, Wire
+from hexkv.adapters.redis._wire import ErrorReply, RedisStream
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
@@ -52,7 +52,7 @@ def wire_of(replies, sizes=()):
     with closing(mine), closing(theirs):
         theirs.sendall(replies)
         theirs.shutdown(socket.SHUT_WR)
-        yield Wire(Pieces(mine, sizes))
+        yield RedisStream(Pieces(mine, sizes))
 
 
 def bulk(value):
@@ -152,7 +152,7 @@ def test_a_server_that_stops_in_the_middle_costs_the_deadline(sent):
         theirs.sendall(sent)
         soon = Deadline.after(SystemClock(), 0.05)
         with pytest.raises(OutOfTime):
-            Get(b"", KEYS, ListSink()).run(Wire(Stream(mine)), [0], [None], soon)
+            Get(b"", KEYS, ListSink()).run(RedisStream(Stream(mine)), [0], [None], soon)
         assert -20 < soon.at - SystemClock().now() <= 0  # without it there is no end
 
 
@@ -162,4 +162,4 @@ def test_a_server_that_takes_nothing_costs_the_deadline():
         soon = Deadline.after(SystemClock(), 0.05)
         item = Item(KEYS[0], memoryview(bytes(8 << 20)))
         with pytest.raises(OutOfTime):
-            Set(b"", [item], None).run(Wire(Stream(mine)), [0], [None], soon)
+            Set(b"", [item], None).run(RedisStream(Stream(mine)), [0], [None], soon)

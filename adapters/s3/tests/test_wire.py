@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from depth import examples
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.net.stream import Stream
-from hexkv.adapters.s3._wire import Wire
+from hexkv.adapters.s3._wire import HttpStream
 from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, StoreUnreachable
@@ -33,7 +33,7 @@ def wire(said, *, stay=False):
         if not stay:
             speaker.join(60)
             theirs.shutdown(socket.SHUT_WR)
-        yield Wire(Stream(ours))
+        yield HttpStream(Stream(ours))
 
 
 def test_a_body_goes_where_it_belongs_and_the_connection_is_free_again():

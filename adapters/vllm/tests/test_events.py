@@ -1,13 +1,13 @@
 """A ledger says what was stored and what went, of chunks that it was told to expect."""
 
-from hexkv.adapters.vllm.metrics.events import BlockInfo, Ledger
+from hexkv.adapters.vllm.metrics.events import BlockInfo, EventBuffer
 from hexkv.ports import CacheEvent, Change
 
 CHUNK = BlockInfo((b"h1", b"h2"), None, (1, 2, 3, 4), 2, "")
 
 
 def test_what_was_expected_is_told_once_with_its_medium():
-    ledger = Ledger({"fast": "CPU"})
+    ledger = EventBuffer({"fast": "CPU"})
     ledger.expect([b"a"], [CHUNK])
     ledger.emit(CacheEvent(Change.STORED, "fast", [b"a", b"stranger"]))
     ledger.emit(CacheEvent(Change.REMOVED, "slow", [b"a"]))
@@ -17,7 +17,7 @@ def test_what_was_expected_is_told_once_with_its_medium():
 
 
 def test_a_ledger_that_nobody_reads_does_not_grow_for_ever():
-    ledger = Ledger({})
+    ledger = EventBuffer({})
     for i in range(70_000):
         ledger.expect([i.to_bytes(4, "big")], [CHUNK])
         ledger.emit(CacheEvent(Change.STORED, "fast", [i.to_bytes(4, "big")]))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hexkv.adapters.vllm.messages import Save, Scope, Step
-from hexkv.adapters.vllm.metrics.events import Ledger
+from hexkv.adapters.vllm.metrics.events import EventBuffer
 from hexkv.adapters.vllm.metrics.metrics import FAILED_TOKENS, LOADED_TOKENS, STORED_TOKENS
 from hexkv.adapters.vllm.worker import worker_connector
 from hexkv.contracts.kit.cases import each
@@ -59,7 +59,7 @@ def test_what_was_saved_is_loaded_into_other_blocks(rank):
 
 
 def test_a_tail_is_loaded_up_to_its_last_block_and_only_full_chunks_are_told_of():
-    end, ledger = ALL - BLOCK, Ledger({"memory": "CPU"})
+    end, ledger = ALL - BLOCK, EventBuffer({"memory": "CPU"})
     hashes = tuple(bytes([n]) for n in range(end // BLOCK))
     rank = Rank(tail=BLOCK, ledger=ledger)
     rank.run(Step(1, saves=[replace(save(end=end), hashes=hashes)]))

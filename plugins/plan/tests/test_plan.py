@@ -139,7 +139,7 @@ def test_a_bar_is_as_long_as_its_value(value, expected):
 
 def test_a_name_cannot_break_the_drawing():
     drawn = svg.standalone(
-        svg.lines([svg.Line("<a&b>", [0.0])], [10], title="<t>", below="x", beside="y"),
+        svg.lines([svg.ChartLine("<a&b>", [0.0])], [10], title="<t>", below="x", beside="y"),
         [("<a&b>", False)],
     )
     assert "&lt;a&amp;b&gt;" in drawn

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hexkv.contracts.kit.cases import each
 from hexkv.core.policies import LRU, MRU, POLICIES
 from hexkv.plan.replay import optimal, replay, unlimited
-from hexkv.plan.trace import BadTrace, Request, read_mooncake
+from hexkv.plan.trace import BadTrace, TracedPrompt, read_mooncake
 from hexkv.plan.workloads import WORKLOADS, footprint, synthetic
 from hexkv.ports import ChunkKey
 
@@ -20,7 +20,9 @@ EXCERPT = Path(__file__).parents[3] / "tests" / "data" / "conversation.jsonl"
 
 def request(path):
     """A prompt of one-letter chunks: a key is the whole path up to its chunk."""
-    return Request(512 * len(path), [ChunkKey(path[: i + 1].encode()) for i in range(len(path))])
+    return TracedPrompt(
+        512 * len(path), [ChunkKey(path[: i + 1].encode()) for i in range(len(path))]
+    )
 
 
 def hits(requests, policy, chunks):
@@ -52,7 +54,7 @@ def test_a_cycle_defeats_lru_and_not_mru():
 
 
 def test_what_the_last_chunk_leaves_over_counts_as_tokens_only():
-    short = [Request(700, request("a").keys), Request(700, request("a").keys)]
+    short = [TracedPrompt(700, request("a").keys), TracedPrompt(700, request("a").keys)]
     assert replay(short, LRU, 5).hit_rate == 512 / 1400
     assert unlimited(short).hit_rate == 512 / 1400
 

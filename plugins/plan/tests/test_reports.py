@@ -254,7 +254,7 @@ def test_what_generated_tokens_left_is_kept_and_not_asked_for(tmp_path):
 )
 def test_any_lines_make_a_drawing_that_stays_in_its_frame(lines, logarithmic):
     allowed = [(name, row) for name, row in lines if name.isprintable()]
-    series = [svg.Line(name, row) for name, row in allowed] or [svg.Line("", [0.0] * 3)]
+    series = [svg.ChartLine(name, row) for name, row in allowed] or [svg.ChartLine("", [0.0] * 3)]
     places = [1.0, 10.0, 1000.0]
     drawn = svg.lines(series, places, title="<x>", below="&", beside='"', logarithmic=logarithmic)
     root = ET.fromstring(drawn)

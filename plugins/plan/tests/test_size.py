@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from call_records import CHUNK, a_call, keys_of, write_record
 from hexkv.contracts.kit.cases import each
-from hexkv.plan.cache_size import ModelShape, Traffic, size_cache
+from hexkv.plan.cache_size import ModelShape, PlannedTraffic, size_cache
 from hexkv.plan.model_config import read_shape
 from hexkv.plugins.__main__ import main
 from hexkv.ports import (
@@ -45,7 +45,7 @@ SHAPES = st.one_of(
 
 @given(SHAPES, st.sampled_from([1, 2, 4, 8]), st.integers(1, 4), st.integers(1, 512))
 def test_sizes_are_those_of_the_layouts_that_ranks_have(shape, tensor, pipeline, chunk):
-    traffic = Traffic(2.0, 1000.0, 0.25, 3)
+    traffic = PlannedTraffic(2.0, 1000.0, 0.25, 3)
     try:
         found = {
             one.name: one

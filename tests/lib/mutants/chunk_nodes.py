@@ -6,7 +6,7 @@ import pytest
 
 from hexkv.adapters.net.rpc.wire import Status
 from hexkv.adapters.node.client import client, holds
-from hexkv.adapters.node.client.leases import Ledger
+from hexkv.adapters.node.client.leases import LeaseLedger
 from hexkv.adapters.node.server import verbs
 from hexkv.adapters.node.server.granted import Granted
 from hexkv.adapters.node.wire import Verb
@@ -72,14 +72,14 @@ def holds_that_stay_listed(self, monkeypatch):
 
 
 def shares_are_not_counted(self, monkeypatch):
-    right = Ledger.release
+    right = LeaseLedger.release
 
     def first(self, ended):
         for _, _, block in ended:
             block.shares.clear()
         right(self, ended)
 
-    monkeypatch.setattr(Ledger, "release", first)
+    monkeypatch.setattr(LeaseLedger, "release", first)
 
 
 def names_equal_digests_alike(self, monkeypatch):
@@ -121,7 +121,7 @@ def drops_what_is_behind_a_gap(self, monkeypatch):
 
 
 def lends_a_block_once(self, monkeypatch):
-    right = Ledger.grant
+    right = LeaseLedger.grant
 
     def once(self, link, blocks, owner, specs):
         known = {other.offset for held in self._held.values() for other in held.values()}
@@ -130,7 +130,7 @@ def lends_a_block_once(self, monkeypatch):
             return []
         return right(self, link, blocks, owner, specs)
 
-    monkeypatch.setattr(Ledger, "grant", once)
+    monkeypatch.setattr(LeaseLedger, "grant", once)
 
 
 def lengths_are_all_one(self, monkeypatch):

@@ -39,7 +39,7 @@ _TRICKLE = 8.0
 StartPeer = Callable[..., PeerApart]
 
 
-class Faults(ChannelCase):
+class NetworkFaults(ChannelCase):
     """Peers in processes of their own, and a network that fails."""
 
     @pytest.fixture

@@ -57,7 +57,7 @@ class Condition:
 CLEAR = Condition()
 
 
-class Line:
+class ProxiedLine:
     """Two sockets, one to the client and one to the server."""
 
     def __init__(self, client: asyncio.StreamWriter, random: Random) -> None:

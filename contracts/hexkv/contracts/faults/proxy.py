@@ -24,7 +24,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
-from hexkv.contracts.faults._line import BOTH, CHUNK, CLEAR, Condition, Line, Way
+from hexkv.contracts.faults._line import BOTH, CHUNK, CLEAR, Condition, ProxiedLine, Way
 
 __all__ = ["BOTH", "FaultProxy", "Traffic", "Way"]
 
@@ -70,7 +70,7 @@ class FaultProxy:
         self._condition = CLEAR
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
-        self._lines: set[Line] = set()
+        self._lines: set[ProxiedLine] = set()
         self._passed: list[dict[Way, int]] = []
         """Bytes of every connection, closed ones included: their sums never decrease."""
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -146,7 +146,7 @@ class FaultProxy:
     ) -> None:
         self.close()
 
-    def _open(self) -> list[Line]:
+    def _open(self) -> list[ProxiedLine]:
         return list(self._lines)
 
     def _become(self, condition: Condition) -> None:
@@ -193,7 +193,7 @@ class FaultProxy:
             await asyncio.sleep(0)  # aborted connections close in a later turn
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = Line(writer, self._random)
+        line = ProxiedLine(writer, self._random)
         self._passed.append(line.passed)
         self._lines.add(line)
         try:
@@ -204,7 +204,7 @@ class FaultProxy:
             self._lines.discard(line)
             line.reset()
 
-    async def _connect(self, line: Line, reader: asyncio.StreamReader) -> None:
+    async def _connect(self, line: ProxiedLine, reader: asyncio.StreamReader) -> None:
         while Way.FORTH in self._condition.stalled:
             await self._changed.wait()
         if self._condition.refusing:
@@ -225,7 +225,7 @@ class FaultProxy:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
 
-    async def _pump(self, line: Line, way: Way, reader: asyncio.StreamReader) -> None:
+    async def _pump(self, line: ProxiedLine, way: Way, reader: asyncio.StreamReader) -> None:
         while data := await self._arrives(line, way, reader):
             while data:  # read before the network became slow, it trickles, too
                 gulp = self._condition.gulp(way)
@@ -235,7 +235,7 @@ class FaultProxy:
         await self._hold(line, way, 0)
         line.end(way)
 
-    async def _arrives(self, line: Line, way: Way, reader: asyncio.StreamReader) -> bytes:
+    async def _arrives(self, line: ProxiedLine, way: Way, reader: asyncio.StreamReader) -> bytes:
         """The next bytes; empty at the end of the stream, which a lost direction never reaches."""
         data = b""
         with suppress(ConnectionError):
@@ -246,7 +246,7 @@ class FaultProxy:
                 await self._changed.wait()
         return data
 
-    async def _hold(self, line: Line, way: Way, size: int) -> None:
+    async def _hold(self, line: ProxiedLine, way: Way, size: int) -> None:
         """Delay these bytes by the condition of the network."""
         seconds = self._condition.delay(way, size, turned=line.turns(way))
         if seconds:

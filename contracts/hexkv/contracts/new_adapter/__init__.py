@@ -18,7 +18,7 @@ _TEMPLATE = Path(__file__).with_name("template")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-class Kind(StrEnum):
+class AdapterKind(StrEnum):
     """The kind of the new adapter."""
 
     STORE = "store"
@@ -35,7 +35,7 @@ class Kind(StrEnum):
     TELEMETRY = "telemetry"
 
 
-def make(name: str, kind: Kind, into: Path) -> None:
+def make(name: str, kind: AdapterKind, into: Path) -> None:
     """Write the files of a new adapter into the folder *into*.
 
     Raises:
@@ -57,12 +57,12 @@ def new_adapter(
         list[str],
         typer.Argument(
             metavar="[KIND] NAME",
-            help=f"The kind ({', '.join(Kind)}; by default a store), and the name of the"
+            help=f"The kind ({', '.join(AdapterKind)}; by default a store), and the name of the"
             " package and of the adapter.",
             show_default=False,
         ),
     ],
-    kind: Annotated[Kind | None, typer.Option(help="The kind, in another place.")] = None,
+    kind: Annotated[AdapterKind | None, typer.Option(help="The kind, in another place.")] = None,
     into: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where; by default a folder NAME here.")
     ] = None,
@@ -72,9 +72,9 @@ def new_adapter(
     if len(kinds) > 1 or (kinds and kind is not None):
         raise typer.BadParameter("say one kind and one name")
     try:
-        kind = Kind(kinds[0]) if kinds else kind or Kind.STORE
+        kind = AdapterKind(kinds[0]) if kinds else kind or AdapterKind.STORE
     except ValueError as error:
-        raise typer.BadParameter(f"{kinds[0]!r} is none of {', '.join(Kind)}") from error
+        raise typer.BadParameter(f"{kinds[0]!r} is none of {', '.join(AdapterKind)}") from error
     offered = {(str(what), known): origin for (what, known), origin in installed().origin.items()}
     if taken := offered.get((kind.value, name)):
         raise typer.BadParameter(f"{taken} has a {kind} of this name")

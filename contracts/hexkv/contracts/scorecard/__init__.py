@@ -7,7 +7,15 @@ prints one, and ``pytest --hexkv-scorecard FILE`` writes one.
 from __future__ import annotations
 
 from hexkv.contracts.scorecard._badge import badge
-from hexkv.contracts.scorecard._card import SCHEMA, Card, Kit, Line, Scorecard, Subject, Verdict
+from hexkv.contracts.scorecard._card import (
+    SCHEMA,
+    Card,
+    Kit,
+    Scorecard,
+    ScoreLine,
+    Subject,
+    Verdict,
+)
 from hexkv.contracts.scorecard._recorder import Recorder
 from hexkv.contracts.scorecard._terminal import show
 
@@ -15,8 +23,8 @@ __all__ = [
     "SCHEMA",
     "Card",
     "Kit",
-    "Line",
     "Recorder",
+    "ScoreLine",
     "Scorecard",
     "Subject",
     "Verdict",

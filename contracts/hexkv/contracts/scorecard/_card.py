@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScoreLine:
     """One promise and its result."""
 
     promise: Promise
@@ -67,13 +67,13 @@ class Card:
     """The promises of one subject, by level and number."""
 
     subject: Subject
-    lines: Sequence[Line]
+    lines: Sequence[ScoreLine]
 
     def count(self, level: Level) -> Counter[Verdict]:
         """The number of promises of *level* by verdict."""
         return Counter(line.verdict for line in self.lines if line.promise.level is level)
 
-    def having(self, verdict: Verdict) -> list[Line]:
+    def having(self, verdict: Verdict) -> list[ScoreLine]:
         """The promises with *verdict*."""
         return [line for line in self.lines if line.verdict is verdict]
 

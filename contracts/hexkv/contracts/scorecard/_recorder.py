@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from hexkv.contracts.kit.promise import Promise
-from hexkv.contracts.scorecard._card import Card, Line, Scorecard, Subject, Verdict
+from hexkv.contracts.scorecard._card import Card, Scorecard, ScoreLine, Subject, Verdict
 from hexkv.contracts.scorecard._explained import explained
 
 FIXTURES = frozenset(
@@ -81,9 +81,9 @@ class _Entry:
     verdicts: dict[Verdict, str] = field(default_factory=dict)
     measured: dict[str, object] = field(default_factory=dict)
 
-    def line(self) -> Line:
+    def line(self) -> ScoreLine:
         verdict = next(v for v in _WORST_FIRST if v in self.verdicts)
-        return Line(self.promise, verdict, self.verdicts[verdict], self.measured)
+        return ScoreLine(self.promise, verdict, self.verdicts[verdict], self.measured)
 
 
 class Recorder:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from hexkv.contracts.kit.promise import Level
-from hexkv.contracts.scorecard._card import Card, Line, Scorecard, Verdict
+from hexkv.contracts.scorecard._card import Card, Scorecard, ScoreLine, Verdict
 from hexkv.plugins.cli.output import print_table
 
 
@@ -20,7 +20,11 @@ def show(scorecard: Scorecard) -> None:
         print_table(
             ["level", "about", *(f"{verdict} " for verdict in Verdict)],
             [
-                (level, level.about, *(str(card.count(level)[verdict]) for verdict in Verdict))
+                (
+                    level,
+                    level.about,
+                    *(str(card.count(level)[verdict]) for verdict in Verdict),
+                )
                 for level in Level
                 if card.count(level)
             ],
@@ -65,13 +69,13 @@ def _facts(card: Card) -> list[tuple[str, str]]:
     return [(name, value) for name, value in [*facts, ("engine", subject.engine)] if value]
 
 
-def _about(line: Line) -> list[tuple[str, str]]:
+def _about(line: ScoreLine) -> list[tuple[str, str]]:
     promise = line.promise
     facts = ("seen", line.reason), ("why it matters", promise.why), ("hint", promise.hint)
     return [(name, text) for name, text in facts if text]
 
 
-def _by_reason(lines: Sequence[Line]) -> list[tuple[str, str]]:
+def _by_reason(lines: Sequence[ScoreLine]) -> list[tuple[str, str]]:
     """Each reason, with the numbers of the promises that have it."""
     found: dict[str, list[str]] = {}
     for line in lines:

@@ -51,7 +51,7 @@ class Taking(Protocol):
         ...
 
 
-class Place(Protocol):
+class FrameHome(Protocol):
     """Where frames are kept: the tiers of a configuration, or a node."""
 
     @property
@@ -166,7 +166,7 @@ def writing(path: Path) -> Iterator[BinaryIO]:
 
 
 def export(
-    place: Place,
+    place: FrameHome,
     selection: Selection,
     file: BinaryIO,
     codec: FrameCodec,
@@ -217,7 +217,7 @@ def export(
 
 
 def bring_in(
-    place: Place,
+    place: FrameHome,
     selection: Selection,
     archive: ArchiveReader,
     progress: Progress,
@@ -294,7 +294,7 @@ class _Wanted:
             return frozenset()
 
 
-def _wanted(place: Place, selection: Selection, identity: str) -> list[ChunkKey]:
+def _wanted(place: FrameHome, selection: Selection, identity: str) -> list[ChunkKey]:
     """Return the chunks of a selection, each once."""
     if identity:
         spaces: Mapping[bytes, str] = {prefix_of(identity): identity}

@@ -15,8 +15,8 @@ import typer
 
 from hexkv.archives.carrying import (
     Exported,
+    FrameHome,
     Imported,
-    Place,
     Progress,
     bring_in,
     export,
@@ -173,7 +173,7 @@ def _identity(source: str) -> str:
 @contextmanager
 def _place(
     loaded: Loaded, registry: Registry, tiers: Sequence[str], memory: str
-) -> Iterator[Place]:
+) -> Iterator[FrameHome]:
     try:
         size = int(str(parse_size(memory)))
     except ValueError as error:

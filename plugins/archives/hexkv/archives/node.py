@@ -62,7 +62,7 @@ class Published:
 
 
 class NodePlace:
-    """A :class:`~hexkv.archives.carrying.Place` over a node. A context manager."""
+    """A :class:`~hexkv.archives.carrying.FrameHome` over a node. A context manager."""
 
     listed = True
     evicted = 0
@@ -137,7 +137,7 @@ class NodePlace:
     def take(
         self, header: FrameHeader, page: bytes, fill: Callable[[memoryview], bool]
     ) -> Published | Reason | None:
-        """Publish the chunk of a frame; see :class:`~hexkv.archives.carrying.Place`."""
+        """Publish the chunk of a frame; see :class:`~hexkv.archives.carrying.FrameHome`."""
         if self._service.match([header.key], self._deadline())[0] is not None:
             return None
         encoded = spec_of(header)

@@ -70,7 +70,7 @@ class Taken:
 
 
 class TieredPlace:
-    """A :class:`~hexkv.archives.carrying.Place`: tiers that outlive a process.
+    """A :class:`~hexkv.archives.carrying.FrameHome`: tiers that outlive a process.
 
     A context manager: its end writes the queue and closes the tiers.
     """

@@ -13,7 +13,7 @@ from pathlib import Path as FilePath
 
 from hexkv.plugins.configuration.places import Path
 from hexkv.plugins.configuration.sizes import human_size
-from hexkv.plugins.configuration.sources import Layers
+from hexkv.plugins.configuration.sources import ConfigLayers
 from hexkv.plugins.configuration.values import Value, at_home
 from hexkv.plugins.support.available import available_bytes
 from hexkv.ports import ConfigError
@@ -57,7 +57,7 @@ def unfold(extra: Mapping[str, object], source: str) -> tuple[dict[str, object],
     return inside, beside
 
 
-def expand(layers: Layers, processes: int | None) -> list[str]:
+def expand(layers: ConfigLayers, processes: int | None) -> list[str]:
     """Replace the brief keys in *layers*, and return the mistakes found.
 
     Args:
@@ -99,7 +99,7 @@ def expand(layers: Layers, processes: int | None) -> list[str]:
     return wrong
 
 
-def _put(layers: Layers, brief: str, place: Path, value: Value, origin: str) -> None:
+def _put(layers: ConfigLayers, brief: str, place: Path, value: Value, origin: str) -> None:
     """Set *value* at *place* in place of the key *brief*."""
     del layers.values[brief]
     layers.assign([*map(str, place)], value, origin)

@@ -23,7 +23,7 @@ from hexkv.plugins.configuration.section import Section
 from hexkv.plugins.configuration.settings import json_schema
 from hexkv.plugins.configuration.sources import (
     FILE_VARIABLE,
-    Layers,
+    ConfigLayers,
     Unread,
     merge_environment,
     merge_file,
@@ -87,7 +87,7 @@ def load(
     environ = os.environ if environ is None else environ
     # Only the tiers: the environment may address one that no other layer mentions.
     tiers: list[Value] = [tier.model_dump(exclude_unset=True) for tier in EngineSettings().tiers]
-    layers = Layers({"tiers": tiers, **plain(defaults or {}, CODE)})
+    layers = ConfigLayers({"tiers": tiers, **plain(defaults or {}, CODE)})
     file = path if path is not None else environ.get(FILE_VARIABLE)
     if file is not None:
         merge_file(layers, _home(file))

@@ -115,7 +115,7 @@ def _inside(part: Schema, word: str) -> Schema | None:
     return {} if found is True else found or None
 
 
-class Layers:
+class ConfigLayers:
     """Values of the layers merged so far, and the origin of each."""
 
     def __init__(self, defaults: dict[str, Value]) -> None:
@@ -198,7 +198,7 @@ class Layers:
                 self._note(item, (*path, index), origin)
 
 
-def merge_file(layers: Layers, path: FilePath) -> None:
+def merge_file(layers: ConfigLayers, path: FilePath) -> None:
     """Lay a YAML file over *layers*.
 
     Raises:
@@ -226,7 +226,7 @@ def merge_file(layers: Layers, path: FilePath) -> None:
 
 
 def merge_environment(
-    layers: Layers, environ: Mapping[str, str], schema: Callable[[], Schema]
+    layers: ConfigLayers, environ: Mapping[str, str], schema: Callable[[], Schema]
 ) -> None:
     """Lay the variables ``HEXKV_*`` over *layers*, ``HEXKV_CONFIG`` excepted.
 

@@ -169,7 +169,7 @@ class LayerSerde:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlaneShape:
     """The position of a plane in a model, and its shape."""
 
     plane: Plane
@@ -202,11 +202,11 @@ class PlaneCodec(Protocol):
         """The first 8 bytes of payloads."""
         ...
 
-    def encode(self, plane: memoryview, place: Place) -> Sequence[memoryview] | None:
+    def encode(self, plane: memoryview, place: PlaneShape) -> Sequence[memoryview] | None:
         """Return the block for the bytes of a plane, in pieces; ``None`` if it cannot be coded."""
         ...
 
-    def decode(self, block: memoryview, place: Place) -> memoryview:
+    def decode(self, block: memoryview, place: PlaneShape) -> memoryview:
         """Return the bytes of the plane.
 
         Raises:
@@ -253,14 +253,14 @@ class _Planes:
             into[at : at + place.size] = raw
             at += place.size
 
-    def _block(self, plane: memoryview, place: Place) -> list[memoryview]:
+    def _block(self, plane: memoryview, place: PlaneShape) -> list[memoryview]:
         block = self._codec.encode(plane, place)
         return list(block) if block and sum(map(len, block)) < len(plane) else [plane]
 
 
-def _places(layer: int, layout: KVLayout, tokens: int) -> list[Place]:
+def _places(layer: int, layout: KVLayout, tokens: int) -> list[PlaneShape]:
     planes = layout.planes[layer]
-    return [Place(plane, layout.dtype, layer, layout.layers, tokens) for plane in planes]
+    return [PlaneShape(plane, layout.dtype, layer, layout.layers, tokens) for plane in planes]
 
 
 def _sizes(count: int) -> Struct:

@@ -89,7 +89,7 @@ class ModelShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class PlannedTraffic:
     """The requests to serve."""
 
     requests: float
@@ -123,7 +123,7 @@ class Sized(NamedTuple):
 
 def size_cache(
     shape: ModelShape,
-    traffic: Traffic,
+    traffic: PlannedTraffic,
     *,
     tensor: int = 1,
     pipeline: int = 1,
@@ -203,5 +203,5 @@ def _ranks(tensor: int, pipeline: int) -> str:
     return f", of {tensor} ranks for each layer and {pipeline} for the layers"
 
 
-def _asked(traffic: Traffic) -> str:
+def _asked(traffic: PlannedTraffic) -> str:
     return f"{traffic.requests:g} x {traffic.tokens:,.0f} x {traffic.shared:g}"

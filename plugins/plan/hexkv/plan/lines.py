@@ -31,7 +31,7 @@ _SEALED = re.compile(rb'(\{.+),"crc":"([0-9a-f]{8})"\}\n', re.DOTALL)
 _KINDS = {kind.value: kind for kind in RecordedKind}
 
 
-class Head(NamedTuple):
+class FileHead(NamedTuple):
     """The first line of a file."""
 
     record: str
@@ -52,7 +52,7 @@ class Head(NamedTuple):
     version: str
 
 
-class State(NamedTuple):
+class FillState(NamedTuple):
     """How full the tiers were at a time: bytes used, budget and chunks, if they are known."""
 
     time: float
@@ -75,7 +75,7 @@ def unseal(line: bytes) -> dict[str, Any]:
     return found
 
 
-def decode_head(line: Mapping[str, Any]) -> Head:
+def decode_head(line: Mapping[str, Any]) -> FileHead:
     """Return the first line of a file.
 
     Raises:
@@ -86,7 +86,7 @@ def decode_head(line: Mapping[str, Any]) -> Head:
     if line["version"] != VERSION:
         raise ValueError(f"written as version {line['version']!r}, and {VERSION} is known")
     rate = line.get("compute_rate")
-    head = Head(
+    head = FileHead(
         text(line["record"]),
         count(line["file"]),
         seconds(line["began"]),
@@ -140,13 +140,13 @@ def decode_call(
     )
 
 
-def decode_state(line: Mapping[str, Any], began: float) -> State:
+def decode_state(line: Mapping[str, Any], began: float) -> FillState:
     """Return the state of *line*; arguments and errors as of :func:`decode_call`."""
     tiers = {}
     for name, row in line["full"].items():
         used, budget, chunks = (None if value is None else count(value, 1 << 62) for value in row)
         tiers[text(name)] = used, budget, chunks
-    return State(began + seconds(line["t"]), tiers)
+    return FillState(began + seconds(line["t"]), tiers)
 
 
 def count(value: object, most: int = MOST_TOKENS) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hexkv.plan.trace import Request
+from hexkv.plan.trace import TracedPrompt
 from hexkv.ports import ChunkKey, RecordedCall, RecordedKind
 
 COMPUTED = "computed"
@@ -45,7 +45,7 @@ class Served:
         return sum(self.tiers.values())
 
 
-def requests_of(calls: Iterable[RecordedCall], chunk_tokens: int) -> list[Request]:
+def requests_of(calls: Iterable[RecordedCall], chunk_tokens: int) -> list[TracedPrompt]:
     """Return the requests to replay: each request once, and other stored chunks, in order.
 
     A replay has each request store the chunks that it missed. So of stores only chunks are left
@@ -59,16 +59,16 @@ def requests_of(calls: Iterable[RecordedCall], chunk_tokens: int) -> list[Reques
     for call in calls:
         keys, before = _full(call, chunk_tokens), call.start // chunk_tokens
         if call.by_key:
-            requests.append(Request(call.tokens, keys, before))
+            requests.append(TracedPrompt(call.tokens, keys, before))
         elif call.kind is RecordedKind.STORE:
             new = [number for number, key in enumerate(keys) if key not in due]
             due.difference_update(keys)
             if new:
                 made = [keys[number] for number in new]
-                requests.append(Request(0, made, before + new[0], asked=False))
+                requests.append(TracedPrompt(0, made, before + new[0], asked=False))
         elif asks.new(call):
             due.update(keys)
-            requests.append(Request(call.tokens - call.start, keys, before))
+            requests.append(TracedPrompt(call.tokens - call.start, keys, before))
     return requests
 
 

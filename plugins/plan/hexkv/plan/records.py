@@ -12,8 +12,8 @@ from typing import Any
 from hexkv.plan.lines import (
     LONGEST_LINE,
     PATTERN,
-    Head,
-    State,
+    FileHead,
+    FillState,
     count,
     decode_call,
     decode_head,
@@ -28,11 +28,11 @@ from hexkv.ports import ChunkKey, RecordedCall, RecordedKind
 class Record:
     """The content of some files."""
 
-    heads: list[Head] = field(default_factory=list)
+    heads: list[FileHead] = field(default_factory=list)
     """Of each file, in order."""
 
     calls: list[RecordedCall] = field(default_factory=list)
-    states: list[State] = field(default_factory=list)
+    states: list[FillState] = field(default_factory=list)
     lost: int = 0
     """Calls that were not written, because they came too fast or there was no room."""
 
@@ -85,7 +85,7 @@ def read_records(paths: Iterable[Path]) -> Record:
     return record
 
 
-def _order(opened: tuple[Head, Path]) -> tuple[float, str, int]:
+def _order(opened: tuple[FileHead, Path]) -> tuple[float, str, int]:
     head, _ = opened
     return head.began, head.record, head.number
 
@@ -108,14 +108,14 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise BadTrace(f"{path}: {error.strerror}") from error
 
 
-def _head(path: Path) -> Head:
+def _head(path: Path) -> FileHead:
     try:
         return decode_head(unseal(next(_lines(path), b"")))
     except (ValueError, KeyError, RecursionError) as error:
         raise BadTrace(f"{path}, line 1: {_words(error)}") from error
 
 
-def _check(before: Sequence[Head], head: Head, path: Path) -> None:
+def _check(before: Sequence[FileHead], head: FileHead, path: Path) -> None:
     if before and (before[0].chunk_tokens, before[0].model) != (head.chunk_tokens, head.model):
         first = before[0]
         raise BadTrace(
@@ -127,7 +127,11 @@ def _check(before: Sequence[Head], head: Head, path: Path) -> None:
 
 
 def _read(
-    path: Path, head: Head, record: Record, calls: list[RecordedCall], known: dict[bytes, ChunkKey]
+    path: Path,
+    head: FileHead,
+    record: Record,
+    calls: list[RecordedCall],
+    known: dict[bytes, ChunkKey],
 ) -> None:
     for number, line in enumerate(_lines(path), start=1):
         if number == 1:
@@ -144,7 +148,7 @@ def _read(
 
 def _take(
     line: dict[str, Any],
-    head: Head,
+    head: FileHead,
     record: Record,
     calls: list[RecordedCall],
     known: dict[bytes, ChunkKey],

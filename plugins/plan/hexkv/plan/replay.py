@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.tiers.index.index import TierIndex
-from hexkv.plan.trace import Request
+from hexkv.plan.trace import TracedPrompt
 from hexkv.ports import ChunkKey, Policy
 
 _OWNER = "replay"
@@ -34,7 +34,7 @@ class Replay:
 
 
 def replay(
-    requests: Iterable[Request],
+    requests: Iterable[TracedPrompt],
     make_policy: Callable[[], Policy],
     chunks: int,
     *,
@@ -88,7 +88,7 @@ def replay(
     return Replay(tokens, hit, served, evictions)
 
 
-def unlimited(requests: Sequence[Request], *, chunk_tokens: int = 512) -> Replay:
+def unlimited(requests: Sequence[TracedPrompt], *, chunk_tokens: int = 512) -> Replay:
     """Return the hits of a tier that never evicts."""
     seen: set[ChunkKey] = set()
     hit = 0
@@ -101,7 +101,7 @@ def unlimited(requests: Sequence[Request], *, chunk_tokens: int = 512) -> Replay
     return Replay(_tokens(requests), hit, _asked(requests))
 
 
-def optimal(requests: Sequence[Request], chunks: int, *, chunk_tokens: int = 512) -> Replay:
+def optimal(requests: Sequence[TracedPrompt], chunks: int, *, chunk_tokens: int = 512) -> Replay:
     """Return the hits of a tier that knows the future: no policy can have more.
 
     Belady's rule ("A study of replacement algorithms for a virtual-storage computer", 1966) with
@@ -140,9 +140,9 @@ def optimal(requests: Sequence[Request], chunks: int, *, chunk_tokens: int = 512
     return Replay(_tokens(requests), hit * chunk_tokens, _asked(requests), evictions)
 
 
-def _tokens(requests: Sequence[Request]) -> int:
+def _tokens(requests: Sequence[TracedPrompt]) -> int:
     return sum(request.tokens for request in requests if request.asked)
 
 
-def _asked(requests: Sequence[Request]) -> int:
+def _asked(requests: Sequence[TracedPrompt]) -> int:
     return sum(request.asked for request in requests)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.tiers.index.index import TierIndex
 from hexkv.core.tiers.write.admission import Admission
-from hexkv.plan.trace import Request
+from hexkv.plan.trace import TracedPrompt
 from hexkv.ports import ChunkKey, Policy
 
 _OWNER = "replay"
@@ -59,7 +59,7 @@ class _Replay:
         self.admission = Admission(below.min_reuse)
         self.done = Stacked()
 
-    def serve(self, request: Request, chunk_tokens: int) -> None:
+    def serve(self, request: TracedPrompt, chunk_tokens: int) -> None:
         keys, done = request.keys, self.done
         fast, slow = self.upper.contains(keys), self.lower.contains(keys)
         here = [a or b for a, b in zip(fast, slow, strict=True)]
@@ -116,7 +116,7 @@ class _Replay:
 
 
 def replay_stacked(
-    requests: Iterable[Request],
+    requests: Iterable[TracedPrompt],
     make_policy: Callable[[], Policy],
     chunks: int,
     below: Below,

@@ -18,7 +18,7 @@ class BadTrace(HexKVError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TracedPrompt:
     """One prompt."""
 
     tokens: int
@@ -34,7 +34,7 @@ class Request:
     """False for chunks that were stored and not requested, such as those of generated tokens."""
 
 
-def read_mooncake(lines: Iterable[str | bytes], chunk_tokens: int = 512) -> Iterator[Request]:
+def read_mooncake(lines: Iterable[str | bytes], chunk_tokens: int = 512) -> Iterator[TracedPrompt]:
     """Yield the requests of a trace in the format that was published with Mooncake.
 
     One JSON object a line, with ``timestamp`` (milliseconds, never decreasing), ``input_length``,
@@ -57,7 +57,7 @@ def read_mooncake(lines: Iterable[str | bytes], chunk_tokens: int = 512) -> Iter
             keys = names.keys(ids, length, chunk_tokens)
         except (ValueError, RecursionError) as error:
             raise BadTrace(f"line {number}: {error}") from error
-        yield Request(length, keys)
+        yield TracedPrompt(length, keys)
 
 
 class _Names:

@@ -12,7 +12,7 @@ from itertools import accumulate, chain, islice
 from random import Random
 from types import MappingProxyType
 
-from hexkv.plan.trace import Request
+from hexkv.plan.trace import TracedPrompt
 from hexkv.ports import KEY_BYTES, ChunkKey
 
 CHUNK = 512
@@ -133,12 +133,12 @@ WORKLOADS: Mapping[str, Callable[[int], Prompts]] = MappingProxyType(
 )
 
 
-def synthetic(name: str, requests: int, seed: int = 0) -> list[Request]:
+def synthetic(name: str, requests: int, seed: int = 0) -> list[TracedPrompt]:
     """Return the first *requests* of the workload *name*."""
     prompts = islice(WORKLOADS[name](seed), requests)
-    return [Request(len(keys) * CHUNK, keys) for keys in prompts]
+    return [TracedPrompt(len(keys) * CHUNK, keys) for keys in prompts]
 
 
-def footprint(requests: list[Request]) -> int:
+def footprint(requests: list[TracedPrompt]) -> int:
     """Return the number of different chunks."""
     return len(set(chain.from_iterable(request.keys for request in requests)))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from hexkv.adapters.admin import wire
-from hexkv.adapters.admin.wire import VERBS, Kind
+from hexkv.adapters.admin.wire import VERBS, ClientMessage
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
 from hexkv.adapters.net.rpc.answer import Answer
@@ -194,7 +194,7 @@ class RemoteAdministration:
         link = None
         try:
             link = self._connect()
-            answer = link.ask(Kind.VERB, body, Deadline.after(self._clock, self._patience))
+            answer = link.ask(ClientMessage.VERB, body, Deadline.after(self._clock, self._patience))
             return self._hear(link, answer, name, watch, self._patience + patience)
         except OutOfTime as error:
             raise StoreUnreachable(f"{self._address} does not answer") from error
@@ -236,7 +236,7 @@ class RemoteAdministration:
             elif until.expired:
                 raise OutOfTime("no answer")
             if watch is not None and progress is not None and not watch(progress):
-                link.tell(Kind.STOP, b"", until)
+                link.tell(ClientMessage.STOP, b"", until)
                 watch = None
         if answer.status is Status.DONE:
             (found,) = wire.read(VERBS[name].answer, answer.body)

@@ -9,7 +9,7 @@ from threading import BoundedSemaphore
 from typing import Any
 
 from hexkv.adapters.admin import wire
-from hexkv.adapters.admin.wire import VERBS, Kind, Verb
+from hexkv.adapters.admin.wire import VERBS, ClientMessage, Verb
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.rpc.asked import ClientBounds, Request
 from hexkv.adapters.net.rpc.placed import PlacedSession
@@ -57,7 +57,7 @@ class AdminSession(PlacedSession):
         """False once the client requests an end, or has ended."""
 
     def take(self, told: Head, body: bytes) -> bool:
-        if told.verb == Kind.STOP:
+        if told.verb == ClientMessage.STOP:
             self._going = False
             log.info("admin: %s: wants its verb to end", self.name)
         return super().take(told, body)
@@ -68,7 +68,7 @@ class AdminSession(PlacedSession):
         self._going = False
 
     def respond(self, asked: Request) -> None:
-        if asked.head.verb != Kind.VERB:
+        if asked.head.verb != ClientMessage.VERB:
             raise BadMessage(f"a message of kind {asked.head.verb} in place of a verb")
         name, raw = wire.read(wire.REQUEST, asked.body)
         if (verb := VERBS.get(name)) is None:

@@ -60,7 +60,7 @@ _CONFIG = ConfigDict(
 )
 
 
-class Kind(IntEnum):
+class ClientMessage(IntEnum):
     """The kind of a client's message."""
 
     VERB = 1

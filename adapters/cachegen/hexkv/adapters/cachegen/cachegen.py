@@ -33,7 +33,7 @@ from hexkv.kernels.coding.pieces import Cursor, Piece
 from hexkv.kernels.coding.plain import GROUP, Bytes, fitting
 from hexkv.kernels.coding.tables import CLASSES, HALVES, Gaussians, tables
 from hexkv.kernels.payloads import Coding, PlaneForm
-from hexkv.plugins.support.payload import Place
+from hexkv.plugins.support.payload import PlaneShape
 from hexkv.ports import CorruptFrame, ErrorBound, Plane
 
 _ARITHMETIC = 2.0**-21
@@ -47,7 +47,7 @@ class Level:
     early: int
     late: int
 
-    def half(self, place: Place) -> int:
+    def half(self, place: PlaneShape) -> int:
         """The largest level of a plane."""
         return self.early if 3 * place.layer < place.layers else self.late
 
@@ -71,11 +71,11 @@ class CacheGen:
         self.level = level
         self._choice = choice
 
-    def error(self, place: Place) -> ErrorBound:
+    def error(self, place: PlaneShape) -> ErrorBound:
         half = self.level.half(place)
         return ErrorBound(0.5 / half + ROUNDING[place.dtype] + _ARITHMETIC)
 
-    def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
+    def encode(self, values: Floats, place: PlaneShape) -> Sequence[Piece] | None:
         coder = self._choice.coder
         half = self.level.half(place)
         quantised = coder.quantise(values, half)
@@ -89,7 +89,7 @@ class CacheGen:
         scales = coder.narrowed(peaks, place.dtype)
         return [bytes([half]), scales, classes, turns, states, lengths, words]
 
-    def decode(self, block: memoryview, place: Place) -> Words:
+    def decode(self, block: memoryview, place: PlaneShape) -> Words:
         cursor = Cursor(block)
         found, peaks, classes, turns = _heads(cursor, place)
         states = cursor.take(np.uint32, place.row)
@@ -109,7 +109,7 @@ class CacheGen:
         return PlaneForm(Coding.LEVELS)
 
 
-def _heads(cursor: Cursor, place: Place) -> tuple[Gaussians, Floats, Bytes, Bytes]:
+def _heads(cursor: Cursor, place: PlaneShape) -> tuple[Gaussians, Floats, Bytes, Bytes]:
     """The alphabet, magnitudes, classes and turns with which a block begins.
 
     Raises:

@@ -24,7 +24,7 @@ from hexkv.kernels.coding.choosing import LowBit, LowBitChoice
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words
 from hexkv.kernels.coding.pieces import Cursor, Piece
 from hexkv.kernels.payloads import Coding, PlaneForm
-from hexkv.plugins.support.payload import Place
+from hexkv.plugins.support.payload import PlaneShape
 from hexkv.ports import ErrorBound, Plane, ScaleGroup
 
 _ARITHMETIC = 2.0**-21
@@ -46,10 +46,10 @@ class Int8(_Codec):
     name = "int8/1"
     magic = b"hexkvi8\x01"
 
-    def error(self, place: Place) -> ErrorBound:
+    def error(self, place: PlaneShape) -> ErrorBound:
         return ErrorBound(0.5 / lowbit.INT8 + ROUNDING[place.dtype] + _ARITHMETIC, ScaleGroup.HEAD)
 
-    def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
+    def encode(self, values: Floats, place: PlaneShape) -> Sequence[Piece] | None:
         coder = self._choice.coder
         heads = values.reshape(-1, place.plane.width)
         peaks = coder.peaks(heads)
@@ -57,7 +57,7 @@ class Int8(_Codec):
             return None
         return [coder.narrowed(peaks, place.dtype), coder.to_int8(heads, peaks)]
 
-    def decode(self, block: memoryview, place: Place) -> Words:
+    def decode(self, block: memoryview, place: PlaneShape) -> Words:
         coder = self._choice.coder
         cursor = Cursor(block)
         peaks = cursor.peaks(place.dtype, place.tokens * place.plane.heads)
@@ -77,12 +77,12 @@ class Float8(_Codec):
     name = "fp8/1"
     magic = b"hexkvf8\x01"
 
-    def error(self, place: Place) -> ErrorBound:
+    def error(self, place: PlaneShape) -> ErrorBound:
         # From 256 to 448, the largest, numbers are 32 apart.
         share = 16 / lowbit.FLOAT8_MOST
         return ErrorBound(share + ROUNDING[place.dtype] + _ARITHMETIC, ScaleGroup.CHANNEL)
 
-    def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
+    def encode(self, values: Floats, place: PlaneShape) -> Sequence[Piece] | None:
         coder = self._choice.coder
         channels = coder.transposed(values)
         peaks = coder.peaks(channels)
@@ -90,7 +90,7 @@ class Float8(_Codec):
             return None
         return [coder.narrowed(peaks, place.dtype), coder.to_float8(channels, peaks)]
 
-    def decode(self, block: memoryview, place: Place) -> Words:
+    def decode(self, block: memoryview, place: PlaneShape) -> Words:
         coder = self._choice.coder
         cursor = Cursor(block)
         peaks = cursor.peaks(place.dtype, place.row)
@@ -110,12 +110,12 @@ class Int4(_Codec):
     name = "int4/1"
     magic = b"hexkvi4\x01"
 
-    def error(self, place: Place) -> ErrorBound:
+    def error(self, place: PlaneShape) -> ErrorBound:
         # Half a step, and all steps together are two magnitudes at most.
         share = 1 / lowbit.INT4 + ROUNDING[place.dtype] + _ARITHMETIC
         return ErrorBound(share, ScaleGroup.CHANNEL if _by_channel(place) else ScaleGroup.HEAD)
 
-    def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
+    def encode(self, values: Floats, place: PlaneShape) -> Sequence[Piece] | None:
         coder = self._choice.coder
         least: list[Words] = []
         largest: list[Words] = []
@@ -129,7 +129,7 @@ class Int4(_Codec):
             steps.append(coder.to_int4(part, *ends).reshape(-1))
         return [*least, *largest, coder.packed(np.concatenate(steps))]
 
-    def decode(self, block: memoryview, place: Place) -> Words:
+    def decode(self, block: memoryview, place: PlaneShape) -> Words:
         coder = self._choice.coder
         shapes = _shapes(place)
         groups = sum(count for count, _ in shapes)
@@ -162,11 +162,11 @@ CODECS: dict[str, Callable[[LowBitChoice], NumberCodec]] = {
 """By the names that configurations have for them."""
 
 
-def _by_channel(place: Place) -> bool:
+def _by_channel(place: PlaneShape) -> bool:
     return place.plane.name in _BY_CHANNEL
 
 
-def _shapes(place: Place) -> list[tuple[int, int]]:
+def _shapes(place: PlaneShape) -> list[tuple[int, int]]:
     """Groups, and peers in each, of the parts of a plane in ``int4``."""
     if not _by_channel(place):
         return [(place.tokens * place.plane.heads, place.plane.width)]
@@ -174,7 +174,7 @@ def _shapes(place: Place) -> list[tuple[int, int]]:
     return [(place.row, min(_TOKENS, place.tokens - start)) for start in starts]
 
 
-def _parts(coder: LowBit, values: Floats, place: Place) -> Sequence[Floats]:
+def _parts(coder: LowBit, values: Floats, place: PlaneShape) -> Sequence[Floats]:
     """*values*, ``[tokens, row]``, as ``[groups, peers]``."""
     if not _by_channel(place):
         return [values.reshape(-1, place.plane.width)]
@@ -182,5 +182,5 @@ def _parts(coder: LowBit, values: Floats, place: Place) -> Sequence[Floats]:
     return [coder.transposed(values[start : start + _TOKENS]) for start in starts]
 
 
-def _bits(coder: LowBit, values: Floats, place: Place) -> Words:
+def _bits(coder: LowBit, values: Floats, place: PlaneShape) -> Words:
     return coder.narrowed(values, place.dtype).reshape(place.tokens, place.row)

@@ -12,7 +12,7 @@ from typing import Protocol
 from hexkv.kernels.coding.floats import FLOATS, Floats, Words, widened
 from hexkv.kernels.coding.pieces import Piece, raw
 from hexkv.kernels.payloads import Numbers, PlaneForm, plane_blocks
-from hexkv.plugins.support.payload import Place, PlaneSerde
+from hexkv.plugins.support.payload import PlaneSerde, PlaneShape
 from hexkv.ports import ErrorBound, KVLayout, Plane
 
 
@@ -29,15 +29,15 @@ class NumberCodec(Protocol):
         """The first 8 bytes of payloads."""
         ...
 
-    def error(self, place: Place) -> ErrorBound:
+    def error(self, place: PlaneShape) -> ErrorBound:
         """How far off a decoded element may be."""
         ...
 
-    def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
+    def encode(self, values: Floats, place: PlaneShape) -> Sequence[Piece] | None:
         """The block for ``[tokens, row]`` *values*; ``None`` if they cannot be coded."""
         ...
 
-    def decode(self, block: memoryview, place: Place) -> Words:
+    def decode(self, block: memoryview, place: PlaneShape) -> Words:
         """The elements' bits, ``[tokens, row]``.
 
         Raises:
@@ -65,7 +65,9 @@ class LossySerde(PlaneSerde):
     def error(self, layout: KVLayout, layer: int, plane: Plane) -> ErrorBound:
         if layout.dtype not in FLOATS:
             return ErrorBound(0.0)
-        return self._codec_of_numbers.error(Place(plane, layout.dtype, layer, layout.layers, 1))
+        return self._codec_of_numbers.error(
+            PlaneShape(plane, layout.dtype, layer, layout.layers, 1)
+        )
 
     def device_forms(self, layout: KVLayout) -> Sequence[PlaneForm]:
         codec = self._codec_of_numbers
@@ -86,10 +88,10 @@ class _Widened:
         self.magic = codec.magic
         self._codec = codec
 
-    def encode(self, plane: memoryview, place: Place) -> Sequence[memoryview] | None:
+    def encode(self, plane: memoryview, place: PlaneShape) -> Sequence[memoryview] | None:
         values = widened(plane, place.dtype).reshape(place.tokens, place.row)
         pieces = self._codec.encode(values, place)
         return None if pieces is None else [raw(piece) for piece in pieces]
 
-    def decode(self, block: memoryview, place: Place) -> memoryview:
+    def decode(self, block: memoryview, place: PlaneShape) -> memoryview:
         return raw(self._codec.decode(block, place))

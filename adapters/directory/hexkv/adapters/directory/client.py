@@ -17,8 +17,8 @@ from hexkv.adapters.directory.wire import (
     HEAD_BYTES,
     LARGEST_ANSWER,
     MOST_TAGS,
-    Head,
-    Kind,
+    DirectoryHead,
+    RequestKind,
     pack_members,
     unpack,
     unpack_members,
@@ -36,7 +36,7 @@ _CONNECTIONS = 4
 """Calls under way at a time; others wait."""
 
 
-class Wire:
+class DirectoryStream:
     """A connection after its handshake, for one call at a time."""
 
     def __init__(self, stream: Stream, clock: Clock) -> None:
@@ -47,7 +47,9 @@ class Wire:
         """True if the last answer was received whole."""
         return well and self.link.alive
 
-    def ask(self, head: Head, deadline: Deadline, rest: bytes = b"") -> tuple[Head, bytes]:
+    def ask(
+        self, head: DirectoryHead, deadline: Deadline, rest: bytes = b""
+    ) -> tuple[DirectoryHead, bytes]:
         """Send a request, and return the head of its answer, and what follows it.
 
         Raises:
@@ -56,7 +58,7 @@ class Wire:
         """
         answer = self.link.call(head.kind, head.pack() + rest, deadline)
         found = unpack(answer.body)
-        if found.kind not in (Kind.YES, Kind.NO, Kind.FULL, Kind.TAKEN):
+        if found.kind not in (RequestKind.YES, RequestKind.NO, RequestKind.FULL, RequestKind.TAKEN):
             raise BadMessage("the directory answers with a request")
         return found, answer.body[HEAD_BYTES:]
 
@@ -99,26 +101,26 @@ class RemoteDirectory:
     ) -> bool:
         text = pack_members([(0, member)])
         with self._wire(deadline) as wire:
-            question = Head(Kind.JOIN, text=len(text), number=self._proof)
+            question = DirectoryHead(RequestKind.JOIN, text=len(text), number=self._proof)
             head, _ = wire.ask(question, deadline, text)
             self._see_room(head.kind, member)
-            if head.kind is Kind.NO:
+            if head.kind is RequestKind.NO:
                 return False
             for batch in snapshot:
                 tags = tags_of(checked(batch))
-                part = Head(Kind.PART, first=len(tags), number=head.number).pack()
-                if not wire.link.tell(Kind.PART, part + tags.tobytes(), deadline):
+                part = DirectoryHead(RequestKind.PART, first=len(tags), number=head.number).pack()
+                if not wire.link.tell(RequestKind.PART, part + tags.tobytes(), deadline):
                     raise OutOfTime("a part of the snapshot was not sent")
             # NO: the directory forgot this life during its snapshot; the next heartbeat will show
             # it.
-            wire.ask(Head(Kind.JOINED, number=head.number), deadline)
+            wire.ask(DirectoryHead(RequestKind.JOINED, number=head.number), deadline)
         self._numbers[member.name] = member.generation, head.number
         return True
 
     def last_life(self, name: str, deadline: Deadline) -> int:
         text = name.encode()
         with self._wire(deadline) as wire:
-            _, listed = wire.ask(Head(Kind.MEMBERS, text=len(text)), deadline, text)
+            _, listed = wire.ask(DirectoryHead(RequestKind.MEMBERS, text=len(text)), deadline, text)
             found = [member for _, member in unpack_members(listed)]
         return max((it.generation for it in found if it.name == name), default=0)
 
@@ -126,13 +128,15 @@ class RemoteDirectory:
         checked(report.added, report.removed)
         tags = np.concatenate([tags_of(report.added), tags_of(report.removed)])
         sizes = len(report.added), len(report.removed)
-        return self._say(Kind.REPORT, member, deadline, report.sequence, sizes, tags.tobytes())
+        return self._say(
+            RequestKind.REPORT, member, deadline, report.sequence, sizes, tags.tobytes()
+        )
 
     def heartbeat(self, member: Member, sequence: int, deadline: Deadline) -> bool:
-        return self._say(Kind.HEARTBEAT, member, deadline, sequence)
+        return self._say(RequestKind.HEARTBEAT, member, deadline, sequence)
 
     def leave(self, member: Member, deadline: Deadline) -> None:
-        self._say(Kind.LEAVE, member, deadline)
+        self._say(RequestKind.LEAVE, member, deadline)
 
     def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[Sequence[Member]]:
         found: list[tuple[Member, ...]] = []
@@ -143,28 +147,28 @@ class RemoteDirectory:
 
     def members(self, deadline: Deadline) -> Sequence[Member]:
         with self._wire(deadline) as wire:
-            _, listed = wire.ask(Head(Kind.MEMBERS), deadline)
+            _, listed = wire.ask(DirectoryHead(RequestKind.MEMBERS), deadline)
             return [member for _, member in unpack_members(listed)]
 
     def close(self) -> None:
         self._pool.close()
 
-    def _see_room(self, kind: Kind, member: Member) -> None:
+    def _see_room(self, kind: RequestKind, member: Member) -> None:
         """Check that the answer to a join accepts *member*.
 
         Raises:
             StoreFull, StoreBusy: the directory is full; another process has its name.
         """
-        if kind is Kind.FULL:
+        if kind is RequestKind.FULL:
             raise StoreFull(f"{self.address} has no room for another member")
-        if kind is Kind.TAKEN:
+        if kind is RequestKind.TAKEN:
             raise StoreBusy(f"{self.address}: another process is {member.name!r} at present")
 
     def _locate(
-        self, wire: Wire, keys: Sequence[ChunkKey], deadline: Deadline
+        self, wire: DirectoryStream, keys: Sequence[ChunkKey], deadline: Deadline
     ) -> list[tuple[Member, ...]]:
         tags, holders = tags_of(keys), self._holders
-        question = Head(Kind.LOCATE, first=len(tags), sequence=holders.version)
+        question = DirectoryHead(RequestKind.LOCATE, first=len(tags), sequence=holders.version)
         head, found = wire.ask(question, deadline, tags.tobytes())
         size = len(tags) * head.words * TAG_BYTES
         if head.first != len(tags) or not head.words or len(found) != size + head.second:
@@ -179,7 +183,7 @@ class RemoteDirectory:
 
     def _say(
         self,
-        kind: Kind,
+        kind: RequestKind,
         member: Member,
         deadline: Deadline,
         sequence: int = 0,
@@ -189,12 +193,14 @@ class RemoteDirectory:
         generation, number = self._numbers.get(member.name, (0, 0))
         if generation != member.generation:
             number = 0  # of no membership; still sent, to see if the directory answers
-        head = Head(kind, first=sizes[0], second=sizes[1], sequence=sequence, number=number)
+        head = DirectoryHead(
+            kind, first=sizes[0], second=sizes[1], sequence=sequence, number=number
+        )
         with self._wire(deadline) as wire:
-            return wire.ask(head, deadline, tags)[0].kind is Kind.YES
+            return wire.ask(head, deadline, tags)[0].kind is RequestKind.YES
 
     @contextmanager
-    def _wire(self, deadline: Deadline) -> Iterator[Wire]:
+    def _wire(self, deadline: Deadline) -> Iterator[DirectoryStream]:
         """Yield a connection.
 
         Raises:
@@ -204,10 +210,10 @@ class RemoteDirectory:
         with answering(self.address), self._pool.connection(deadline) as wire:
             yield wire
 
-    def _greeted(self, stream: Stream, deadline: Deadline) -> Wire:
+    def _greeted(self, stream: Stream, deadline: Deadline) -> DirectoryStream:
         time_left(deadline)
         (heartbeat,) = HANDSHAKE.greet(stream, deadline, self._secret)
         if not 0.001 <= heartbeat <= 3600:
             raise BadMessage("the directory wants no signs of life that can be given")
         self._heartbeat_seconds = heartbeat
-        return Wire(stream, deadline.clock)
+        return DirectoryStream(stream, deadline.clock)

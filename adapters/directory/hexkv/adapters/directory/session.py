@@ -8,8 +8,8 @@ from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.tags import Tags
 from hexkv.adapters.directory.wire import (
     LARGEST,
-    Head,
-    Kind,
+    DirectoryHead,
+    RequestKind,
     pack_members,
     unpack_members,
     unpack_request,
@@ -26,7 +26,7 @@ from hexkv.ports import Member, StoreBusy, StoreFull
 class DirectorySession(PlacedSession):
     """Answers one node from a cell. All requests are short: one thread does for a connection."""
 
-    at_once = frozenset(Kind)
+    at_once = frozenset(RequestKind)
     kind = "directory"
 
     def __init__(self, connection: Connection, cell: Cell, notices: Notices) -> None:
@@ -36,21 +36,21 @@ class DirectorySession(PlacedSession):
         )
         self._notices = notices
         self._cell = cell
-        self._answers: dict[Kind, Callable[[Head, bytes, Tags], bytes]] = {
-            Kind.JOIN: self._join,
-            Kind.JOINED: self._joined,
-            Kind.REPORT: self._report,
-            Kind.HEARTBEAT: self._heartbeat,
-            Kind.LEAVE: self._leave,
-            Kind.LOCATE: self._locate,
-            Kind.MEMBERS: self._members,
+        self._answers: dict[RequestKind, Callable[[DirectoryHead, bytes, Tags], bytes]] = {
+            RequestKind.JOIN: self._join,
+            RequestKind.JOINED: self._joined,
+            RequestKind.REPORT: self._report,
+            RequestKind.HEARTBEAT: self._heartbeat,
+            RequestKind.LEAVE: self._leave,
+            RequestKind.LOCATE: self._locate,
+            RequestKind.MEMBERS: self._members,
         }
 
     def take(self, told: rpc.Head, body: bytes) -> bool:
-        if told.verb == Kind.PART:
+        if told.verb == RequestKind.PART:
             head, _, tags = unpack_request(body)
             self._cell.take(head.number, tags)
-        return told.verb == Kind.PART or super().take(told, body)
+        return told.verb == RequestKind.PART or super().take(told, body)
 
     def respond(self, asked: Request) -> None:
         head, text, tags = unpack_request(asked.body)
@@ -58,7 +58,7 @@ class DirectorySession(PlacedSession):
             raise BadMessage("an answer is no request")
         self.send(asked.head, rpc.Status.DONE, self._answers[head.kind](head, text, tags))
 
-    def _join(self, head: Head, text: bytes, tags: Tags) -> bytes:
+    def _join(self, head: DirectoryHead, text: bytes, tags: Tags) -> bytes:
         del tags
         try:
             ((_, member),) = unpack_members(text)
@@ -69,34 +69,34 @@ class DirectorySession(PlacedSession):
             number = self._cell.join(member, head.number)
         except StoreBusy as error:
             self._notices.failed(what, f"StoreBusy: {error}")
-            return Head(Kind.TAKEN).pack()
+            return DirectoryHead(RequestKind.TAKEN).pack()
         except StoreFull as error:
             self._notices.failed(what, f"StoreFull: {error}")
-            return Head(Kind.FULL).pack()
+            return DirectoryHead(RequestKind.FULL).pack()
         if number is None:
             self._notices.failed(what, "a later life of it is known")
         else:
             self._notices.works(what)
         return _verdict(number is not None, number or 0)
 
-    def _joined(self, head: Head, text: bytes, tags: Tags) -> bytes:
+    def _joined(self, head: DirectoryHead, text: bytes, tags: Tags) -> bytes:
         return self._heartbeat(head, text, tags)
 
-    def _report(self, head: Head, text: bytes, tags: Tags) -> bytes:
+    def _report(self, head: DirectoryHead, text: bytes, tags: Tags) -> bytes:
         del text
         added, removed = tags[: head.first], tags[head.first :]
         return _verdict(self._cell.report(head.number, head.sequence, added, removed))
 
-    def _heartbeat(self, head: Head, text: bytes, tags: Tags) -> bytes:
+    def _heartbeat(self, head: DirectoryHead, text: bytes, tags: Tags) -> bytes:
         del text, tags
         return _verdict(self._cell.heartbeat(head.number, head.sequence))
 
-    def _leave(self, head: Head, text: bytes, tags: Tags) -> bytes:
+    def _leave(self, head: DirectoryHead, text: bytes, tags: Tags) -> bytes:
         del text, tags
         self._cell.leave(head.number)
         return _verdict(True)
 
-    def _locate(self, head: Head, text: bytes, tags: Tags) -> bytes:
+    def _locate(self, head: DirectoryHead, text: bytes, tags: Tags) -> bytes:
         del text
         located = self._cell.locate(tags)
         version, members = located.version, b""
@@ -106,10 +106,10 @@ class DirectorySession(PlacedSession):
                 return self._locate(head, b"", tags)
             members = pack_members(columns)
         words = located.rows.shape[1]
-        answer = Head(Kind.YES, words, 0, len(tags), len(members), version)
+        answer = DirectoryHead(RequestKind.YES, words, 0, len(tags), len(members), version)
         return answer.pack() + located.rows.astype("<u8", copy=False).tobytes() + members
 
-    def _members(self, head: Head, text: bytes, tags: Tags) -> bytes:
+    def _members(self, head: DirectoryHead, text: bytes, tags: Tags) -> bytes:
         del head, tags
         version, columns = self._cell.columns()
         if text:  # the last life of one node, which may have ended
@@ -117,8 +117,8 @@ class DirectorySession(PlacedSession):
             last = self._cell.last_life(name)
             columns = [(0, Member(name, last))] if last else []
         members = pack_members(columns)
-        return Head(Kind.YES, 0, 0, 0, len(members), version).pack() + members
+        return DirectoryHead(RequestKind.YES, 0, 0, 0, len(members), version).pack() + members
 
 
 def _verdict(well: bool, number: int = 0) -> bytes:
-    return Head(Kind.YES if well else Kind.NO, number=number).pack()
+    return DirectoryHead(RequestKind.YES if well else RequestKind.NO, number=number).pack()

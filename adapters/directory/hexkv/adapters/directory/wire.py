@@ -58,7 +58,7 @@ LARGEST_ANSWER = HEAD_BYTES + MOST_TAGS * WORDS * TAG_BYTES + (16 << 20)
 """Bytes of an answer that a client accepts: rows, and members."""
 
 
-class Kind(IntEnum):
+class RequestKind(IntEnum):
     """The kind of a request, and of an answer."""
 
     JOIN = 1
@@ -81,10 +81,10 @@ class Kind(IntEnum):
     """Another process has the name, and sends heartbeats: joining requires its proof."""
 
 
-class Head(NamedTuple):
+class DirectoryHead(NamedTuple):
     """The start of a message."""
 
-    kind: Kind
+    kind: RequestKind
     words: int = 0
     text: int = 0
     first: int = 0
@@ -97,7 +97,7 @@ class Head(NamedTuple):
         return _HEAD.pack(*self)
 
 
-def unpack(data: bytes) -> Head:
+def unpack(data: bytes) -> DirectoryHead:
     """Return the head at the start of *data*.
 
     Raises:
@@ -105,12 +105,12 @@ def unpack(data: bytes) -> Head:
     """
     try:
         kind, *rest = _HEAD.unpack_from(data)
-        return Head(Kind(kind), *rest)
+        return DirectoryHead(RequestKind(kind), *rest)
     except (ValueError, error) as wrong:
         raise BadMessage("no message of a directory begins like this") from wrong
 
 
-def unpack_request(body: bytes) -> tuple[Head, bytes, Tags]:
+def unpack_request(body: bytes) -> tuple[DirectoryHead, bytes, Tags]:
     """Return the head of a request, its text, and its tags.
 
     Raises:

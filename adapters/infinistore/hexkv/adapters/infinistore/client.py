@@ -12,7 +12,7 @@ from hexkv.ports import AdapterUnavailable
 HINT = "pip install hexkv-infinistore[client]; it needs libibverbs1"
 
 
-class Client(Protocol):
+class InfinityConnection(Protocol):
     """``infinistore.InfinityConnection``. Its calls block, and raise bare ``Exception``s."""
 
     def check_exist(self, key: str) -> bool:
@@ -36,7 +36,7 @@ class Client(Protocol):
         ...
 
 
-def connecting(host: str, port: int) -> Callable[[], Client]:
+def connecting(host: str, port: int) -> Callable[[], InfinityConnection]:
     """A function that connects to a server.
 
     Raises:
@@ -47,14 +47,14 @@ def connecting(host: str, port: int) -> Callable[[], Client]:
     except ImportError as error:
         raise AdapterUnavailable("infinistore", str(error), HINT) from error
 
-    def connect() -> Client:
+    def connect() -> InfinityConnection:
         config = library.ClientConfig(
             host_addr=host, service_port=port, connection_type=library.TYPE_TCP, log_level="error"
         )
         client: Any = library.InfinityConnection(config)
         # The blocking call prints to standard output, which belongs to the program.
         asyncio.run(client.connect_async())
-        made: Client = client
+        made: InfinityConnection = client
         return made
 
     return connect

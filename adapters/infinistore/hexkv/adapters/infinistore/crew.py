@@ -8,20 +8,16 @@ from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Generic, TypeVar
 
-from hexkv.adapters.infinistore.client import Client
+from hexkv.adapters.infinistore.client import InfinityConnection
 from hexkv.ports import Deadline, StoreError, StoreUnreachable
 
 T = TypeVar("T")
 
 
-class OutOfTime(Exception):
-    """The deadline passed first. The call goes on, and its answer is dropped."""
-
-
 class _Call(Generic[T]):
     __slots__ = ("answer", "deadline", "error", "over", "work")
 
-    def __init__(self, work: Callable[[Client], T], deadline: Deadline) -> None:
+    def __init__(self, work: Callable[[InfinityConnection], T], deadline: Deadline) -> None:
         self.work = work
         self.deadline = deadline
         self.answer: list[T] = []
@@ -32,7 +28,7 @@ class _Call(Generic[T]):
 class Crew:
     """At most *most* threads, daemons: a call of the library may never return."""
 
-    def __init__(self, connect: Callable[[], Client], most: int) -> None:
+    def __init__(self, connect: Callable[[], InfinityConnection], most: int) -> None:
         self._connect = connect
         self._most = most
         self._threads = 0
@@ -42,11 +38,11 @@ class Crew:
         self._queue: SimpleQueue[_Call[object] | None] = SimpleQueue()
         self._lock = Lock()
 
-    def call(self, work: Callable[[Client], T], deadline: Deadline) -> T:
+    def call(self, work: Callable[[InfinityConnection], T], deadline: Deadline) -> T:
         """Call *work* with a connection and return its result.
 
         Raises:
-            OutOfTime: too late.
+            TimeoutError: too late; the call goes on, and its answer is dropped.
             StoreUnreachable: it failed.
             StoreError: this is closed.
         """
@@ -65,7 +61,7 @@ class Crew:
         if call.answer:
             return call.answer[0]
         if not done:
-            raise OutOfTime
+            raise TimeoutError
         if call.error is not None:
             raise StoreUnreachable(f"InfiniStore: {call.error}") from call.error
         raise StoreError("the store is closed")
@@ -81,7 +77,7 @@ class Crew:
             self._queue.put(None)
 
     def _run(self) -> None:
-        client: Client | None = None
+        client: InfinityConnection | None = None
         while (call := self._queue.get()) is not None and not self._closed:
             if call.deadline.expired:  # the caller has given up
                 call.over.set()
@@ -106,7 +102,7 @@ class Crew:
         _end(client)
 
 
-def _end(client: Client | None) -> None:
+def _end(client: InfinityConnection | None) -> None:
     if client is not None:
         with suppress(Exception):
             client.close()

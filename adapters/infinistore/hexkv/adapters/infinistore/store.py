@@ -9,8 +9,8 @@ from functools import partial
 from threading import Condition
 from typing import TypeVar
 
-from hexkv.adapters.infinistore.client import Client
-from hexkv.adapters.infinistore.crew import Crew, OutOfTime
+from hexkv.adapters.infinistore.client import InfinityConnection
+from hexkv.adapters.infinistore.crew import Crew
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,
@@ -45,7 +45,9 @@ class InfiniStore:
         connections: calls under way at a time.
     """
 
-    def __init__(self, connect: Callable[[], Client], prefix: str, connections: int) -> None:
+    def __init__(
+        self, connect: Callable[[], InfinityConnection], prefix: str, connections: int
+    ) -> None:
         self._crew = Crew(connect, connections)
         self._prefix = prefix
         self._changing: set[str] = set()
@@ -74,7 +76,7 @@ class InfiniStore:
         self._crew.close()
 
     def _read(self, i: int, name: str, sink: Sink, deadline: Deadline) -> ReadOutcome:
-        def fetch(client: Client) -> memoryview | None:
+        def fetch(client: InfinityConnection) -> memoryview | None:
             if not client.check_exist(name):
                 return None
             try:
@@ -86,7 +88,7 @@ class InfiniStore:
 
         try:
             found = self._ask(name, fetch, deadline)
-        except OutOfTime:
+        except TimeoutError:
             return TimedOut()
         except StoreError as error:
             return Failed(error)
@@ -109,7 +111,7 @@ class InfiniStore:
             return Failed(StoreError("this frame is the mark of no bytes"))
         name = self._name(key)
 
-        def put(client: Client) -> None:
+        def put(client: InfinityConnection) -> None:
             client.delete_keys([name])
             client.tcp_write_cache(
                 name, ctypes.addressof(ctypes.c_char.from_buffer(data)), len(data)
@@ -117,22 +119,22 @@ class InfiniStore:
 
         try:
             self._ask(name, put, deadline)
-        except OutOfTime:
+        except TimeoutError:
             return TimedOut()
         except StoreError as error:
             return Failed(error)
         return Stored(frame.nbytes)
 
-    def _ask(self, name: str, work: Callable[[Client], T], deadline: Deadline) -> T:
+    def _ask(self, name: str, work: Callable[[InfinityConnection], T], deadline: Deadline) -> T:
         """Return the result of *work*, run while no other call of this store uses the same chunk.
 
         Raises:
-            OutOfTime, StoreError: it has no result.
+            TimeoutError, StoreError: it has no result.
         """
         if deadline.expired:
-            raise OutOfTime
+            raise TimeoutError
 
-        def alone(client: Client) -> T:
+        def alone(client: InfinityConnection) -> T:
             with self._turn(name, deadline):
                 return work(client)
 
@@ -152,10 +154,10 @@ class InfiniStore:
                 self._changing.discard(name)
                 self._changed.notify_all()
 
-    def _must(self, name: str, work: Callable[[Client], T], deadline: Deadline) -> T:
+    def _must(self, name: str, work: Callable[[InfinityConnection], T], deadline: Deadline) -> T:
         try:
             return self._ask(name, work, deadline)
-        except OutOfTime as error:
+        except TimeoutError as error:
             raise StoreUnreachable("InfiniStore: no answer in time") from error
 
     def _names(self, keys: Sequence[ChunkKey]) -> list[str]:
@@ -165,11 +167,11 @@ class InfiniStore:
         return self._prefix + key.hex()
 
 
-def _exists(name: str, client: Client) -> bool:
+def _exists(name: str, client: InfinityConnection) -> bool:
     return client.check_exist(name)
 
 
-def _delete(name: str, client: Client) -> bool:
+def _delete(name: str, client: InfinityConnection) -> bool:
     return client.delete_keys([name]) > 0
 
 

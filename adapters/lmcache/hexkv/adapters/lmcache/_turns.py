@@ -10,7 +10,7 @@ from hexkv.adapters.net.errors import OutOfTime
 from hexkv.ports import ChunkKey, Deadline
 
 
-class Turns:
+class KeyLocks:
     """Locks all keys of a call at once, so that no two calls wait for each other."""
 
     def __init__(self) -> None:

@@ -9,9 +9,9 @@ from hexkv.adapters.lmcache.wire import (
     ANSWER,
     NOTHING,
     TOMBSTONE,
-    Answer,
+    AnswerHead,
     Command,
-    Request,
+    RequestHead,
     frame_tensor,
     name_of,
     parse_answer,
@@ -37,7 +37,7 @@ class LMDoor:
     def get(self, key: ChunkKey) -> bytes | None:
         """The frame of *key*, as the server has it; None for a tombstone."""
         with self._soon() as deadline:
-            answer = self._ask(Request(Command.GET, name_of(key), 0, NOTHING), b"", deadline)
+            answer = self._ask(RequestHead(Command.GET, name_of(key), 0, NOTHING), b"", deadline)
             if not answer.found or answer.tensor == TOMBSTONE:
                 return None
             return self._stream.take(answer.length, deadline)
@@ -45,9 +45,9 @@ class LMDoor:
     def put(self, key: ChunkKey, frame: bytes) -> None:
         """Store *frame* on the server."""
         tensor = frame_tensor(len(frame))
-        put = Request(Command.PUT, name_of(key), len(frame), tensor).pack() + frame
+        put = RequestHead(Command.PUT, name_of(key), len(frame), tensor).pack() + frame
         with self._soon() as deadline:
-            asked = Request(Command.EXIST, name_of(key), 0, NOTHING)
+            asked = RequestHead(Command.EXIST, name_of(key), 0, NOTHING)
             if self._ask(asked, put, deadline).found:
                 return
         raise StoreError("the server did not take the frame")
@@ -64,7 +64,7 @@ class LMDoor:
         """End the connection."""
         self._stream.close()
 
-    def _ask(self, request: Request, before: bytes, deadline: Deadline) -> Answer:
+    def _ask(self, request: RequestHead, before: bytes, deadline: Deadline) -> AnswerHead:
         self._stream.send([before + request.pack()], deadline)
         return parse_answer(self._stream.take(ANSWER.size, deadline))
 

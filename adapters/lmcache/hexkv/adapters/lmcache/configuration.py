@@ -17,7 +17,7 @@ import yaml
 from hexkv.plugins.cli.output import new_app, refuse, run_app
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.configuration.places import suggestion
-from hexkv.plugins.configuration.sources import Layers, merge_file
+from hexkv.plugins.configuration.sources import ConfigLayers, merge_file
 from hexkv.plugins.configuration.values import Value
 from hexkv.ports import ConfigError
 
@@ -266,7 +266,7 @@ def from_lmcache(
     Prints hexkv's YAML on stdout and a line for each key that is not in it on stderr. Exit code 1
     if one of them had an effect.
     """
-    layers = Layers({})
+    layers = ConfigLayers({})
     try:
         merge_file(layers, file)
         made = convert(layers.values)

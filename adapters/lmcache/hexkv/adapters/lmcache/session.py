@@ -11,9 +11,9 @@ from hexkv.adapters.lmcache.wire import (
     REQUEST,
     STARTS,
     TOMBSTONE,
-    Answer,
+    AnswerHead,
     Command,
-    Request,
+    RequestHead,
     Tensor,
     parse_request,
 )
@@ -69,21 +69,21 @@ class LMSession:
         while True:
             self._answer(parse_request(self._connection.request(REQUEST.size)))
 
-    def _answer(self, asked: Request) -> None:
+    def _answer(self, asked: RequestHead) -> None:
         match asked.command:
             case Command.PUT:
                 self._put(asked)
             case Command.GET:
                 self._get(asked.key)
             case Command.EXIST:
-                self._send(Answer(self._values.contains([asked.key])[0], 0, NOTHING))
+                self._send(AnswerHead(self._values.contains([asked.key])[0], 0, NOTHING))
             case Command.LIST:
                 names = b"\n".join(self._names())
-                self._send(Answer(True, len(names), NOTHING), names)
+                self._send(AnswerHead(True, len(names), NOTHING), names)
             case Command.HEALTH:
-                self._send(Answer(True, 0, NOTHING))
+                self._send(AnswerHead(True, 0, NOTHING))
 
-    def _put(self, asked: Request) -> None:
+    def _put(self, asked: RequestHead) -> None:
         """Keep the value that follows. PUT has no answer, so a failure deletes the value."""
         size, tensor, limits = asked.length, asked.tensor, self._connection.limits
         if size > limits.max_value:
@@ -110,13 +110,13 @@ class LMSession:
                 if lent is not None:
                     size = len(lent) - _TAIL.size
                     form, dtype, a, b, c, d, location = _TAIL.unpack(lent[size:])
-                    answer = Answer(True, size, Tensor(form, dtype, (a, b, c, d), location))
+                    answer = AnswerHead(True, size, Tensor(form, dtype, (a, b, c, d), location))
                     with self._connection.transfer(size) as deadline:
                         self._stream.send([answer.pack(), lent[:size]], deadline)
                     return
         except Unreadable as error:
             log.info("lm: %s", error)
-        self._send(Answer(False, 0, NOTHING))
+        self._send(AnswerHead(False, 0, NOTHING))
 
     def _names(self) -> list[bytes]:
         names: list[bytes] = []
@@ -126,7 +126,7 @@ class LMSession:
             after = names[-1]
         return names
 
-    def _send(self, answer: Answer, data: bytes = b"") -> None:
+    def _send(self, answer: AnswerHead, data: bytes = b"") -> None:
         with self._connection.transfer(len(data)) as deadline:
             self._stream.send([answer.pack(), data], deadline)
 

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import NamedTuple
 
-from hexkv.adapters.lmcache._turns import Turns
+from hexkv.adapters.lmcache._turns import KeyLocks
 from hexkv.adapters.lmcache.wire import (
     ANSWER,
     LONGEST,
     NOTHING,
     TOMBSTONE,
-    Answer,
+    AnswerHead,
     Command,
-    Request,
+    RequestHead,
     frame_tensor,
     name_of,
     parse_answer,
@@ -52,7 +52,7 @@ _TOMBSTONES = 1 << 16
 """Deleted chunks that the store remembers."""
 
 
-class Peer(NamedTuple):
+class ServerStream(NamedTuple):
     """A connection."""
 
     stream: Stream
@@ -76,8 +76,8 @@ class LMStore:
     """
 
     def __init__(self, address: Address, *, connections: int = 4) -> None:
-        self._pool = Pool(address, lambda stream, _: Peer(stream), most=connections)
-        self._turns = Turns()
+        self._pool = Pool(address, lambda stream, _: ServerStream(stream), most=connections)
+        self._turns = KeyLocks()
         self._lock = Lock()
         self._gone: OrderedDict[ChunkKey, None] = OrderedDict()
 
@@ -92,7 +92,7 @@ class LMStore:
     ) -> Sequence[ReadOutcome]:
         outcomes: list[ReadOutcome | None] = [None] * len(keys)
 
-        def call(peer: Peer) -> None:
+        def call(peer: ServerStream) -> None:
             for index, key in enumerate(keys):
                 peer.stream.send([_question(Command.GET, key)], deadline)
                 outcomes[index] = _take(peer.stream, index, sink, deadline)
@@ -102,13 +102,13 @@ class LMStore:
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
         outcomes: list[WriteOutcome | None] = [None] * len(items)
 
-        def call(peer: Peer) -> None:
+        def call(peer: ServerStream) -> None:
             for index, (key, frame) in enumerate(items):
                 data = plain(frame)
                 if data.nbytes > LONGEST:
                     outcomes[index] = Failed(StoreFull(f"the wire takes {LONGEST} bytes at most"))
                     continue
-                put = Request(Command.PUT, name_of(key), data.nbytes, frame_tensor(data.nbytes))
+                put = RequestHead(Command.PUT, name_of(key), data.nbytes, frame_tensor(data.nbytes))
                 # Before the PUT: otherwise a lookup just after a read could still miss the chunk.
                 self._remember(key, gone=False)
                 peer.stream.send([put.pack(), data, _question(Command.EXIST, key)], deadline)
@@ -141,7 +141,7 @@ class LMStore:
         self._pool.close()
 
     @contextmanager
-    def _calling(self, deadline: Deadline) -> Iterator[Peer]:
+    def _calling(self, deadline: Deadline) -> Iterator[ServerStream]:
         """A connection for one call, which fails as a whole.
 
         Raises:
@@ -156,7 +156,7 @@ class LMStore:
             found = [key for key, is_there in zip(keys, there, strict=True) if is_there]
             for part in slices(len(found), _ENTRIES):
                 names = [name_of(found[index]) for index in part]
-                requests = [Request(Command.PUT, name, 0, TOMBSTONE).pack() for name in names]
+                requests = [RequestHead(Command.PUT, name, 0, TOMBSTONE).pack() for name in names]
                 # The answer to the last one shows that the server has received all.
                 requests.append(_question(Command.HEALTH, found[part.start]))
                 try:
@@ -167,7 +167,9 @@ class LMStore:
                         self._remember(found[index], gone=True)
             return there
 
-    def _there(self, peer: Peer, keys: Sequence[ChunkKey], deadline: Deadline) -> list[bool]:
+    def _there(
+        self, peer: ServerStream, keys: Sequence[ChunkKey], deadline: Deadline
+    ) -> list[bool]:
         found = []
         for part in slices(len(keys), _ENTRIES):
             questions = b"".join(_question(Command.EXIST, keys[index]) for index in part)
@@ -188,10 +190,10 @@ class LMStore:
 
 
 def _question(command: Command, key: ChunkKey) -> bytes:
-    return Request(command, name_of(key), 0, NOTHING).pack()
+    return RequestHead(command, name_of(key), 0, NOTHING).pack()
 
 
-def _hear(stream: Stream, deadline: Deadline) -> Answer:
+def _hear(stream: Stream, deadline: Deadline) -> AnswerHead:
     return parse_answer(stream.take(ANSWER.size, deadline))
 
 

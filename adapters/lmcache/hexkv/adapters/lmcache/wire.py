@@ -61,7 +61,7 @@ TOMBSTONE = Tensor(0, 0, (0, 0, 0, 0))
 it."""
 
 
-class Request(NamedTuple):
+class RequestHead(NamedTuple):
     """A request, without the bytes that follow it."""
 
     command: Command
@@ -88,7 +88,7 @@ class Request(NamedTuple):
         )
 
 
-class Answer(NamedTuple):
+class AnswerHead(NamedTuple):
     """An answer, without the bytes that follow it."""
 
     found: bool
@@ -102,7 +102,7 @@ class Answer(NamedTuple):
         return ANSWER.pack(code, self.length, it.format, it.dtype, *it.shape, it.location)
 
 
-def parse_request(data: bytes) -> Request:
+def parse_request(data: bytes) -> RequestHead:
     """The request in ``REQUEST.size`` bytes.
 
     Raises:
@@ -114,10 +114,10 @@ def parse_request(data: bytes) -> Request:
         raise BadMessage("no request of the lm protocol")
     if command in _NAMING and not is_name(key):
         raise BadMessage("a name of the lm protocol is one line, and not empty")
-    return Request(Command(command), key, length, Tensor(form, dtype, (a, b, c, d), location))
+    return RequestHead(Command(command), key, length, Tensor(form, dtype, (a, b, c, d), location))
 
 
-def parse_answer(data: bytes) -> Answer:
+def parse_answer(data: bytes) -> AnswerHead:
     """The answer in ``ANSWER.size`` bytes.
 
     Raises:
@@ -126,7 +126,7 @@ def parse_answer(data: bytes) -> Answer:
     code, length, form, dtype, a, b, c, d, location = ANSWER.unpack(data)
     if code not in (SUCCESS, FAIL) or length < 0:
         raise BadMessage("no answer of the lm protocol")
-    return Answer(code == SUCCESS, length, Tensor(form, dtype, (a, b, c, d), location))
+    return AnswerHead(code == SUCCESS, length, Tensor(form, dtype, (a, b, c, d), location))
 
 
 def is_name(key: bytes) -> bool:

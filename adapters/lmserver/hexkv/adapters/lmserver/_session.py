@@ -18,14 +18,14 @@ from hexkv.adapters.lmserver.wire import (
     REQUESTS,
     SLICE,
     UNREADABLE,
-    Grant,
+    AnswerStatus,
     Kind,
-    Status,
-    Verdict,
+    ValueGrant,
+    ValueVerdict,
     message,
     pack_size,
 )
-from hexkv.adapters.net.messages import Head
+from hexkv.adapters.net.messages import MessageHead
 from hexkv.adapters.net.server.connection import Connection
 from hexkv.adapters.net.server.serving import Room, Unreadable, Values
 
@@ -35,7 +35,7 @@ _AHEAD = 4 << 10
 """Bytes received at once with a request's head: for most requests all of it."""
 
 
-class Session:
+class ValueSession:
     """Answers the requests of one connection until it ends.
 
     Args:
@@ -53,8 +53,8 @@ class Session:
         self._limits = connection.limits
         self._values = values
         self._checked = checked
-        self._refused = Verdict.FAILED if durable else Verdict.FULL
-        self._answers: dict[Kind, Callable[[list[tuple[Any, ...]], Head], None]] = {
+        self._refused = ValueVerdict.FAILED if durable else ValueVerdict.FULL
+        self._answers: dict[Kind, Callable[[list[tuple[Any, ...]], MessageHead], None]] = {
             Kind.CONTAINS: self._contains,
             Kind.READ: self._read,
             Kind.WRITE: self._write,
@@ -78,22 +78,22 @@ class Session:
                 self._answers[Kind(asked.kind)](entries, asked)
             else:
                 # Invalid, but framed correctly, so both sides stay in step.
-                refusal = message(Kind.CONTAINS, 0, b"", status=Status.BAD_REQUEST)
+                refusal = message(Kind.CONTAINS, 0, b"", status=AnswerStatus.BAD_REQUEST)
                 self._send([refusal])
 
-    def _contains(self, entries: Sequence[tuple[bytes]], asked: Head) -> None:
+    def _contains(self, entries: Sequence[tuple[bytes]], asked: MessageHead) -> None:
         self._tell(asked, bytes(self._values.contains([key for (key,) in entries])))
 
-    def _delete(self, entries: Sequence[tuple[bytes]], asked: Head) -> None:
+    def _delete(self, entries: Sequence[tuple[bytes]], asked: MessageHead) -> None:
         self._tell(asked, bytes(self._values.delete([key for (key,) in entries])))
 
-    def _scan(self, entries: Sequence[tuple[bytes]], asked: Head) -> None:
+    def _scan(self, entries: Sequence[tuple[bytes]], asked: MessageHead) -> None:
         del asked
         found = self._values.list(entries[0][0], MAX_ENTRIES)
         body = b"".join(ENTRIES.pack(*kept) for kept in found)
         self._send([message(Kind.SCAN, len(found), body)], len(body))
 
-    def _read(self, entries: Sequence[tuple[bytes]], asked: Head) -> None:
+    def _read(self, entries: Sequence[tuple[bytes]], asked: MessageHead) -> None:
         before = message(Kind.READ, len(entries), b"")
         names = [name for (name,) in entries]
         while names:
@@ -110,12 +110,12 @@ class Session:
             del names[: max(1, len(run))]
             before = b""
 
-    def _range(self, entries: Sequence[tuple[bytes, int, int]], asked: Head) -> None:
+    def _range(self, entries: Sequence[tuple[bytes, int, int]], asked: MessageHead) -> None:
         for key, start, size in entries:
             self._give(message(Kind.RANGE, len(entries), b""), key, asked, (start, size))
 
     def _give(
-        self, before: bytes, key: bytes, asked: Head, part: tuple[int, int] | None = None
+        self, before: bytes, key: bytes, asked: MessageHead, part: tuple[int, int] | None = None
     ) -> None:
         try:
             with self._values.lent(key, asked.patience / 1000) as lent:
@@ -130,34 +130,38 @@ class Session:
             log.info("hexkv: %s", error)
             self._send([before, pack_size(UNREADABLE)])
 
-    def _write(self, entries: Sequence[tuple[bytes, int]], asked: Head) -> None:
+    def _write(self, entries: Sequence[tuple[bytes, int]], asked: MessageHead) -> None:
         with ExitStack() as held:
             rooms = self._grant(entries, min(asked.patience / 1000, self._limits.wait), held)
-            self._tell(asked, bytes(it if isinstance(it, Grant) else Grant.SEND for it in rooms))
-            granted = [room for room in rooms if not isinstance(room, Grant)]
+            self._tell(
+                asked, bytes(it if isinstance(it, ValueGrant) else ValueGrant.SEND for it in rooms)
+            )
+            granted = [room for room in rooms if not isinstance(room, ValueGrant)]
             whole = self._receive([room.data for room in granted])
             arrived = [room for room, right in zip(granted, whole, strict=True) if right]
             kept = iter(self._values.keep(arrived))
             verdicts = [
-                (Verdict.STORED if next(kept) else self._refused) if right else Verdict.DAMAGED
+                (ValueVerdict.STORED if next(kept) else self._refused)
+                if right
+                else ValueVerdict.DAMAGED
                 for right in whole
             ]
             self._tell(asked, bytes(verdicts))
 
     def _grant(
         self, entries: Sequence[tuple[bytes, int]], wait: float, held: ExitStack
-    ) -> list[Room | Grant]:
+    ) -> list[Room | ValueGrant]:
         """Grant room to the first values, for as many as there is room."""
-        granted: list[Room | Grant] = []
+        granted: list[Room | ValueGrant] = []
         total = 0
         for key, size in entries:
             room = None
             if size > self._limits.max_value:
-                granted.append(Grant.TOO_LARGE)
+                granted.append(ValueGrant.TOO_LARGE)
                 continue
             if total + size <= self._limits.max_value:
                 room = held.enter_context(self._values.room(key, size, 0.0 if total else wait))
-            granted.append(Grant.LATER if room is None else room)
+            granted.append(ValueGrant.LATER if room is None else room)
             total += 0 if room is None else max(1, size)
         return granted
 
@@ -184,19 +188,19 @@ class Session:
             digest.update(data[start : start + SLICE])
         return digest.digest()
 
-    def _tell(self, asked: Head, body: bytes) -> None:
+    def _tell(self, asked: MessageHead, body: bytes) -> None:
         self._send([message(Kind(asked.kind), len(body), body)])
 
     def _send(self, views: Sequence[memoryview | bytes], size: int = 0) -> None:
         self._connection.send(views, size)
 
 
-def _entries(asked: Head, body: bytes) -> list[tuple[Any, ...]]:
+def _entries(asked: MessageHead, body: bytes) -> list[tuple[Any, ...]]:
     """The entries of a request; empty if it is invalid for its kind."""
     entry = REQUESTS.get(asked.kind)  # type: ignore[call-overload]
     if (
         entry is None
-        or asked.status != Status.DONE
+        or asked.status != AnswerStatus.DONE
         or not 0 < asked.entries <= MAX_ENTRIES
         or asked.length != asked.entries * entry.size
         or (asked.kind in (Kind.RANGE, Kind.SCAN) and asked.entries != 1)

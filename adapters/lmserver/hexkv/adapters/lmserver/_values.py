@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from hexkv.adapters.lmserver._sorted import SortedKeys
 from hexkv.adapters.lmserver._transit import Transit
-from hexkv.adapters.net.server.serving import Kept, Room, Unreadable, Values
+from hexkv.adapters.net.server.serving import ListedValue, Room, Unreadable, Values
 from hexkv.ports import (
     DIGEST_BYTES,
     NAMESPACE_BYTES,
@@ -184,11 +184,11 @@ class WireValues:
         self._forget([key for key in gone if key is not None])
         return [key is not None for key in gone]
 
-    def list(self, after: bytes, most: int) -> list[Kept]:
+    def list(self, after: bytes, most: int) -> list[ListedValue]:
         with self._lock:
             names = self._sorted.after(after, most)
             found = [(name, self._versions[name]) for name in names]
-        return [Kept(name, version.size, version.stored) for name, version in found]
+        return [ListedValue(name, version.size, version.stored) for name, version in found]
 
     def restore(self, headers: Sequence[FrameHeader]) -> None:
         """Restore the values of an earlier process; of each name the latest."""

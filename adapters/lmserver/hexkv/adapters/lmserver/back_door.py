@@ -14,9 +14,9 @@ from hexkv.adapters.lmserver.wire import (
     SIZE,
     UNREADABLE,
     WISHES,
-    Grant,
     Kind,
-    Verdict,
+    ValueGrant,
+    ValueVerdict,
     unpack_size,
 )
 from hexkv.adapters.net.address import Address
@@ -63,9 +63,9 @@ class HexkvDoor:
         """Store *frame* on the server."""
         with self._soon() as deadline:
             granted = self._ask(Kind.WRITE, WISHES.pack(key, len(frame)), deadline)
-            if granted == bytes([Grant.SEND]):
+            if granted == bytes([ValueGrant.SEND]):
                 self._stream.send([frame], deadline)
-                if self._hear(Kind.WRITE, deadline) == bytes([Verdict.STORED]):
+                if self._hear(Kind.WRITE, deadline) == bytes([ValueVerdict.STORED]):
                     return
         raise StoreError("the server did not take the frame")
 

@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 
-from hexkv.adapters.lmserver._session import Session
+from hexkv.adapters.lmserver._session import ValueSession
 from hexkv.adapters.lmserver.handshake import answer
 from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.adapters.lmserver.wire import MAGIC
@@ -14,8 +14,7 @@ from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.server import StreamServer
-from hexkv.adapters.net.server.serving import START, Wire
-from hexkv.adapters.net.server.serving import Session as AnySession
+from hexkv.adapters.net.server.serving import START, Session, Wire
 from hexkv.ports import Clock, ConfigError
 
 SCHEME = "hexkv"
@@ -74,7 +73,7 @@ class Server(StreamServer):
     def _run_session(self, connection: Connection) -> None:
         self._session(connection).run()
 
-    def _session(self, connection: Connection) -> AnySession:
+    def _session(self, connection: Connection) -> Session:
         start = connection.look(START)
         if (wire := self._wires.get(start)) is not None:
             return wire.session(connection, self._values.of(wire.scheme))
@@ -82,7 +81,7 @@ class Server(StreamServer):
             raise BadMessage("no wire that is spoken here begins like this")
         agreed = answer(connection, self._secret)
         values = self._values
-        return Session(
+        return ValueSession(
             connection, values.of(SCHEME), checked=agreed.checked, durable=values.durable
         )
 

@@ -19,9 +19,9 @@ from hexkv.adapters.lmserver.wire import (
     SIZE,
     UNREADABLE,
     WISHES,
-    Grant,
     Kind,
-    Verdict,
+    ValueGrant,
+    ValueVerdict,
     pack_keys,
     unpack_size,
 )
@@ -60,7 +60,7 @@ _PAGE = 10.0
 """Seconds that one page of a scan may take."""
 
 
-class Peer(NamedTuple):
+class ServerStream(NamedTuple):
     """A connection that is ready for requests."""
 
     stream: Stream
@@ -100,8 +100,8 @@ class HexkvStore:
         """
         self._clock = clock
 
-        def ready(stream: Stream, deadline: Deadline) -> Peer:
-            return Peer(stream, greet(stream, secret, deadline, checked=checked))
+        def ready(stream: Stream, deadline: Deadline) -> ServerStream:
+            return ServerStream(stream, greet(stream, secret, deadline, checked=checked))
 
         self._pool = Pool(address, ready, tls=tls, most=connections)
 
@@ -121,7 +121,7 @@ class HexkvStore:
     ) -> Sequence[ReadOutcome]:
         outcomes: list[ReadOutcome | None] = [None] * len(keys)
 
-        def call(peer: Peer) -> None:
+        def call(peer: ServerStream) -> None:
             for part in slices(len(keys), peer.agreed.max_entries):
                 body = pack_keys(keys[part.start : part.stop])
                 _ask(peer, Kind.READ, len(part), body, deadline)
@@ -136,7 +136,7 @@ class HexkvStore:
     ) -> ReadOutcome:
         outcomes: list[ReadOutcome | None] = [None]
 
-        def call(peer: Peer) -> None:
+        def call(peer: ServerStream) -> None:
             body = RANGES.pack(key, start, into.nbytes)
             _ask(peer, Kind.RANGE, 1, body, deadline)
             _hear(peer, Kind.RANGE, 1, 0, deadline)
@@ -148,7 +148,7 @@ class HexkvStore:
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
         outcomes: list[WriteOutcome | None] = [None] * len(items)
 
-        def call(peer: Peer) -> None:
+        def call(peer: ServerStream) -> None:
             for part in slices(len(items), peer.agreed.max_entries):
                 waiting = list(part)
                 while waiting:
@@ -190,7 +190,7 @@ class HexkvStore:
         self._pool.close()
 
     @contextmanager
-    def _calling(self, deadline: Deadline) -> Iterator[Peer]:
+    def _calling(self, deadline: Deadline) -> Iterator[ServerStream]:
         """A connection for one call, which fails as a whole.
 
         Raises:
@@ -232,11 +232,13 @@ class _Into:
         """Ignored: a part is used only once it is complete."""
 
 
-def _ask(peer: Peer, kind: Kind, count: int, body: bytes, deadline: Deadline) -> None:
+def _ask(peer: ServerStream, kind: Kind, count: int, body: bytes, deadline: Deadline) -> None:
     FRAMING.ask(peer.stream, kind, count, body, deadline)
 
 
-def _hear(peer: Peer, kind: Kind, count: int | None, entry: int, deadline: Deadline) -> bytes:
+def _hear(
+    peer: ServerStream, kind: Kind, count: int | None, entry: int, deadline: Deadline
+) -> bytes:
     """Receive an answer about *count* entries, if that is known, of *entry* bytes each.
 
     Raises:
@@ -249,7 +251,7 @@ def _hear(peer: Peer, kind: Kind, count: int | None, entry: int, deadline: Deadl
     return body
 
 
-def _take(peer: Peer, index: int, sink: Sink, deadline: Deadline) -> ReadOutcome:
+def _take(peer: ServerStream, index: int, sink: Sink, deadline: Deadline) -> ReadOutcome:
     size = unpack_size(peer.stream.take(SIZE.size, deadline))
     if size == ABSENT:
         return Miss()
@@ -267,7 +269,7 @@ def _take(peer: Peer, index: int, sink: Sink, deadline: Deadline) -> ReadOutcome
 
 
 def _put(
-    peer: Peer,
+    peer: ServerStream,
     items: Sequence[Item],
     waiting: Sequence[int],
     outcomes: list[WriteOutcome | None],
@@ -280,9 +282,9 @@ def _put(
     grants = _hear(peer, Kind.WRITE, len(waiting), 1, deadline)
     sent, later = [], []
     for index, grant in zip(waiting, grants, strict=True):
-        if grant == Grant.SEND:
+        if grant == ValueGrant.SEND:
             sent.append(index)
-        elif grant == Grant.LATER:
+        elif grant == ValueGrant.LATER:
             later.append(index)
         else:
             full = f"the server takes {peer.agreed.max_value} bytes at most"
@@ -301,11 +303,11 @@ def _put(
 
 def _outcome(verdict: int, size: int) -> WriteOutcome:
     match verdict:
-        case Verdict.STORED:
+        case ValueVerdict.STORED:
             return Stored(size)
-        case Verdict.FULL:
+        case ValueVerdict.FULL:
             return Failed(StoreFull("the server has no room that it may clear"))
-        case Verdict.DAMAGED:
+        case ValueVerdict.DAMAGED:
             return Failed(StoreUnreachable("the chunk was damaged on its way to the server"))
         case _:
             return Failed(StoreError("the server could not keep the chunk"))

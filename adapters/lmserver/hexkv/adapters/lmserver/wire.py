@@ -55,14 +55,14 @@ class Kind(IntEnum):
     SCAN = 6
 
 
-class Status(IntEnum):
+class AnswerStatus(IntEnum):
     """The status of an answer: the request was valid or not."""
 
     DONE = 0
     BAD_REQUEST = 1
 
 
-class Grant(IntEnum):
+class ValueGrant(IntEnum):
     """The server's reply to the wish to send one value."""
 
     SEND = 0
@@ -72,7 +72,7 @@ class Grant(IntEnum):
     TOO_LARGE = 2
 
 
-class Verdict(IntEnum):
+class ValueVerdict(IntEnum):
     """The result for one value that a client sent."""
 
     STORED = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from hexkv.ports import ChunkKey
 
 
-class BackDoor:
+class FileDoor:
     """Reads and writes by the documented layout of files, without the store's code."""
 
     def __init__(self, root: str) -> None:

@@ -90,9 +90,9 @@ def _open_fs(settings: SharedFileSettings, context: OpenContext) -> object:
 
 
 def _behind_disk(settings: DiskSettings) -> BackDoor:
-    from hexkv.adapters.local.back_door import BackDoor
+    from hexkv.adapters.local.back_door import FileDoor
 
-    return BackDoor(settings.root)
+    return FileDoor(settings.root)
 
 
 def _explain(arguments: Sequence[str]) -> int:

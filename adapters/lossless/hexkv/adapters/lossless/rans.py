@@ -36,7 +36,7 @@ from hexkv.kernels.coding.pieces import Cursor, Piece, raw
 from hexkv.kernels.coding.plain import GROUP
 from hexkv.kernels.coding.tables import TOTAL, Tables
 from hexkv.kernels.payloads import Coding, Numbers, PlaneForm, plane_blocks
-from hexkv.plugins.support.payload import Place, PlaneSerde
+from hexkv.plugins.support.payload import PlaneSerde, PlaneShape
 from hexkv.ports import CorruptFrame, KVLayout
 
 TABLES = 8
@@ -58,7 +58,7 @@ class Rans:
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
 
-    def encode(self, plane: memoryview, place: Place) -> Sequence[memoryview] | None:
+    def encode(self, plane: memoryview, place: PlaneShape) -> Sequence[memoryview] | None:
         coder = self._choice.coder
         elements = bits.words(plane, place.dtype)
         upper = coder.symbols(elements, place.dtype)
@@ -84,7 +84,7 @@ class Rans:
         ]
         return [raw(piece) for piece in pieces]
 
-    def decode(self, block: memoryview, place: Place) -> memoryview:
+    def decode(self, block: memoryview, place: PlaneShape) -> memoryview:
         coder = self._choice.coder
         cursor = Cursor(block)
         lower = [cursor.take(np.uint8, size) for size in _sizes(place)]
@@ -144,7 +144,7 @@ def _alphabet_of(
     return meanings, counts
 
 
-def _sizes(place: Place) -> list[int]:
+def _sizes(place: PlaneShape) -> list[int]:
     """Bytes of the arrays of lower bits."""
     return bits.sizes(place.tokens * place.row, place.dtype)
 

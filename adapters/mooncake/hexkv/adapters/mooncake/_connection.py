@@ -9,7 +9,7 @@ from threading import Condition, Thread
 
 from hexkv.adapters.mooncake._errands import OutOfTime
 from hexkv.adapters.mooncake._native import Client, Library
-from hexkv.adapters.mooncake._rehearsal import Place, rehearsed
+from hexkv.adapters.mooncake._rehearsal import SetupArguments, rehearsed
 from hexkv.ports import Clock, MemoryRegion, StoreError, StoreUnreachable
 
 log = logging.getLogger(__name__)
@@ -18,14 +18,14 @@ _PAUSE = 1.0
 """Seconds between two attempts to connect."""
 
 
-class Connection:
+class RetriedConnection:
     """Connects when it is created, and again at each use until that succeeds once.
 
     After that Mooncake's client finds a restarted master automatically.
     """
 
     def __init__(
-        self, place: Place, library: Library, clock: Clock, connect_timeout: float
+        self, place: SetupArguments, library: Library, clock: Clock, connect_timeout: float
     ) -> None:
         self._place = place
         self._library = library

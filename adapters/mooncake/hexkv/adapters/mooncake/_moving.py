@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from hexkv.adapters.mooncake._connection import Connection
+from hexkv.adapters.mooncake._connection import RetriedConnection
 from hexkv.adapters.mooncake._errands import CallThreads
 from hexkv.adapters.mooncake._native import Client
 from hexkv.adapters.mooncake._staging import Staging
@@ -31,7 +31,7 @@ class Move(NamedTuple):
     """Of the caller's memory, if the client can use it directly."""
 
 
-class Mover:
+class ObjectMover:
     """Moves groups of objects.
 
     In the registered pool the client works directly, in the caller's thread: the call returns
@@ -40,7 +40,9 @@ class Mover:
     afterwards the client does not touch the caller's memory.
     """
 
-    def __init__(self, connection: Connection, threads: CallThreads, staging: Staging) -> None:
+    def __init__(
+        self, connection: RetriedConnection, threads: CallThreads, staging: Staging
+    ) -> None:
         self._connection = connection
         self._threads = threads
         self._staging = staging

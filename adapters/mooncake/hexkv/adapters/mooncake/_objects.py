@@ -12,7 +12,7 @@ EMPTY: Final = b"hexkv: no bytes."
 """The mark stored for a frame of no bytes, because Mooncake keeps no empty objects."""
 
 
-class Found(NamedTuple):
+class ReadableObject(NamedTuple):
     """An object that can be read."""
 
     size: int
@@ -25,7 +25,7 @@ def name_of(prefix: str, key: ChunkKey) -> str:
     return prefix + key.hex()
 
 
-def look(client: Client, names: Sequence[str]) -> list[Found | int]:
+def look(client: Client, names: Sequence[str]) -> list[ReadableObject | int]:
     """Each object, or the code for its absence."""
     # Check first: Mooncake logs an error line for each object that the next call does not find.
     codes = client.batch_is_exist(names)
@@ -37,7 +37,7 @@ def look(client: Client, names: Sequence[str]) -> list[Found | int]:
     ]
 
 
-def _describe(client: Client, names: Sequence[str]) -> dict[str, Found]:
+def _describe(client: Client, names: Sequence[str]) -> dict[str, ReadableObject]:
     """The size and places of each object that exists."""
     found = {}
     for name, replicas in client.batch_get_replica_desc(list(set(names))).items():
@@ -49,12 +49,12 @@ def _describe(client: Client, names: Sequence[str]) -> dict[str, Found]:
         size = places[0].size if places else client.get_size(name)
         if size >= 0:
             where = frozenset((place.transport_endpoint, place.buffer_address) for place in places)
-            found[name] = Found(size, where)
+            found[name] = ReadableObject(size, where)
     return found
 
 
 def fetch(
-    client: Client, addresses: Sequence[int], names: Sequence[str], found: Sequence[Found]
+    client: Client, addresses: Sequence[int], names: Sequence[str], found: Sequence[ReadableObject]
 ) -> list[int]:
     """Read each object to its address; return its size if read completely, or a negative code."""
     sizes = [one.size for one in found]
@@ -63,7 +63,12 @@ def fetch(
 
 
 def fetch_part(
-    client: Client, addresses: Sequence[int], name: str, found: Found, start: int, size: int
+    client: Client,
+    addresses: Sequence[int],
+    name: str,
+    found: ReadableObject,
+    start: int,
+    size: int,
 ) -> list[int]:
     """Read *size* bytes of one object, from *start* on, to the single address; as :func:`fetch`."""
     (((code,),),) = client.get_into_ranges(addresses, [[name]], [[[0]]], [[[start]]], [[[size]]])
@@ -73,7 +78,7 @@ def fetch_part(
 def _still_there(
     client: Client,
     names: Sequence[str],
-    found: Sequence[Found],
+    found: Sequence[ReadableObject],
     sizes: Sequence[int],
     codes: Sequence[int],
 ) -> list[int]:

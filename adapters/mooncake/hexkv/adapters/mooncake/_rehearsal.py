@@ -35,7 +35,7 @@ _PORT = re.compile(r"(?P<host>[^:]+|\[.*\]):\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SetupArguments:
     """The address of the store and the resources of this process: the arguments of ``setup``."""
 
     master: str
@@ -46,7 +46,7 @@ class Place:
     segment_bytes: int
     buffer_bytes: int
 
-    def anywhere(self) -> Place:
+    def anywhere(self) -> SetupArguments:
         """The same place under any free port.
 
         A metadata server refuses a name that is already registered, and a leaving node removes
@@ -77,7 +77,7 @@ class Place:
 
 
 @contextmanager
-def rehearsed(place: Place, seconds: float) -> Iterator[None]:
+def rehearsed(place: SetupArguments, seconds: float) -> Iterator[None]:
     """Connect to *place* from another process, which disconnects during the block.
 
     Disconnecting takes it a second, in which the block can run.
@@ -85,7 +85,7 @@ def rehearsed(place: Place, seconds: float) -> Iterator[None]:
     Raises:
         StoreUnreachable: before the block: it could not connect, or not within *seconds*.
     """
-    fields = [getattr(place, name) for name in Place.__slots__]
+    fields = [getattr(place, name) for name in SetupArguments.__slots__]
     command = [sys.executable, "-m", __name__, json.dumps(fields)]
     try:
         process = subprocess.Popen(  # noqa: S603 - this very module
@@ -123,7 +123,7 @@ def _wrong(lines: Iterable[bytes]) -> str | None:
 
 
 def _main(arguments: str) -> None:
-    place = Place(*json.loads(arguments))
+    place = SetupArguments(*json.loads(arguments))
     client = library().MooncakeDistributedStore()
     try:
         place.anywhere().enter(client, 0)

@@ -7,7 +7,7 @@ from hexkv.adapters.mooncake._objects import EMPTY, name_of
 from hexkv.ports import ChunkKey, StoreError
 
 
-class BackDoor:
+class MooncakeDoor:
     """A separate client, with its calls for bytes, for objects below *prefix*."""
 
     def __init__(self, client: Client, prefix: str) -> None:

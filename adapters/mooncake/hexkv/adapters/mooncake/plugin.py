@@ -19,7 +19,7 @@ from hexkv.plugins.spec import (
 )
 
 if TYPE_CHECKING:
-    from hexkv.adapters.mooncake._rehearsal import Place
+    from hexkv.adapters.mooncake._rehearsal import SetupArguments
 
 _ADDRESS = re.compile(r"(?:mooncake://)?([^/\s@:]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})/?")
 
@@ -130,7 +130,7 @@ def _open_channel(settings: EngineSettings, context: OpenContext) -> object:
 
 
 def _open(settings: MooncakeSettings, context: OpenContext) -> object:
-    from hexkv.adapters.mooncake._connection import Connection
+    from hexkv.adapters.mooncake._connection import RetriedConnection
     from hexkv.adapters.mooncake._native import library
     from hexkv.adapters.mooncake.store import MooncakeStore
 
@@ -140,7 +140,7 @@ def _open(settings: MooncakeSettings, context: OpenContext) -> object:
     config.with_hard_pin = settings.pin
     place = _place(settings, settings.segment_bytes)
     return MooncakeStore(
-        Connection(place, mooncake, context.clock, settings.connect_timeout),
+        RetriedConnection(place, mooncake, context.clock, settings.connect_timeout),
         config,
         prefix=settings.prefix,
         call_timeout=settings.call_timeout,
@@ -150,17 +150,17 @@ def _open(settings: MooncakeSettings, context: OpenContext) -> object:
 
 def _back_door(settings: MooncakeSettings) -> BackDoor:
     from hexkv.adapters.mooncake._native import library
-    from hexkv.adapters.mooncake.back_door import BackDoor
+    from hexkv.adapters.mooncake.back_door import MooncakeDoor
 
     client = library().MooncakeDistributedStore()
     _place(settings, 0).enter(client, 0)
-    return BackDoor(client, settings.prefix)
+    return MooncakeDoor(client, settings.prefix)
 
 
-def _place(settings: MooncakeSettings, segment_bytes: int) -> Place:
-    from hexkv.adapters.mooncake._rehearsal import Place
+def _place(settings: MooncakeSettings, segment_bytes: int) -> SetupArguments:
+    from hexkv.adapters.mooncake._rehearsal import SetupArguments
 
-    return Place(
+    return SetupArguments(
         settings.master,
         settings.metadata,
         settings.local_host,

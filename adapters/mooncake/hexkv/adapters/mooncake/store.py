@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from hexkv.adapters.mooncake._connection import Connection
+from hexkv.adapters.mooncake._connection import RetriedConnection
 from hexkv.adapters.mooncake._errands import CallThreads, OutOfTime
-from hexkv.adapters.mooncake._moving import Move, Mover
+from hexkv.adapters.mooncake._moving import Move, ObjectMover
 from hexkv.adapters.mooncake._native import (
     ABSENT,
     NOT_READY,
@@ -27,7 +27,7 @@ from hexkv.adapters.mooncake._native import (
 )
 from hexkv.adapters.mooncake._objects import (
     EMPTY,
-    Found,
+    ReadableObject,
     clear,
     fetch,
     fetch_part,
@@ -68,7 +68,7 @@ class MooncakeStore:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: RetriedConnection,
         config: ReplicateConfig,
         *,
         prefix: str,
@@ -80,7 +80,7 @@ class MooncakeStore:
         self._prefix = prefix
         self._call_timeout = call_timeout
         self._threads = CallThreads("mooncake")
-        self._mover = Mover(connection, self._threads, Staging(staging_bytes))
+        self._mover = ObjectMover(connection, self._threads, Staging(staging_bytes))
         self._turns = Turns()
 
     def register(self, region: MemoryRegion) -> None:
@@ -144,7 +144,7 @@ class MooncakeStore:
         try:
             with self._turns.reading({name}, deadline):
                 (found,) = self._ask(partial(look, names=[name]), deadline)
-                if isinstance(found, Found):
+                if isinstance(found, ReadableObject):
                     return self._read_range(name, found, start, into, deadline)
                 return read_outcome(found)
         except OutOfTime:
@@ -177,7 +177,7 @@ class MooncakeStore:
         self,
         which: Sequence[int],
         names: Sequence[str],
-        found: Sequence[Found | int],
+        found: Sequence[ReadableObject | int],
         sink: Sink,
         deadline: Deadline,
         outcomes: list[ReadOutcome],
@@ -210,7 +210,7 @@ class MooncakeStore:
                 outcomes[i] = Hit(frame.nbytes)
 
         for group in self._mover.groups(moves):
-            there = [one for move in group if isinstance(one := found[move.place], Found)]
+            there = [one for move in group if isinstance(one := found[move.place], ReadableObject)]
             wanted = [names[move.place] for move in group]
             try:
                 codes = self._mover.fetch(
@@ -229,7 +229,7 @@ class MooncakeStore:
                     outcomes[move.place] = Hit(code)
 
     def _read_range(
-        self, name: str, found: Found, start: int, into: memoryview, deadline: Deadline
+        self, name: str, found: ReadableObject, start: int, into: memoryview, deadline: Deadline
     ) -> ReadOutcome:
         size = into.nbytes
         if found.size == len(EMPTY):
@@ -251,7 +251,7 @@ class MooncakeStore:
         return read_outcome(code) if code < 0 else Hit(size)
 
     def _read_range_of_tiny(
-        self, name: str, found: Found, start: int, into: memoryview, deadline: Deadline
+        self, name: str, found: ReadableObject, start: int, into: memoryview, deadline: Deadline
     ) -> ReadOutcome:
         """Read a range of an object that may be the mark: all its bytes are read to find out."""
         sink, outcomes = _Whole(), list[ReadOutcome]([Miss()])

@@ -25,7 +25,7 @@ BAD_REQUEST = 1
 """The status of the answer to a request that is invalid, in every protocol."""
 
 
-class Head(NamedTuple):
+class MessageHead(NamedTuple):
     """The start of a message."""
 
     kind: int
@@ -66,7 +66,7 @@ class Framing:
         bare = _HEAD.pack(self._mark, kind, status, 0, count, patience, len(body))
         return bare + _SUM.pack(crc32(body, crc32(bare))) + body
 
-    def head(self, data: bytes) -> Head:
+    def head(self, data: bytes) -> MessageHead:
         """Return the head of a message, from its ``HEAD_BYTES`` bytes.
 
         Raises:
@@ -75,7 +75,7 @@ class Framing:
         mark, kind, status, zero, count, patience, length, checksum = _SUMMED.unpack(data)
         if mark != self._mark or zero or length > self._most:
             raise BadMessage(f"no message of the {self._protocol} protocol")
-        return Head(kind, status, count, patience, length, data[: _HEAD.size], checksum)
+        return MessageHead(kind, status, count, patience, length, data[: _HEAD.size], checksum)
 
     def ask(self, stream: Stream, kind: int, count: int, body: bytes, deadline: Deadline) -> None:
         """Send a request, which may wait for memory up to *deadline*."""
@@ -84,7 +84,7 @@ class Framing:
 
     def hear(
         self, stream: Stream, kind: int, count: int | None, deadline: Deadline
-    ) -> tuple[Head, bytes]:
+    ) -> tuple[MessageHead, bytes]:
         """Receive the answer about *count* entries, if that is known: its head, and its body.
 
         Raises:
@@ -102,7 +102,7 @@ class Framing:
 
     def request(
         self, connection: Connection, ahead: int, idle: float | None = None
-    ) -> tuple[Head, bytes]:
+    ) -> tuple[MessageHead, bytes]:
         """Receive the next request, as :meth:`Connection.request` receives its head."""
         idle = connection.limits.idle if idle is None else idle
         asked = self.head(connection.request(HEAD_BYTES, idle, ahead=ahead))
@@ -111,7 +111,7 @@ class Framing:
         return asked, body
 
 
-def verify(found: Head, body: bytes) -> None:
+def verify(found: MessageHead, body: bytes) -> None:
     """Check that *body* is the one that was sent.
 
     Raises:

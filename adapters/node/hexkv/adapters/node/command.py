@@ -16,7 +16,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.server.client_check import Allowed, announce, processes_of
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.node.memory import region_bytes
-from hexkv.adapters.node.server.limits import Limits
+from hexkv.adapters.node.server.limits import ClientLimits
 from hexkv.adapters.node.server.server import NodeServer
 from hexkv.adapters.node.server.taking import Inherited, NotHandedOver, Predecessor
 from hexkv.adapters.node.settings import SharedSettings
@@ -93,7 +93,7 @@ def node(  # noqa: PLR0913
             served,
             listener,
             clock,
-            Limits(leased or pool // 2, under_way=under_way),
+            ClientLimits(leased or pool // 2, under_way=under_way),
             allowed=Allowed(frozenset(uid or ()), frozenset(gid or ())),
             clients=clients,
             inherited=inherited,

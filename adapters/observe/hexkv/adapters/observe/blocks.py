@@ -19,7 +19,7 @@ Event = dict[str, Any]
 """One event of a batch, as it is encoded."""
 
 
-class Block(NamedTuple):
+class BlockTraits(NamedTuple):
     """The common properties of the blocks of one adapter (LoRA)."""
 
     tokens: int
@@ -36,7 +36,7 @@ class KnownChunk:
 
     __slots__ = ("announced", "block", "depth", "hashes", "parent", "tokens")
 
-    def __init__(self, block: Block, parent: bytes | None, depth: int, tokens: bytes) -> None:
+    def __init__(self, block: BlockTraits, parent: bytes | None, depth: int, tokens: bytes) -> None:
         """Name the blocks of *tokens*, after *depth* others, the last of which is *parent*."""
         self.block = block
         self.parent = parent

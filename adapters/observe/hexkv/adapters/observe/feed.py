@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from hexkv.adapters.observe.blocks import TOKEN_BYTES, Event
-from hexkv.adapters.observe.ledger import Ledger, Medium, NewTokens
+from hexkv.adapters.observe.ledger import AnnouncedChunks, Medium, NewTokens
 from hexkv.plugins.observing.held import ChangeQueue, HeldChunks
 from hexkv.ports import CacheEvent, ContentFeed, NamedPrompt
 
@@ -36,7 +36,7 @@ class Feed:
     """
 
     def __init__(self, tiers: Mapping[str, bool], *, block: int, model: str, limit: int) -> None:
-        """Follow *tiers* by name, True for those in memory; the others as in :class:`Ledger`."""
+        """Follow *tiers*, True for those in memory; the others as in :class:`AnnouncedChunks`."""
         self._tiers = tiers
         names = [
             *([_MEMORY] if any(tiers.values()) else []),
@@ -47,7 +47,7 @@ class Feed:
         for queue in self._queues:
             queue.begin()
         media = [Medium(name, held) for name, held in self._held.items()]
-        self.ledger = Ledger(media, block=block, model=model, limit=limit)
+        self.ledger = AnnouncedChunks(media, block=block, model=model, limit=limit)
         self._lock = Lock()
         self._tokens: deque[NewTokens] = deque()
         self._waiting = 0

@@ -16,7 +16,7 @@ from hexkv.adapters.observe.blocks import (
     CLEARED,
     HASH_BYTES,
     TOKEN_BYTES,
-    Block,
+    BlockTraits,
     Event,
     KnownChunk,
 )
@@ -53,7 +53,7 @@ class Medium(NamedTuple):
     held: Container[ChunkKey]
 
 
-class Ledger:
+class AnnouncedChunks:
     """The announced chunks. For one thread, except :meth:`knows` and :meth:`refuses`."""
 
     def __init__(self, media: Sequence[Medium], *, block: int, model: str, limit: int) -> None:
@@ -74,7 +74,7 @@ class Ledger:
         self._groups: list[dict[bytes, list[KnownChunk]]] = [{} for _ in media]
         """For each medium, the chunks announced there, by the name of the first block."""
 
-        self._blocks: dict[str, Block | str] = {}
+        self._blocks: dict[str, BlockTraits | str] = {}
         self.bytes = 0
         """Bytes that known chunks take."""
 
@@ -197,20 +197,20 @@ class Ledger:
             for number in range(len(self._media)):
                 yield from self._withdraw(number, chunk)
 
-    def _block_of(self, new: NewTokens) -> Block | str:
+    def _block_of(self, new: NewTokens) -> BlockTraits | str:
         """Return the blocks of a namespace, or the reason why its chunks are not announced."""
         known = found = self._blocks.get(new.identity)
         if found is None:
             found = _block_of(new.identity, self._block, self._model)
         # Chunks of a namespace have one size, except for the last one of a prompt.
-        if isinstance(found, Block) and any(end % self._block for end in new.ends[:-1]):
+        if isinstance(found, BlockTraits) and any(end % self._block for end in new.ends[:-1]):
             found = "block"
         if found is not known and (known is not None or len(self._blocks) < _NAMESPACES):
             self._blocks[new.identity] = found
         return found
 
 
-def _block_of(identity: str, tokens: int, model: str) -> Block | str:
+def _block_of(identity: str, tokens: int, model: str) -> BlockTraits | str:
     try:
         described = json.loads(identity)
         named, salt, rank = described["model"], described["salt"], described["parallel"][0]
@@ -223,7 +223,7 @@ def _block_of(identity: str, tokens: int, model: str) -> Block | str:
         return "salt"
     if rank:  # rank 0 announces for all
         return "rank"
-    return Block(tokens, lora if isinstance(lora, str) else "")
+    return BlockTraits(tokens, lora if isinstance(lora, str) else "")
 
 
 def _size(chunk: KnownChunk) -> int:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import obstore
-from hexkv.adapters.obstore.places import Place
+from hexkv.adapters.obstore.places import BucketPrefix
 from hexkv.ports import ChunkKey, Clock
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 
-class BackDoor:
+class ObjectDoor:
     """The library's plain calls, one after the other."""
 
-    def __init__(self, place: Place, store: ObjectStore, clock: Clock) -> None:
+    def __init__(self, place: BucketPrefix, store: ObjectStore, clock: Clock) -> None:
         del clock
         self._place = place
         self._store = store

@@ -12,7 +12,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
-from hexkv.adapters.obstore.requests import Late, Requests, all_of, as_outcome
+from hexkv.adapters.obstore.requests import Late, RequestLoop, all_of, as_outcome
 from hexkv.ports import Deadline, ReadOutcome, Sink, StoreError, TimedOut
 
 Work: TypeAlias = Callable[[], bool]
@@ -24,7 +24,7 @@ class Landing:
     Each has at most one piece of its body that is not copied yet.
     """
 
-    def __init__(self, requests: Requests, sink: Sink, deadline: Deadline) -> None:
+    def __init__(self, requests: RequestLoop, sink: Sink, deadline: Deadline) -> None:
         self._requests = requests
         self._sink = sink
         self._deadline = deadline

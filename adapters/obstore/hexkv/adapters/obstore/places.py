@@ -16,7 +16,7 @@ _NAME = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BucketPrefix:
     """A bucket, and the prefix of all object names in it."""
 
     scheme: str
@@ -27,7 +27,7 @@ class Place:
     """Ends with a slash, or is empty."""
 
     @classmethod
-    def parse(cls, url: str) -> Place:
+    def parse(cls, url: str) -> BucketPrefix:
         """The place of ``gs://bucket/prefix``, or of the same form with another scheme.
 
         Raises:

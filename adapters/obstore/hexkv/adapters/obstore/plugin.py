@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from hexkv.adapters.obstore.places import Place
+from hexkv.adapters.obstore.places import BucketPrefix
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.configuration.secret import NO_SECRET, Secret
 from hexkv.plugins.configuration.values import FilePath
 from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
 
 if TYPE_CHECKING:
-    from hexkv.adapters.obstore.back_door import BackDoor
+    from hexkv.adapters.obstore.back_door import ObjectDoor
     from obstore.store import ObjectStore
 
 _KEYS = {"s3": ("access_key", "secret_key"), "az": ("account", "secret_key")}
@@ -61,7 +61,7 @@ class ObstoreSettings:
 
     def __post_init__(self) -> None:
         with about("url"):
-            place = Place.parse(self.url)
+            place = BucketPrefix.parse(self.url)
         if self.endpoint:
             split = urlsplit(self.endpoint)
             if split.scheme not in ("http", "https") or not split.hostname or "@" in split.netloc:
@@ -109,7 +109,7 @@ def _bucket(settings: ObstoreSettings) -> ObjectStore:
     """Obstore's store of the bucket."""
     from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
 
-    place = Place.parse(settings.url)
+    place = BucketPrefix.parse(settings.url)
     given: dict[str, Any] = {}
     if settings.anonymous:
         given["skip_signature"] = True
@@ -141,17 +141,17 @@ def _bucket(settings: ObstoreSettings) -> ObjectStore:
 
 
 def _open(settings: ObstoreSettings, context: OpenContext) -> object:
-    from hexkv.adapters.obstore.requests import Requests
+    from hexkv.adapters.obstore.requests import RequestLoop
     from hexkv.adapters.obstore.store import ObjectStorage
 
-    place = Place.parse(settings.url)
-    return ObjectStorage(place, _bucket(settings), Requests(settings.connections), context.clock)
+    place = BucketPrefix.parse(settings.url)
+    return ObjectStorage(place, _bucket(settings), RequestLoop(settings.connections), context.clock)
 
 
-def _back_door(settings: ObstoreSettings) -> BackDoor:
-    from hexkv.adapters.obstore.back_door import BackDoor
+def _back_door(settings: ObstoreSettings) -> ObjectDoor:
+    from hexkv.adapters.obstore.back_door import ObjectDoor
 
-    return BackDoor(Place.parse(settings.url), _bucket(settings), SystemClock())
+    return ObjectDoor(BucketPrefix.parse(settings.url), _bucket(settings), SystemClock())
 
 
 @hookimpl

@@ -71,7 +71,7 @@ class WatchedLoop(asyncio.SelectorEventLoop):
             time.sleep(0.001)
 
 
-class Requests:
+class RequestLoop:
     """An event loop in a thread of its own, which starts with the first request.
 
     The library's timeouts are set per client, for a whole request. A coroutine can be cancelled

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
 from hexkv.adapters.obstore.landing import Landing
-from hexkv.adapters.obstore.places import Place
-from hexkv.adapters.obstore.requests import Late, Requests, all_of, as_outcome
+from hexkv.adapters.obstore.places import BucketPrefix
+from hexkv.adapters.obstore.requests import Late, RequestLoop, all_of, as_outcome
 from hexkv.ports import (
     ChunkKey,
     Clock,
@@ -88,7 +88,9 @@ class ObjectStorage:
         clock: for the timeout of a scan.
     """
 
-    def __init__(self, place: Place, store: ObjectStore, requests: Requests, clock: Clock) -> None:
+    def __init__(
+        self, place: BucketPrefix, store: ObjectStore, requests: RequestLoop, clock: Clock
+    ) -> None:
         self._place = place
         self._bucket: ObjectStore | None = store
         self._requests = requests
@@ -317,7 +319,7 @@ def _meaning(error: BaseError) -> StoreError:
     return StoreUnreachable(text)
 
 
-def _entries(place: Place, page: Sequence[Any]) -> Iterator[Entry]:
+def _entries(place: BucketPrefix, page: Sequence[Any]) -> Iterator[Entry]:
     for found in page:
         key = place.key(found["path"])
         if key is not None:

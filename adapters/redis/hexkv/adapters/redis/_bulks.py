@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hexkv.adapters.redis._wire import ErrorReply, Wire, garbled, length
+from hexkv.adapters.redis._wire import ErrorReply, RedisStream, garbled, length
 from hexkv.ports import Deadline
 
 _PIECE = 64 << 10
@@ -12,7 +12,7 @@ _LONGEST = 4096
 """Bytes of the longest value received this way."""
 
 
-def bulks(wire: Wire, count: int, deadline: Deadline, *, array: bool) -> list[bytes | None]:
+def bulks(wire: RedisStream, count: int, deadline: Deadline, *, array: bool) -> list[bytes | None]:
     """Receive *count* values, ``None`` for each absent one; in one *array*, or as single replies.
 
     Raises:

@@ -8,7 +8,7 @@ from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.redis._commands import Answers, Ask
 from hexkv.adapters.redis._replies import Redirect, error_of
 from hexkv.adapters.redis._server import Server
-from hexkv.adapters.redis._wire import ErrorReply, Wire, garbled, request
+from hexkv.adapters.redis._wire import ErrorReply, RedisStream, garbled, request
 from hexkv.ports import KEY_BYTES, Deadline, Failed, StoreError, StoreUnreachable
 
 _COUNT = "1000"
@@ -50,7 +50,9 @@ def clear(
         raise error_of(error.args[0]) from error
 
 
-def _clear_one(wire: Wire, prefix: bytes, start: bytes, deadline: Deadline) -> tuple[int, int]:
+def _clear_one(
+    wire: RedisStream, prefix: bytes, start: bytes, deadline: Deadline
+) -> tuple[int, int]:
     """Return the number of chunks deleted on one server, and of those that moved to another."""
     pattern = _literally(prefix + start) + b"*"
     cursor = b"0"

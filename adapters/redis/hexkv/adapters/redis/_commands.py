@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 from hexkv.adapters.redis._replies import Redirect, judged
-from hexkv.adapters.redis._wire import Wire, garbled, length
+from hexkv.adapters.redis._wire import RedisStream, garbled, length
 from hexkv.ports import (
     KEY_BYTES,
     Corrupt,
@@ -48,17 +48,17 @@ _MANY = 4096
 _ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
-class Command(ABC, Generic[T]):
+class BatchCommand(ABC, Generic[T]):
     """An operation on each chunk of a batch."""
 
     @abstractmethod
     def run(
-        self, wire: Wire, which: Sequence[int], answers: Answers[T], deadline: Deadline
+        self, wire: RedisStream, which: Sequence[int], answers: Answers[T], deadline: Deadline
     ) -> None:
         """Run it for the chunks at *which*, over one connection, and record each answer."""
 
     def run_asking(
-        self, wire: Wire, which: Sequence[int], answers: Answers[T], deadline: Deadline
+        self, wire: RedisStream, which: Sequence[int], answers: Answers[T], deadline: Deadline
     ) -> None:
         """Run it on a server that is still importing the chunks' slots (``ASKING``)."""
         for i in which:
@@ -69,7 +69,7 @@ class Command(ABC, Generic[T]):
             self.run(wire, [i], answers, deadline)
 
 
-class Ask(Command[bool]):
+class Ask(BatchCommand[bool]):
     """A command whose answer is 0 or 1."""
 
     def __init__(self, word: bytes, prefix: bytes, keys: Sequence[bytes]) -> None:
@@ -83,7 +83,7 @@ class Ask(Command[bool]):
         self._keys = keys
 
     def run(
-        self, wire: Wire, which: Sequence[int], answers: Answers[bool], deadline: Deadline
+        self, wire: RedisStream, which: Sequence[int], answers: Answers[bool], deadline: Deadline
     ) -> None:
         for start in range(0, len(which), _MANY):
             part = which[start : start + _MANY]
@@ -108,7 +108,7 @@ def _flag(line: bytes) -> bool | Failed | Redirect:
     return Failed(StoreError(verdict.detail)) if isinstance(verdict, Corrupt) else verdict
 
 
-class Get(Command[ReadOutcome]):
+class Get(BatchCommand[ReadOutcome]):
     """Reads values into the buffers that a sink gives."""
 
     def __init__(self, prefix: bytes, keys: Sequence[bytes], sink: Sink) -> None:
@@ -118,7 +118,11 @@ class Get(Command[ReadOutcome]):
         self._sink = sink
 
     def run(
-        self, wire: Wire, which: Sequence[int], answers: Answers[ReadOutcome], deadline: Deadline
+        self,
+        wire: RedisStream,
+        which: Sequence[int],
+        answers: Answers[ReadOutcome],
+        deadline: Deadline,
     ) -> None:
         start, count = 0, 1
         while start < len(which):
@@ -135,7 +139,7 @@ class Get(Command[ReadOutcome]):
             count = min(_GROUP, max(1, _GROUP_BYTES // largest))
 
     def _receive(
-        self, wire: Wire, i: int, deadline: Deadline
+        self, wire: RedisStream, i: int, deadline: Deadline
     ) -> tuple[ReadOutcome | Redirect, int]:
         line = wire.line(deadline)
         if line.startswith(b"-"):
@@ -153,7 +157,7 @@ class Get(Command[ReadOutcome]):
         return Hit(size), size
 
 
-class Set(Command[WriteOutcome]):
+class Set(BatchCommand[WriteOutcome]):
     """Writes values from the callers' buffers."""
 
     def __init__(self, prefix: bytes, items: Sequence[Item], ttl: float | None) -> None:
@@ -167,7 +171,11 @@ class Set(Command[WriteOutcome]):
         self._items = items
 
     def run(
-        self, wire: Wire, which: Sequence[int], answers: Answers[WriteOutcome], deadline: Deadline
+        self,
+        wire: RedisStream,
+        which: Sequence[int],
+        answers: Answers[WriteOutcome],
+        deadline: Deadline,
     ) -> None:
         for part in self._groups(which, answers):
             parts: list[bytes | memoryview] = []

@@ -11,7 +11,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.pool import Pool
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.redis._replies import error_of
-from hexkv.adapters.redis._wire import ErrorReply, Wire, request
+from hexkv.adapters.redis._wire import ErrorReply, RedisStream, request
 from hexkv.plugins.configuration.secret import NO_SECRET, Secret
 from hexkv.ports import Deadline
 
@@ -50,7 +50,7 @@ class Server:
         )
 
     @contextmanager
-    def wire(self, deadline: Deadline) -> Iterator[Wire]:
+    def wire(self, deadline: Deadline) -> Iterator[RedisStream]:
         """A connection for a block, which is closed if the block raises any error.
 
         Raises:
@@ -65,13 +65,13 @@ class Server:
         """Close idle connections, and break those in use."""
         self._pool.close()
 
-    def _logged_in(self, stream: Stream, deadline: Deadline) -> Wire:
+    def _logged_in(self, stream: Stream, deadline: Deadline) -> RedisStream:
         """Log in on *stream* and select the database.
 
         Raises:
             StoreError: the server refuses.
         """
-        wire = Wire(stream)
+        wire = RedisStream(stream)
         for words in self._login.requests:
             wire.send([request(*words)], deadline)
             try:

@@ -30,7 +30,7 @@ class ErrorReply(Exception):
     """The server answered with an error; the argument is its text."""
 
 
-class Wire:
+class RedisStream:
     """One connection. Everything raises as the stream does, and ``BadMessage``."""
 
     def __init__(self, stream: Stream) -> None:

@@ -7,7 +7,7 @@ import redis
 from hexkv.ports import ChunkKey
 
 
-class BackDoor:
+class RedisDoor:
     """A plain client of a single server, for its keys that begin with *prefix*."""
 
     def __init__(self, client: redis.Redis, prefix: bytes) -> None:

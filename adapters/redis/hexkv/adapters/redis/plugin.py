@@ -170,7 +170,7 @@ def _back_door(settings: RedisSettings) -> BackDoor | None:
         return None
     import redis
 
-    from hexkv.adapters.redis.back_door import BackDoor
+    from hexkv.adapters.redis.back_door import RedisDoor
 
     location = Location.parse(settings.url)
     address = location.address
@@ -189,7 +189,7 @@ def _back_door(settings: RedisSettings) -> BackDoor | None:
         ssl_check_hostname=settings.tls_verify,
         ssl_cert_reqs="required" if settings.tls_verify else "none",
     )
-    return BackDoor(client, settings.prefix.encode())
+    return RedisDoor(client, settings.prefix.encode())
 
 
 @hookimpl

@@ -8,11 +8,11 @@ from typing import TypeVar
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.net.outcomes import outcome_of
 from hexkv.adapters.redis._clearing import clear
-from hexkv.adapters.redis._commands import Answers, Ask, Command, Get, Set
+from hexkv.adapters.redis._commands import Answers, Ask, BatchCommand, Get, Set
 from hexkv.adapters.redis._replies import Redirect
 from hexkv.adapters.redis._routes import Route
 from hexkv.adapters.redis._server import Server
-from hexkv.adapters.redis._wire import Wire
+from hexkv.adapters.redis._wire import RedisStream
 from hexkv.ports import (
     ChunkKey,
     Deadline,
@@ -88,7 +88,7 @@ class RedisStore:
         self._route.close()
 
     def _run(
-        self, keys: Sequence[ChunkKey], command: Command[T], deadline: Deadline
+        self, keys: Sequence[ChunkKey], command: BatchCommand[T], deadline: Deadline
     ) -> list[T | Failed | TimedOut]:
         """Run *command* on the servers of all chunks; return the answer for each chunk."""
         answers: Answers[T] = [None] * len(keys)
@@ -118,7 +118,7 @@ class RedisStore:
 def _attempt(
     server: Server,
     which: Sequence[int],
-    run: Callable[[Wire, Sequence[int], Answers[T], Deadline], None],
+    run: Callable[[RedisStream, Sequence[int], Answers[T], Deadline], None],
     answers: Answers[T],
     deadline: Deadline,
 ) -> None:

@@ -15,7 +15,7 @@ _FRESH = 60.0
 """Seconds for which keys are reused: awscrt renews them long before they expire."""
 
 
-class Found(Protocol):
+class CrtCredentials(Protocol):
     """The part of awscrt's credentials that is used."""
 
     access_key_id: str
@@ -26,7 +26,7 @@ class Found(Protocol):
 class Provider(Protocol):
     """The part of awscrt's providers that is used."""
 
-    def get_credentials(self) -> Future[Found]:
+    def get_credentials(self) -> Future[CrtCredentials]:
         """A future of the keys."""
         ...
 

@@ -82,7 +82,7 @@ class Source:
             self._frame = None
 
 
-class Target:
+class ReceivedBody:
     """A body to receive, into memory that is requested once its headers give the size."""
 
     def __init__(self, room: Allocate) -> None:
@@ -168,7 +168,7 @@ class CrtBodies:
         from awscrt.s3 import S3RequestType
 
         for _ in range(_TRIES):
-            target = Target(room)
+            target = ReceivedBody(room)
             request = self._request("GET", name)
             try:
                 self._run(S3RequestType.GET_OBJECT, request, deadline, target=target)
@@ -221,7 +221,7 @@ class CrtBodies:
         kind: S3RequestType,
         request: HttpRequest,
         deadline: Deadline,
-        target: Target | None = None,
+        target: ReceivedBody | None = None,
     ) -> None:
         """Make a request, and wait until it ends or the deadline passes."""
         if deadline.expired:
@@ -275,7 +275,7 @@ class CrtBodies:
 
 
 def _callbacks(
-    target: Target | None,
+    target: ReceivedBody | None,
 ) -> tuple[Callable[..., None] | None, Callable[..., None] | None]:
     """The callbacks for awscrt, which passes keyword arguments and may add some."""
     if target is None:

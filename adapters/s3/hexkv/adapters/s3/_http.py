@@ -10,7 +10,7 @@ from hexkv.adapters.net.pool import Pool
 from hexkv.adapters.s3._answers import LONGEST_TEXT, Reply
 from hexkv.adapters.s3._credentials import Source
 from hexkv.adapters.s3._signing import Signer, query_of
-from hexkv.adapters.s3._wire import Head, Wire
+from hexkv.adapters.s3._wire import HttpStream, ReplyHead
 from hexkv.adapters.s3.address import Endpoint
 from hexkv.ports import Clock, Deadline, StoreUnreachable
 
@@ -30,7 +30,9 @@ class Http:
         clock: for the dates of signatures.
     """
 
-    def __init__(self, endpoint: Endpoint, pool: Pool[Wire], source: Source, clock: Clock) -> None:
+    def __init__(
+        self, endpoint: Endpoint, pool: Pool[HttpStream], source: Source, clock: Clock
+    ) -> None:
         self.endpoint = endpoint
         self.source = source
         self._pool = pool
@@ -47,7 +49,7 @@ class Http:
         query: Mapping[str, str] = _NOTHING,
         headers: Mapping[str, str] = _NOTHING,
         body: memoryview = _EMPTY,
-    ) -> Iterator[tuple[Head, Wire]]:
+    ) -> Iterator[tuple[ReplyHead, HttpStream]]:
         """Send a request; the reply's body can be received within the block.
 
         Args:
@@ -107,8 +109,8 @@ class Http:
 
 
 def _answered(
-    wire: Wire, head: bytes, body: memoryview, deadline: Deadline, *, bodiless: bool
-) -> Head:
+    wire: HttpStream, head: bytes, body: memoryview, deadline: Deadline, *, bodiless: bool
+) -> ReplyHead:
     try:
         wire.send(head, body, deadline)
     except StoreUnreachable as broken:
@@ -124,6 +126,6 @@ def _answered(
     return wire.head(deadline, bodiless=bodiless)
 
 
-def reply_of(head: Head, wire: Wire, deadline: Deadline) -> Reply:
+def reply_of(head: ReplyHead, wire: HttpStream, deadline: Deadline) -> Reply:
     """Receive a complete reply with a body of text, or without one."""
     return Reply(head.status, head.headers, wire.text(LONGEST_TEXT, deadline))

@@ -15,7 +15,7 @@ from hexkv.adapters.s3._answers import (
 from hexkv.adapters.s3._bodies import Allocate, Parts
 from hexkv.adapters.s3._crew import Crew
 from hexkv.adapters.s3._http import Http, reply_of
-from hexkv.adapters.s3._wire import Head, Wire
+from hexkv.adapters.s3._wire import HttpStream, ReplyHead
 from hexkv.ports import (
     Corrupt,
     Deadline,
@@ -159,7 +159,7 @@ def _must(reply: Reply) -> Reply:
     raise refusal(reply)
 
 
-def _wrong(head: Head, wire: Wire, deadline: Deadline) -> Exception:
+def _wrong(head: ReplyHead, wire: HttpStream, deadline: Deadline) -> Exception:
     """The error for a reply without the requested bytes."""
     if head.status < 300:
         wire.stream.abort()
@@ -167,7 +167,7 @@ def _wrong(head: Head, wire: Wire, deadline: Deadline) -> Exception:
     return refusal(reply_of(head, wire, deadline))
 
 
-def _sizes(head: Head, wire: Wire, deadline: Deadline) -> tuple[int, int]:
+def _sizes(head: ReplyHead, wire: HttpStream, deadline: Deadline) -> tuple[int, int]:
     """The bytes of the object, and those in this reply, which begins with the first byte."""
     here = wire.size
     if head.status not in (200, 206) or here is None:
@@ -181,7 +181,7 @@ def _sizes(head: Head, wire: Wire, deadline: Deadline) -> tuple[int, int]:
     return int(size), here
 
 
-def _first_byte(head: Head) -> int | None:
+def _first_byte(head: ReplyHead) -> int | None:
     """The start of the range in this reply; ``None`` if it has no such header."""
     start_text = head.headers.get("content-range", "").removeprefix("bytes ").partition("-")[0]
     return int(start_text) if _is_number(start_text) else None

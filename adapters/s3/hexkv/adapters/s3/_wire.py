@@ -22,7 +22,7 @@ _SHOWN = 40
 """Bytes of an invalid reply that messages show."""
 
 
-class Head(NamedTuple):
+class ReplyHead(NamedTuple):
     """The first part of a reply."""
 
     status: int
@@ -30,7 +30,7 @@ class Head(NamedTuple):
     """Names in lower case."""
 
 
-class Wire:
+class HttpStream:
     """One connection: a request, then all of its reply, then the next request.
 
     Everything raises as the stream does, and ``BadMessage``.
@@ -67,7 +67,7 @@ class Wire:
         self._before = self.stream.received
         self.stream.send([head, body], deadline)
 
-    def head(self, deadline: Deadline, *, bodiless: bool = False) -> Head:
+    def head(self, deadline: Deadline, *, bodiless: bool = False) -> ReplyHead:
         """Receive the first part of the reply.
 
         Args:
@@ -154,7 +154,7 @@ def garbled(text: bytes) -> BadMessage:
     return BadMessage(f"the server does not speak HTTP/1.1: {text[:_SHOWN]!r}")
 
 
-def _parsed(text: bytes) -> Head:
+def _parsed(text: bytes) -> ReplyHead:
     first, *lines = text[:-4].decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     status = rest.partition(" ")[0]
@@ -169,7 +169,7 @@ def _parsed(text: bytes) -> Head:
         if not colon or (name == "content-length" and headers.get(name, value) != value):
             raise garbled(text)
         headers[name] = value
-    return Head(int(status), headers)
+    return ReplyHead(int(status), headers)
 
 
 def _number(digits: str, base: int) -> int:

@@ -14,7 +14,7 @@ _PATIENCE = 10.0
 _NOTHING = memoryview(b"")
 
 
-class BackDoor:
+class S3Door:
     """Plain requests for the objects below a prefix.
 
     Args:

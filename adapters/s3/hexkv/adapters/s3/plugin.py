@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hexkv.adapters.net.tls import Trust
     from hexkv.adapters.s3._http import Http
     from hexkv.adapters.s3._signing import Credentials
-    from hexkv.adapters.s3.back_door import BackDoor
+    from hexkv.adapters.s3.back_door import S3Door
 
 _MIB = 1 << 20
 
@@ -123,12 +123,12 @@ def _http(settings: S3Settings, clock: Clock) -> Http:
     from hexkv.adapters.net.pool import Pool
     from hexkv.adapters.s3._credentials import Chain, chain_provider, given
     from hexkv.adapters.s3._http import Http
-    from hexkv.adapters.s3._wire import Wire
+    from hexkv.adapters.s3._wire import HttpStream
 
     endpoint, keys = _endpoint(settings), _keys(settings)
     pool = Pool(
         endpoint.address,
-        lambda stream, _: Wire(stream),
+        lambda stream, _: HttpStream(stream),
         tls=_trust(settings).context() if endpoint.tls else None,
         most=settings.connections,
         patience=settings.connect_timeout,
@@ -167,11 +167,11 @@ def _open(settings: S3Settings, context: OpenContext) -> object:
     return S3Store(location, http, plain, bodies, crew, known, context.clock)
 
 
-def _back_door(settings: S3Settings) -> BackDoor:
-    from hexkv.adapters.s3.back_door import BackDoor
+def _back_door(settings: S3Settings) -> S3Door:
+    from hexkv.adapters.s3.back_door import S3Door
 
     clock = SystemClock()
-    return BackDoor(Location.parse(settings.url), _http(settings, clock), clock)
+    return S3Door(Location.parse(settings.url), _http(settings, clock), clock)
 
 
 @hookimpl

@@ -31,10 +31,10 @@ _PAUSE = 1.0
 
 def telemetry(arguments: object | None, rank: int) -> Telemetry | None:
     """The telemetry of *rank*'s engine; ``None`` where SGLang serves no numbers."""
-    return Published(rank) if getattr(arguments, "enable_metrics", False) else None
+    return ServedTotals(rank) if getattr(arguments, "enable_metrics", False) else None
 
 
-class Published(Totals):
+class ServedTotals(Totals):
     """Totals that SGLang serves as ``hexkv_*``, by rank and tier, under the usual names."""
 
     def __init__(self, rank: int) -> None:
@@ -125,21 +125,21 @@ class Published(Totals):
 
 def show_off(engine: PrefixCache, why: str) -> None:
     """Show that *engine* is off and why, if SGLang serves that."""
-    if isinstance(engine.telemetry, Published):
+    if isinstance(engine.telemetry, ServedTotals):
         engine.telemetry.off(why)
 
 
 def publish(engine: PrefixCache) -> None:
     """Show how the tiers of *engine* are from now on, until it is closed, if SGLang serves that."""
     sink = engine.telemetry
-    if isinstance(sink, Published):
+    if isinstance(sink, ServedTotals):
         health = engine.health()
         sink.begin([tier.name for tier in health.tiers])
         sink.show(health)
         Thread(target=_go_on, args=(ref(engine), sink), name="hexkv-metrics", daemon=True).start()
 
 
-def _go_on(engine: ref[PrefixCache], sink: Published) -> None:
+def _go_on(engine: ref[PrefixCache], sink: ServedTotals) -> None:
     """Show the tiers again and again. Does not keep an engine that is not used elsewhere."""
     pause = Event()
     while not pause.wait(_PAUSE):

@@ -15,7 +15,7 @@ from hexkv.adapters.net.peers.channel import LIMITS, PeerChannel, Security
 from hexkv.adapters.net.peers.direct_line import DirectLine
 from hexkv.adapters.net.peers.direct_session import DirectSession
 from hexkv.adapters.net.peers.line import Line, greet
-from hexkv.adapters.net.peers.session import Session
+from hexkv.adapters.net.peers.session import PeerSession
 from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.accepting import BACKLOG
 from hexkv.adapters.net.server.connection import Connection, Limits
@@ -112,7 +112,7 @@ class ShmChannel(PeerChannel):
         terms = greet(stream, self._security.secret, self._name, largest, deadline, magic)
         return DirectLine(stream, terms, self._memory, self._memory.meet(stream, deadline))
 
-    def session(self, connection: Connection, source: PeerSource, generation: int) -> Session:
+    def session(self, connection: Connection, source: PeerSource, generation: int) -> PeerSession:
         return DirectSession(connection, source, generation, self._security.secret, self._memory)
 
     def left(self) -> None:

@@ -26,7 +26,7 @@ from hexkv.adapters.vllm.lookup.channel import (
     socket_path,
 )
 from hexkv.adapters.vllm.lookup.under_way import UnderWay
-from hexkv.adapters.vllm.metrics.events import Ledger
+from hexkv.adapters.vllm.metrics.events import EventBuffer
 from hexkv.adapters.vllm.metrics.metrics import Tally
 from hexkv.adapters.vllm.scheduler.requests import Shape
 from hexkv.adapters.vllm.scheduler.scheduler_connector import SchedulerConnector
@@ -215,7 +215,9 @@ def worker_connector(
     handing = Handing(rank.number, chosen.hold_seconds, removes, shards)
     with ExitStack() as opened:
         # One rank speaks for all: their tiers differ in bytes, not in chunks.
-        ledger = Ledger(_media(settings.tiers)) if listens(config) and not rank.number else None
+        ledger = (
+            EventBuffer(_media(settings.tiers)) if listens(config) and not rank.number else None
+        )
         sinks = [ledger] if ledger else []
         engine = build(configured.engine, namespace, events=sinks, rank=rank.number)
         opened.callback(engine.close)

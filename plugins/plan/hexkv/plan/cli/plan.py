@@ -18,7 +18,7 @@ from hexkv.plan.records import is_record, read_records
 from hexkv.plan.reports import svg
 from hexkv.plan.reports.document import write
 from hexkv.plan.reports.planned import FUTURE, UNLIMITED, drawing, lines_of, plan_page
-from hexkv.plan.trace import Request
+from hexkv.plan.trace import TracedPrompt
 from hexkv.plugins.cli.output import (
     Json,
     installed,
@@ -104,7 +104,9 @@ def plan(  # noqa: PLR0913
         _print(found)
 
 
-def _opened(trace: Path, block_tokens: int | None, block_bytes: str) -> tuple[Plan, list[Request]]:
+def _opened(
+    trace: Path, block_tokens: int | None, block_bytes: str
+) -> tuple[Plan, list[TracedPrompt]]:
     try:
         room = int(str(parse_size(block_bytes))) if block_bytes else None
     except ValueError as error:
@@ -144,7 +146,7 @@ def policy_names(policies: str) -> list[str]:
 
 def compare(
     task: Plan,
-    requests: Sequence[Request],
+    requests: Sequence[TracedPrompt],
     names: Sequence[str],
     chunks: Sequence[int],
     processes: int,

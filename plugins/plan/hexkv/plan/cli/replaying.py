@@ -12,7 +12,7 @@ from hexkv.plan.recorded import requests_of
 from hexkv.plan.records import read_records
 from hexkv.plan.replay import Replay, optimal, replay, unlimited
 from hexkv.plan.stacked import Below, replay_stacked
-from hexkv.plan.trace import BadTrace, Request, read_mooncake
+from hexkv.plan.trace import BadTrace, TracedPrompt, read_mooncake
 from hexkv.plugins.cli.output import installed
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery.registry import Registry
@@ -40,7 +40,7 @@ class Plan:
     chunk_bytes: int = 1
     recorded: bool = False
 
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[TracedPrompt]:
         """Return the whole trace.
 
         Raises:
@@ -64,7 +64,7 @@ class Plan:
 class Replayer:
     """Runs jobs over one trace."""
 
-    def __init__(self, plan: Plan, requests: Sequence[Request], registry: Registry) -> None:
+    def __init__(self, plan: Plan, requests: Sequence[TracedPrompt], registry: Registry) -> None:
         self._plan = plan
         self._requests = requests
         self._registry = registry
@@ -92,7 +92,7 @@ class Replayer:
 
 
 def replays(
-    plan: Plan, requests: Sequence[Request], jobs: Sequence[Job], processes: int = 1
+    plan: Plan, requests: Sequence[TracedPrompt], jobs: Sequence[Job], processes: int = 1
 ) -> Iterator[tuple[Job, Replay]]:
     """Yield the result of each of *jobs*, in any order."""
     if processes == 1:
@@ -183,7 +183,7 @@ def compared(
     names: Sequence[str],
     chunks: Sequence[int],
     done: Mapping[Job, Replay],
-    requests: Sequence[Request],
+    requests: Sequence[TracedPrompt],
     chunk_tokens: int,
     ratio: float = 0.0,
 ) -> Compared:

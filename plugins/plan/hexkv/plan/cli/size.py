@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hexkv.plan.cache_size import ModelShape, Sized, Traffic, size_cache
+from hexkv.plan.cache_size import ModelShape, PlannedTraffic, Sized, size_cache
 from hexkv.plan.model_config import read_shape
 from hexkv.plan.recorded import requests_of
 from hexkv.plan.records import read_records
@@ -74,7 +74,7 @@ def size(  # noqa: PLR0913
     else:
         kind = dtype or DType.BFLOAT16
         shape = ModelShape(kind, layers, heads, width, value_width or width, latent, rope)
-    traffic = Traffic(requests, prompt, shared, prefixes)
+    traffic = PlannedTraffic(requests, prompt, shared, prefixes)
     if record:
         try:
             traffic = recorded_traffic(record)
@@ -96,7 +96,7 @@ def size(  # noqa: PLR0913
     print_table(["", "value ", "how"], [(one.name, _shown(one), one.formula) for one in found])
 
 
-def recorded_traffic(paths: Sequence[Path]) -> Traffic:
+def recorded_traffic(paths: Sequence[Path]) -> PlannedTraffic:
     """Return the traffic of a record; its shared part is the hits of a tier without limits."""
     record = read_records(paths)
     tokens = record.heads[0].chunk_tokens
@@ -105,7 +105,7 @@ def recorded_traffic(paths: Sequence[Path]) -> Traffic:
     most = unlimited(asked, chunk_tokens=tokens)
     mean = most.tokens / max(1, most.requests)
     # Shared tokens are among those that were new once, which counts them already.
-    return Traffic(most.requests / seconds, mean, most.hit_rate, 0)
+    return PlannedTraffic(most.requests / seconds, mean, most.hit_rate, 0)
 
 
 def _shown(one: Sized) -> str:

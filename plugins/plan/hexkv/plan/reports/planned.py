@@ -12,15 +12,15 @@ from hexkv.plugins.configuration.sizes import human_size
 FUTURE, UNLIMITED = "knowing the future", "without limits"
 
 
-def lines_of(report: Mapping[str, Any]) -> list[svg.Line]:
+def lines_of(report: Mapping[str, Any]) -> list[svg.ChartLine]:
     """Return a line for each policy and each limit, from the output of ``hexkv plan --json``."""
     sizes = report["sizes"]
     made = [
-        svg.Line(name, [size["policies"][name]["hit_rate"] for size in sizes])
+        svg.ChartLine(name, [size["policies"][name]["hit_rate"] for size in sizes])
         for name in sizes[0]["policies"]
     ]
-    made.append(svg.Line(FUTURE, [size["optimal"] for size in sizes], limit=True))
-    made.append(svg.Line(UNLIMITED, [report["unlimited"]] * len(sizes), limit=True))
+    made.append(svg.ChartLine(FUTURE, [size["optimal"] for size in sizes], limit=True))
+    made.append(svg.ChartLine(UNLIMITED, [report["unlimited"]] * len(sizes), limit=True))
     return made
 
 

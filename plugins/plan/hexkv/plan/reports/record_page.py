@@ -138,17 +138,19 @@ def _over_time(report: Mapping[str, Any]) -> list[str]:
     unit, length = _unit(report["record"]["seconds"])
     asked = [span["tokens"] / span["seconds"] for span in spans]
     lines = [
-        svg.Line(
+        svg.ChartLine(
             f"from {name}", [span["hit_tokens"].get(name, 0) / span["seconds"] for span in spans]
         )
         for name in tiers
     ]
-    lines.append(svg.Line("asked for", asked, limit=True))
+    lines.append(svg.ChartLine("asked for", asked, limit=True))
     at = [span["at_seconds"] / length for span in spans]
     made = [heading("Tiers over time"), *_timed(lines, at, unit, "tokens per second")]
     if fill:
         gib = [
-            svg.Line(name, [(state["used_bytes"].get(name) or 0) / (1 << 30) for state in fill])
+            svg.ChartLine(
+                name, [(state["used_bytes"].get(name) or 0) / (1 << 30) for state in fill]
+            )
             for name in tiers
             if any(state["used_bytes"].get(name) is not None for state in fill)
         ]
@@ -157,7 +159,9 @@ def _over_time(report: Mapping[str, Any]) -> list[str]:
     return made
 
 
-def _timed(lines: Sequence[svg.Line], at: Sequence[float], unit: str, beside: str) -> list[str]:
+def _timed(
+    lines: Sequence[svg.ChartLine], at: Sequence[float], unit: str, beside: str
+) -> list[str]:
     """Return a drawing over time, and its table; for a single moment the table alone."""
     names = [line.name for line in lines]
     rows = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hexkv.plan.lines import State
+from hexkv.plan.lines import FillState
 from hexkv.plan.recorded import COMPUTED, Served, over_time, served, spending, totals
 from hexkv.plan.records import Record
 from hexkv.plan.replay import Replay
-from hexkv.plan.trace import Request
+from hexkv.plan.trace import TracedPrompt
 from hexkv.ports import RecordedKind
 
 SPANS = 30
@@ -83,7 +83,7 @@ def measured(record: Record) -> dict[str, Any]:
 
 
 def _by_tier(
-    states: Sequence[State], hits: Mapping[str, int], stored: Mapping[str, int]
+    states: Sequence[FillState], hits: Mapping[str, int], stored: Mapping[str, int]
 ) -> list[dict[str, Any]]:
     """Return every tier with its hits and stores, and how full it was at last."""
     last = states[-1].tiers if states else {}
@@ -116,14 +116,14 @@ def _compute_rate(
     return (computed / seconds, "recorded") if seconds and computed else (None, None)
 
 
-def _thinned(states: Sequence[State]) -> Sequence[State]:
+def _thinned(states: Sequence[FillState]) -> Sequence[FillState]:
     """Return some of *states*, evenly, the last one included."""
     if len(states) <= SPANS:
         return states
     return [states[(len(states) - 1) * at // (SPANS - 1)] for at in range(SPANS)]
 
 
-def sizes_of(report: Mapping[str, Any], requests: Sequence[Request]) -> list[int]:
+def sizes_of(report: Mapping[str, Any], requests: Sequence[TracedPrompt]) -> list[int]:
     """Return sizes worth a replay, in chunks: parts of all chunks, and the tiers' sizes."""
     there = len({key for request in requests for key in request.keys})
     if not there:

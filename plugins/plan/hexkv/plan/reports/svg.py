@@ -25,7 +25,7 @@ _LINE = 13.0
 """The least distance of two letters."""
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """One line: a value for each place."""
 
     name: str
@@ -63,7 +63,7 @@ def style(dark: bool = False) -> str:
 
 
 def lines(
-    series: Sequence[Line],
+    series: Sequence[ChartLine],
     places: Sequence[float],
     *,
     title: str,
@@ -216,7 +216,7 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _most_apart(series: Sequence[Line], places: int) -> int:
+def _most_apart(series: Sequence[ChartLine], places: int) -> int:
     """Return the place between the ends where the lines differ most; 0 if there is none."""
 
     def gap(at: int) -> float:

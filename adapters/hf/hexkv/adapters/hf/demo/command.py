@@ -19,7 +19,7 @@ from typing import Any, Self
 from rich.console import Console
 
 from hexkv.adapters.hf.demo.outcome import Outcome
-from hexkv.adapters.hf.demo.plan import CHUNK, Plan, parse
+from hexkv.adapters.hf.demo.plan import CHUNK, DemoPlan, parse
 from hexkv.plugins.cli.output import print_json
 from hexkv.ports import HexKVError, InvalidRequest
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str], stages: Sequence[str] = STAGES) -> int:
     text = _text(options.text)
     with _directory(options.dir, keep=options.keep) as directory, _Progress() as progress:
         (directory / "text").write_text(text, encoding="utf-8")
-        plan = Plan(
+        plan = DemoPlan(
             options.model, str(directory / "text"), str(directory / "chunks"), options.tokens
         )
         outcome = play(plan, stages, progress)
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str], stages: Sequence[str] = STAGES) -> int:
     return 1 if problems else 0
 
 
-def play(plan: Plan, stages: Sequence[str], progress: _Progress) -> Outcome:
+def play(plan: DemoPlan, stages: Sequence[str], progress: _Progress) -> Outcome:
     """Both processes, one after the other, with a kill in between.
 
     Raises:

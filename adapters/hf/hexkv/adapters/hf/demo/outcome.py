@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hexkv.adapters.hf.demo.plan import TRAINED, Plan
+from hexkv.adapters.hf.demo.plan import TRAINED, DemoPlan
 from hexkv.plugins.cli.output import human_size, print_table
 
 _TITLES = {
@@ -20,7 +20,7 @@ _TITLES = {
 class Outcome:
     """Both processes' reports, as JSON brought them."""
 
-    plan: Plan
+    plan: DemoPlan
     first: Mapping[str, Any]
     runs: Mapping[str, Mapping[str, Any]]
     """``without``, ``disk`` and ``memory``."""

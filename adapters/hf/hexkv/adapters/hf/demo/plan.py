@@ -17,7 +17,7 @@ TRAINED = "trained on text, comes with hexkv-hf"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     """One demo."""
 
     model: str
@@ -38,7 +38,7 @@ class Plan:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str) -> DemoPlan:
         return cls(**json.loads(text))
 
     @property

@@ -11,7 +11,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.utils import logging
 
 from hexkv.adapters.hf.argument import with_cache
-from hexkv.adapters.hf.demo.plan import CHUNK, TRAINED, Plan, report
+from hexkv.adapters.hf.demo.plan import CHUNK, TRAINED, DemoPlan, report
 from hexkv.adapters.hf.demo.subject import subject
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
@@ -20,7 +20,7 @@ from hexkv.plugins.configuration.schema import EngineSettings
 from hexkv.ports import HexKVError, Namespace, frame_bytes
 
 
-def first(plan: Plan) -> None:
+def first(plan: DemoPlan) -> None:
     """Compute without the cache, store, report that, and wait to be killed."""
     model, prompt = _prepare(plan)
     report("step", text=f"computing {len(prompt)} tokens")
@@ -43,7 +43,7 @@ def first(plan: Plan) -> None:
     sys.stdin.read()
 
 
-def second(plan: Plan) -> None:
+def second(plan: DemoPlan) -> None:
     """Measure the same prompt without the cache, from disk, and from memory."""
     model, prompt = _prepare(plan)
     report("step", text=f"computing {len(prompt)} tokens without the cache")
@@ -56,7 +56,7 @@ def second(plan: Plan) -> None:
 
 
 def _hits(
-    plan: Plan,
+    plan: DemoPlan,
     cached: CachedModel,
     model: PreTrainedModel,
     prompt: Sequence[int],
@@ -84,7 +84,7 @@ def _hits(
         )
 
 
-def _prepare(plan: Plan) -> tuple[PreTrainedModel, list[int]]:
+def _prepare(plan: DemoPlan) -> tuple[PreTrainedModel, list[int]]:
     report("step", text=f"loading the model ({plan.model or TRAINED})")
     model, prompt = subject(plan)
     # The first calls of a process pay for threads and code paths; no run shall pay for others.
@@ -95,7 +95,7 @@ def _prepare(plan: Plan) -> tuple[PreTrainedModel, list[int]]:
     return model, prompt
 
 
-def _settings(plan: Plan, namespace: Namespace) -> EngineSettings:
+def _settings(plan: DemoPlan, namespace: Namespace) -> EngineSettings:
     frame = frame_bytes(namespace.layout.chunk_bytes(CHUNK))
     disk = {"store": "disk", "settings": {"root": plan.chunks}}
     return EngineSettings.model_validate(
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str]) -> int:
     # The parent shows the progress.
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        {"first": first, "second": second}[name](Plan.from_json(plan))
+        {"first": first, "second": second}[name](DemoPlan.from_json(plan))
     except (HexKVError, OSError) as error:
         report("refused", text=str(error))
         return 1

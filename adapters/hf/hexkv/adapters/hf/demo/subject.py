@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from hexkv.adapters.hf.demo.plan import Plan
+from hexkv.adapters.hf.demo.plan import DemoPlan
 from hexkv.adapters.hf.trained import trained
 from hexkv.ports import InvalidRequest
 
@@ -16,7 +16,7 @@ _ENDING = "\nIn short:"
 has tokens: on busy cores threads wait for each other far longer than ten rows take to compute."""
 
 
-def subject(plan: Plan) -> tuple[PreTrainedModel, list[int]]:
+def subject(plan: DemoPlan) -> tuple[PreTrainedModel, list[int]]:
     """The model, and the prompt: the text's first tokens and the start of a summary.
 
     Raises:

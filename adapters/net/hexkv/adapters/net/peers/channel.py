@@ -20,7 +20,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.net.outcomes import answering, outcome_of, slices
 from hexkv.adapters.net.peers.line import Line
-from hexkv.adapters.net.peers.session import Session
+from hexkv.adapters.net.peers.session import PeerSession
 from hexkv.adapters.net.pool import Pool
 from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.connection import Connection, Limits
@@ -141,7 +141,7 @@ class PeerChannel(ABC):
         """
 
     @abstractmethod
-    def session(self, connection: Connection, source: PeerSource, generation: int) -> Session:
+    def session(self, connection: Connection, source: PeerSource, generation: int) -> PeerSession:
         """Return a session that serves *source* to a peer."""
 
     def left(self) -> None:  # noqa: B027 - most have nothing to do

@@ -8,9 +8,9 @@ from typing import Any
 
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken
 from hexkv.adapters.net.guarded import GuardedSource
-from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
+from hexkv.adapters.net.messages import HEAD_BYTES, MessageHead, verify
 from hexkv.adapters.net.peers.direct import FarMemory, Move, OwnMemory
-from hexkv.adapters.net.peers.session import Session, part_of
+from hexkv.adapters.net.peers.session import PeerSession, part_of
 from hexkv.adapters.net.peers.wire import (
     ABSENT,
     ELSEWHERE,
@@ -33,7 +33,7 @@ _FRAMES, _BYTES = 256, 64 << 20
 """Limits of the leases, after which the peer copies first. It waits for each answer."""
 
 
-class DirectSession(Session):
+class DirectSession(PeerSession):
     """Leases frames that the peer copies, and copies frames that the peer offers.
 
     A peer that holds leases for longer than its bytes take loses its connection first, and then the
@@ -74,7 +74,7 @@ class DirectSession(Session):
         self._far = self._own.meet(self._stream, self._connection.opening)
         return source
 
-    def _answer(self, asked: Head, body: bytes) -> bool:
+    def _answer(self, asked: MessageHead, body: bytes) -> bool:
         self._take_back()
         if asked.status == Status.DONE and asked.kind == Kind.LEND:
             right = 0 < asked.entries <= MAX_ENTRIES and asked.length == asked.entries * PARTS.size

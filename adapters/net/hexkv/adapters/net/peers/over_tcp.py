@@ -10,7 +10,7 @@ from hexkv.adapters.net.peers.direct import OwnMemory
 from hexkv.adapters.net.peers.direct_line import DirectLine
 from hexkv.adapters.net.peers.direct_session import DirectSession
 from hexkv.adapters.net.peers.line import Line, greet
-from hexkv.adapters.net.peers.session import Session
+from hexkv.adapters.net.peers.session import PeerSession
 from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.server import listen
 from hexkv.adapters.net.stream import Stream
@@ -73,8 +73,8 @@ class TcpPeers(PeerChannel):
         terms = greet(stream, secret, self._name, largest, deadline, memory.magic)
         return DirectLine(stream, terms, memory, memory.meet(stream, deadline))
 
-    def session(self, connection: Connection, source: PeerSource, generation: int) -> Session:
+    def session(self, connection: Connection, source: PeerSource, generation: int) -> PeerSession:
         secret, memory = self._security.secret, self._memory
         if memory is None:
-            return Session(connection, source, generation, secret)
+            return PeerSession(connection, source, generation, secret)
         return DirectSession(connection, source, generation, secret, memory)

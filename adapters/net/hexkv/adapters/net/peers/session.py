@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any
 
 from hexkv.adapters.net.guarded import GuardedSource
-from hexkv.adapters.net.messages import Head
+from hexkv.adapters.net.messages import MessageHead
 from hexkv.adapters.net.peers.wire import (
     ABSENT,
     AHEAD,
@@ -44,7 +44,7 @@ _LARGE, _FEW = 2 << 20, 8
 at most that."""
 
 
-class Session:
+class PeerSession:
     """Answers one connection until it ends.
 
     Args:
@@ -102,9 +102,9 @@ class Session:
         who = name.rstrip(b"\0").decode(errors="replace")
         return GuardedSource(self._served, who, largest)
 
-    def _answer(self, asked: Head, body: bytes) -> bool:
+    def _answer(self, asked: MessageHead, body: bytes) -> bool:
         """Answer a request. False if it is invalid."""
-        answers: dict[int, tuple[Struct, Callable[[list[tuple[Any, ...]], Head], None]]] = {
+        answers: dict[int, tuple[Struct, Callable[[list[tuple[Any, ...]], MessageHead], None]]] = {
             Kind.READ: (PARTS, self._read),
             Kind.OFFER: (OFFERS, self._take_offers),
         }
@@ -120,7 +120,7 @@ class Session:
         answer(list(row.iter_unpack(body)), asked)
         return True
 
-    def _say(self, asked: Head, question: bytes) -> bool:
+    def _say(self, asked: MessageHead, question: bytes) -> bool:
         if len(question) > MAX_QUESTION:
             return False
         said = self._source.answer(question, self._soon(asked))
@@ -129,7 +129,7 @@ class Session:
         self._send([FRAMING.message(Kind.ASK, 0, body, status=status)], len(body))
         return True
 
-    def _read(self, parts: Sequence[tuple[ChunkKey, int, int]], asked: Head) -> None:
+    def _read(self, parts: Sequence[tuple[ChunkKey, int, int]], asked: MessageHead) -> None:
         before = FRAMING.message(Kind.READ, len(parts), b"")
         done, most = 0, _FEW  # their sizes are unknown so far
         while done < len(parts):
@@ -172,7 +172,7 @@ class Session:
             release_all([lease for lease in leases if lease is not None])
         return len(rows), size
 
-    def _take_offers(self, wanted: Sequence[tuple[ChunkKey, int]], asked: Head) -> None:
+    def _take_offers(self, wanted: Sequence[tuple[ChunkKey, int]], asked: MessageHead) -> None:
         deadline = self._soon(asked)
         with ExitStack() as leased:
             rooms = self._rooms(wanted, deadline, leased)
@@ -227,7 +227,7 @@ class Session:
             self._stream.fill(into, deadline)
         return names_key(into, key)
 
-    def _soon(self, asked: Head) -> Deadline:
+    def _soon(self, asked: MessageHead) -> Deadline:
         """Return the deadline for the source: as long as the peer waits, within limits."""
         seconds = min(asked.patience / 1000, self._limits.wait)
         return Deadline.after(self._connection.clock, seconds)

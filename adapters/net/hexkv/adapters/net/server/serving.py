@@ -30,7 +30,7 @@ class Room(Protocol):
         ...
 
 
-class Kept(NamedTuple):
+class ListedValue(NamedTuple):
     """A value in a listing."""
 
     name: bytes
@@ -89,7 +89,7 @@ class Values(Protocol):
         """Forget values. Return True for each that existed."""
         ...
 
-    def list(self, after: bytes, most: int) -> list[Kept]:
+    def list(self, after: bytes, most: int) -> list[ListedValue]:
         """Return the next *most* values after the name *after*, in the order of their names."""
         ...
 

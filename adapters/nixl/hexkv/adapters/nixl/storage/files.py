@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hexkv.adapters.net.errors import OutOfTime
-from hexkv.adapters.nixl.storage.mover import Fetch, Mover, Place
+from hexkv.adapters.nixl.storage.mover import Fetch, Mover, NixlRange
 from hexkv.adapters.nixl.storage.staging import Slot
 from hexkv.plugins.file_store import FileStore, OverFiles
 from hexkv.ports import (
@@ -175,7 +175,7 @@ class NixlFileStore(OverFiles):
                 spare.release()
             told = f"a file of {there} bytes, of which {size} from {start} on are wanted"
             return Corrupt(told) if there < start + size else Hit(0)
-        place = Place("FILE", it.file, start=start)
+        place = NixlRange("FILE", it.file, start=start)
         try:
             it.fetch = self._mover.begin_fetch(place, size, deadline, [held], spare)
         except OutOfTime:
@@ -214,7 +214,7 @@ class NixlFileStore(OverFiles):
                     raise
                 with slot:
                     slot.view[:] = data
-                    self._mover.send(Place("FILE", held.file), slot, size, deadline, [held])
+                    self._mover.send(NixlRange("FILE", held.file), slot, size, deadline, [held])
             except OutOfTime as error:
                 late.append(error)
                 raise StoreUnreachable(str(error)) from error

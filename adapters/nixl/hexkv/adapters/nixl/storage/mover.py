@@ -26,7 +26,7 @@ _FAREWELL = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NixlRange:
     """The location of bytes, in NIXL's terms."""
 
     kind: Literal["FILE", "OBJ"]
@@ -83,7 +83,9 @@ class Mover:
         self._agent = Agent(self._made, time.sleep, peers=False)
         self._staging = staging
 
-    def fetch(self, place: Place, size: int, deadline: Deadline, held: Sequence[Hold] = ()) -> Slot:
+    def fetch(
+        self, place: NixlRange, size: int, deadline: Deadline, held: Sequence[Hold] = ()
+    ) -> Slot:
         """Return *size* bytes of *place*, which the caller must release.
 
         Args:
@@ -107,7 +109,7 @@ class Mover:
 
     def begin_fetch(
         self,
-        place: Place,
+        place: NixlRange,
         size: int,
         deadline: Deadline,
         held: Sequence[Hold] = (),
@@ -140,7 +142,7 @@ class Mover:
         return self._staging.take(size, deadline)
 
     def send(
-        self, place: Place, slot: Slot, size: int, deadline: Deadline, held: Sequence[Hold] = ()
+        self, place: NixlRange, slot: Slot, size: int, deadline: Deadline, held: Sequence[Hold] = ()
     ) -> None:
         """Write the first *size* bytes of *slot* to *place*. The rest is as for :meth:`fetch`."""
         _wait(self._begin("WRITE", place, slot, size, deadline, held), deadline)
@@ -171,7 +173,7 @@ class Mover:
     def _begin(
         self,
         way: Literal["READ", "WRITE"],
-        place: Place,
+        place: NixlRange,
         slot: Slot,
         size: int,
         deadline: Deadline,

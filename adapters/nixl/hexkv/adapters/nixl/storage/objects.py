@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from hexkv.adapters.net.errors import OutOfTime, time_left
 from hexkv.adapters.nixl.agent import Agent
-from hexkv.adapters.nixl.storage.mover import ASKED, UNFILLED, Mover, Place
+from hexkv.adapters.nixl.storage.mover import ASKED, UNFILLED, Mover, NixlRange
 from hexkv.adapters.nixl.storage.staging import Shared, Slot, Turns
 from hexkv.ports import (
     ChunkKey,
@@ -61,7 +61,7 @@ _LARGEST = 1 << 40
 """The most bytes of a frame; a head with more is not one of ours."""
 
 
-class Head(NamedTuple):
+class ObjectHead(NamedTuple):
     """The head of an object."""
 
     size: int
@@ -81,11 +81,11 @@ def framed(frame: memoryview, into: memoryview) -> None:
     into[HEAD.size + frame.nbytes :] = word
 
 
-def headed(data: memoryview) -> Head | None:
+def headed(data: memoryview) -> ObjectHead | None:
     """Parse the head of an object; ``None`` if it is not one of ours."""
     magic, size, word = HEAD.unpack_from(data)
     known = magic == MAGIC and any(word)  # zeros: not filled
-    return Head(size, word) if known and (size <= _LARGEST or size == DELETED) else None
+    return ObjectHead(size, word) if known and (size <= _LARGEST or size == DELETED) else None
 
 
 class NixlObjectStore:
@@ -200,7 +200,7 @@ class NixlObjectStore:
         return Failed(StoreUnreachable("the object is replaced again and again"))
 
     def _frame(
-        self, key: ChunkKey, head: Head, start: int, into: memoryview, deadline: Deadline
+        self, key: ChunkKey, head: ObjectHead, start: int, into: memoryview, deadline: Deadline
     ) -> Corrupt | Failed | None:
         """Fill *into* from byte *start* of the frame on; return the error, if any.
 
@@ -252,7 +252,7 @@ class NixlObjectStore:
         head = self._head(key, deadline)
         return head is None or not head.deleted
 
-    def _head(self, key: ChunkKey, deadline: Deadline) -> Head | None:
+    def _head(self, key: ChunkKey, deadline: Deadline) -> ObjectHead | None:
         with self._mover.fetch(self._place(key), HEAD.size, deadline) as slot:
             return headed(slot.view)
 
@@ -290,8 +290,8 @@ class NixlObjectStore:
         except OutOfTime as error:
             raise StoreUnreachable("NIXL: no answer in time") from error
 
-    def _place(self, key: ChunkKey, start: int = 0) -> Place:
-        return Place("OBJ", next(self._numbers), self._name(key), start)
+    def _place(self, key: ChunkKey, start: int = 0) -> NixlRange:
+        return NixlRange("OBJ", next(self._numbers), self._name(key), start)
 
     def _name(self, key: ChunkKey) -> str:
         return self._prefix + key.hex()

@@ -18,7 +18,7 @@ from hexkv.adapters.net.rpc.wire import Status
 from hexkv.adapters.node.client.announcing import Announces
 from hexkv.adapters.node.client.holds import NodeHold, NodePublishing, late
 from hexkv.adapters.node.client.keeper import Keeper
-from hexkv.adapters.node.client.leases import Ledger, NodeLease
+from hexkv.adapters.node.client.leases import LeaseLedger, NodeLease
 from hexkv.adapters.node.client.link import NodeLink
 from hexkv.adapters.node.client.telling import PromptTeller, Spaces
 from hexkv.adapters.node.listing import pack_after, read_listing
@@ -77,7 +77,7 @@ class NodeClient(Announces, FarTiers):
     def __init__(self, path: Path, clock: Clock) -> None:
         """Create a client of the node at *path*, which may start to listen later."""
         self._clock = clock
-        self._ledger = Ledger()
+        self._ledger = LeaseLedger()
         self._spaces = Spaces()
         self._naming = Lock()
         self._teller = PromptTeller(clock)

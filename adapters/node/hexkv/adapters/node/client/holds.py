@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.rpc.answer import Answer
 from hexkv.adapters.net.rpc.wire import Status
-from hexkv.adapters.node.client.leases import Block, Ledger, NodeLease
+from hexkv.adapters.node.client.leases import Block, LeaseLedger, NodeLease
 from hexkv.adapters.node.client.link import NodeLink
 from hexkv.adapters.node.wire import Reader, State, Verb, read_chunks
 from hexkv.ports import (
@@ -38,7 +38,7 @@ def late(deadline: Deadline) -> Deadline:
 
 
 def taken(
-    ledger: Ledger,
+    ledger: LeaseLedger,
     link: NodeLink,
     answer: Answer,
     specs: Sequence[ChunkSpec],
@@ -90,7 +90,7 @@ class NodeHold(WholeChunks):
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: LeaseLedger,
         link: NodeLink | None,
         answer: Answer | None,
         specs: Sequence[ChunkSpec],

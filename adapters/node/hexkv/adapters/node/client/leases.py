@@ -38,7 +38,7 @@ class NodeLease:
     __slots__ = ("_frame", "_ledger", "block", "owner", "spec", "token")
 
     def __init__(
-        self, ledger: Ledger, block: Block, owner: str, token: int, spec: ChunkSpec | None
+        self, ledger: LeaseLedger, block: Block, owner: str, token: int, spec: ChunkSpec | None
     ) -> None:
         start = block.offset
         size = block.size if spec is None else frame_bytes(spec.raw_bytes)
@@ -113,7 +113,7 @@ class NodeLease:
         return self._frame
 
 
-class Ledger:
+class LeaseLedger:
     """The blocks that the leases of each owner hold, over all lives of the node. For any thread."""
 
     def __init__(self) -> None:

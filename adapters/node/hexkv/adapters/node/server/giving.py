@@ -13,7 +13,7 @@ from hexkv.adapters.node.server.handover import (
     HAVE,
     STATE,
     STORES,
-    Connection,
+    PausedConnection,
     State,
     pack,
     receive,
@@ -137,11 +137,11 @@ class Giving:
         )
 
 
-def _connection(session: NodeSession, place: Callable[..., Place | None]) -> Connection:
+def _connection(session: NodeSession, place: Callable[..., Place | None]) -> PausedConnection:
     leases = [
         (request, at, fresh, place(lease)) for request, at, lease, fresh in session.granted.rows()
     ]
-    return Connection(
+    return PausedConnection(
         session.name,
         dict(session.spaces),
         sorted(session.pinned),

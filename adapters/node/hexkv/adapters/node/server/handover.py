@@ -73,7 +73,7 @@ class Versions(NamedTuple):
     clients: int = VERSION
 
 
-class Connection(NamedTuple):
+class PausedConnection(NamedTuple):
     """A client's connection, in a node that has stopped reading from it."""
 
     name: str
@@ -103,7 +103,7 @@ class State(NamedTuple):
     """By tier, the least valuable first."""
 
     pins: Sequence[Pin]
-    connections: Sequence[Connection]
+    connections: Sequence[PausedConnection]
     """In the order of their descriptors."""
 
     busy: Sequence[Place]
@@ -210,7 +210,7 @@ def unpack(data: bytes) -> State:
             [(str(tier), placed(*row)) for tier, *row in said["chunks"]],
             [Pin(str(o), [_key(key) for key in keys], float(s)) for o, keys, s in said["pins"]],
             [
-                Connection(
+                PausedConnection(
                     str(one["name"]),
                     {_int(number): spaces[_int(space)] for number, space in one["spaces"]},
                     [str(owner) for owner in one["pinned"]],

@@ -8,7 +8,7 @@ from hexkv.adapters.net.rpc.asked import ClientBounds
 
 
 @dataclass(frozen=True, slots=True)
-class Limits(ClientBounds):
+class ClientLimits(ClientBounds):
     """The limits of one client."""
 
     leased_bytes: int

@@ -18,8 +18,7 @@ from hexkv.adapters.net.rpc.barrier import Barrier
 from hexkv.adapters.net.rpc.session import Session
 from hexkv.adapters.net.server.admission import Admission, TurnedAway
 from hexkv.adapters.net.server.client_check import OWN, Allowed
-from hexkv.adapters.net.server.connection import Connection
-from hexkv.adapters.net.server.connection import Limits as ConnectionLimits
+from hexkv.adapters.net.server.connection import Connection, Limits
 from hexkv.adapters.net.server.listening import Listener
 from hexkv.adapters.net.unix import peer_of
 from hexkv.adapters.node.memory import SharedRegion
@@ -33,7 +32,7 @@ from hexkv.adapters.node.server.handover import (
     TAKE,
     receive,
 )
-from hexkv.adapters.node.server.limits import Limits
+from hexkv.adapters.node.server.limits import ClientLimits
 from hexkv.adapters.node.server.session import NodeSession
 from hexkv.adapters.node.server.taking import Inherited
 from hexkv.adapters.node.wire import HANDSHAKE, MAX_BODY, VERSION
@@ -57,7 +56,7 @@ class NodeServer:
         served: ServedChunks,
         listener: Listener,
         clock: Clock,
-        limits: Limits,
+        limits: ClientLimits,
         *,
         allowed: Allowed = OWN,
         clients: int = 64,
@@ -101,7 +100,7 @@ class NodeServer:
         self._admission = Admission(
             self._attend,
             clock,
-            ConnectionLimits(GREETING.size, patience=limits.patience),
+            Limits(GREETING.size, patience=limits.patience),
             connections=clients,
             name="hexkv node",
         )

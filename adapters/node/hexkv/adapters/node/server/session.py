@@ -16,8 +16,8 @@ from hexkv.adapters.net.rpc.barrier import Barrier
 from hexkv.adapters.net.rpc.session import Session
 from hexkv.adapters.net.rpc.wire import Head, Status
 from hexkv.adapters.node.server.granted import Grant, Granted
-from hexkv.adapters.node.server.handover import Connection
-from hexkv.adapters.node.server.limits import Limits
+from hexkv.adapters.node.server.handover import PausedConnection
+from hexkv.adapters.node.server.limits import ClientLimits
 from hexkv.adapters.node.server.verbs import AT_ONCE, TOLD, VERBS
 from hexkv.adapters.node.wire import Space, Verb
 from hexkv.peers.serving.served import ServedChunks
@@ -39,7 +39,7 @@ class NodeSession(Session):
         name: str,
         served: ServedChunks,
         generation: int,
-        limits: Limits,
+        limits: ClientLimits,
         clock: Clock,
         ended: Callable[[Session], None],
         barrier: Barrier,
@@ -79,7 +79,7 @@ class NodeSession(Session):
             if not self._threads:
                 self._pipe.close()
 
-    def restore(self, was: Connection, leases: Sequence[Lease]) -> None:
+    def restore(self, was: PausedConnection, leases: Sequence[Lease]) -> None:
         """Restore *was*, with *leases*, in the process that took over. Call before :meth:`run`."""
         self.spaces = {number: Space(*space) for number, space in was.spaces.items()}
         self.pinned = set(was.pinned)

@@ -28,7 +28,7 @@ from hexkv.adapters.node.server.handover import (
     STATE,
     STORES,
     TAKE,
-    Connection,
+    PausedConnection,
     State,
     greeting,
     receive,
@@ -62,7 +62,7 @@ class NotHandedOver(ConfigError):
 class Taken(NamedTuple):
     """A connection that goes on: its former state, its socket, and its leases."""
 
-    was: Connection
+    was: PausedConnection
     socket: socket.socket
     leases: Sequence[Lease]
 

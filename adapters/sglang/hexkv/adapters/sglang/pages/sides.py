@@ -42,7 +42,7 @@ _ALL = "all_pages"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PrefixEnds:
     """The places where a prefix may end."""
 
     lengths: list[int]
@@ -131,7 +131,7 @@ class Sides:
         """
         return self._sides[name]
 
-    def find(self, keys: Sequence[str], pages: int, transfers: Sequence[Any]) -> Found:
+    def find(self, keys: Sequence[str], pages: int, transfers: Sequence[Any]) -> PrefixEnds:
         """Where a prefix of *keys* may end, of which *pages* pages of KV are stored."""
         lengths = list(range(1, pages + 1))
         pools = {KV: pages}
@@ -152,12 +152,12 @@ class Sides:
                 fits = {n for n in range(1, pages + 1) if all(there[max(0, n - need) : n])}
             pools[name] = max(fits, default=0)
             lengths = [length for length in lengths if length in fits]
-        return Found(lengths, pools)
+        return PrefixEnds(lengths, pools)
 
     @staticmethod
     def result(found: object) -> object:
         """SGLang's ``PoolTransferResult``; older versions have fewer fields."""
-        answer = found if isinstance(found, Found) else Found([], {})
+        answer = found if isinstance(found, PrefixEnds) else PrefixEnds([], {})
         names = {str(name): name for name in getattr(hicache_storage, "PoolName", ())}
         hits = {names.get(name, name): count for name, count in answer.pools.items() if count}
         kind = hicache_storage.PoolTransferResult

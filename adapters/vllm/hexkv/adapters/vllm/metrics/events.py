@@ -46,7 +46,7 @@ class BlockEvent:
     chunk: BlockInfo
 
 
-class Ledger:
+class EventBuffer:
     """An event sink of the engine that keeps events for vLLM to fetch. Safe from any thread.
 
     Args:

@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 from hexkv.adapters.vllm.messages import Save, Step
-from hexkv.adapters.vllm.metrics.events import BlockInfo, Ledger
+from hexkv.adapters.vllm.metrics.events import BlockInfo, EventBuffer
 from hexkv.adapters.vllm.metrics.metrics import Tally
 from hexkv.adapters.vllm.worker.early_saves import EarlySave, EarlySaves
 from hexkv.adapters.vllm.worker.pending_saves import PendingSave, PendingSaves
@@ -68,7 +68,7 @@ class Saving(Generic[Window]):
         windows: Windows[Window],
         scopes: Scopes,
         *,
-        ledger: Ledger | None,
+        ledger: EventBuffer | None,
         chunk: int,
         each: int,
         tally: Tally,

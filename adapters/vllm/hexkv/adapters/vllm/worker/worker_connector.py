@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from hexkv.adapters.vllm.lookup.under_way import UnderWay
 from hexkv.adapters.vllm.messages import Load, Save, Step
-from hexkv.adapters.vllm.metrics.events import BlockEvent, Ledger
+from hexkv.adapters.vllm.metrics.events import BlockEvent, EventBuffer
 from hexkv.adapters.vllm.metrics.metrics import EngineReport, Tally, count_missed
 from hexkv.adapters.vllm.worker.handed_over import HandedOver
 from hexkv.adapters.vllm.worker.outside import Outside
@@ -94,7 +94,7 @@ class WorkerConnector(Generic[Window]):
         saves: bool = True,
         saves_within: bool = False,
         beside: Callable[[], AbstractContextManager[object]] = ExitStack,
-        ledger: Ledger | None = None,
+        ledger: EventBuffer | None = None,
         chunk: int = 0,
         tally: Tally | None = None,
         under_way: UnderWay | None = None,
