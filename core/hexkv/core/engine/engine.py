@@ -121,12 +121,11 @@ class CacheEngine:
         self._prefixes: set[bytes] = set()
         # No method of the engine: objects that outlive it must not keep it.
         start = partial(meet, chunks, TenantsBySalt(tenants), self._prefixes)
-        namer = ChunkHasher(chunker, algorithm, start, seeded=seeded, longest=longest, sink=sink)
-        self._namer = namer
-        self._naming = Naming(namespace, namer, chunks, chunker.size, start)
+        namer = partial(ChunkHasher, chunker, algorithm, seeded=seeded, longest=longest, sink=sink)
+        self._naming = Naming(namespace, namer, chunks, chunker, start)
         for tenant in tenants:
-            namer.keyer(replace(namespace, salt=tenant.salt))
-        namer.keyer(namespace)
+            self._naming.keyer(replace(namespace, salt=tenant.salt))
+        self._naming.keyer(namespace)
         self._calls = Calls(requests, deadlines.close)
         self._door = self._calls.door
         self.chunks: ChunkCache = KeyedCache(requests, self._calls, deadlines.pin)
@@ -163,7 +162,7 @@ class CacheEngine:
             raise InvalidRequest(_NODES)
         with self._calls.call():
             until = Deadline.after(self._clock, self._deadlines.lookup)
-            prompt = self._prompt(tokens, namespace, until)
+            prompt = self._naming.prompt(tokens, namespace, until)
             return explain(self._chunks.stack, prompt, tokens, self._naming.keyers(), until)
 
     @property
@@ -197,7 +196,7 @@ class CacheEngine:
         self, tokens: Tokens, *, namespace: Namespace | None = None
     ) -> Sequence[ChunkKey]:
         with self._calls.call():
-            return list(self._prompt(tokens, namespace).keys)
+            return list(self._naming.prompt(tokens, namespace).keys)
 
     def lookup(
         self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
@@ -205,11 +204,12 @@ class CacheEngine:
         def look(_: str) -> Lookup:
             began = self._clock.now()
             until = Deadline(self._clock, began + self._deadlines.lookup)
-            prompt = self._prompt(tokens, namespace, until)
+            prompt = self._naming.prompt(tokens, namespace, until)
             found = find_prefix(self._chunks, prompt, until)
             if pin is not None:
                 self._chunks.pin(pin, found.found.keys, self._deadlines.pin)
-            why = self._chunks.why_absent(missing) if (missing := found.missing) else None
+            missing = found.missing
+            why = None if missing is None else self._chunks.why_absent(missing)
             answer = Lookup(prompt.length, found.tokens, found.by_tier(), why)
             if self._accounts.watched:
                 self._accounts.looked_up(prompt, answer, began, pin)
@@ -223,7 +223,10 @@ class CacheEngine:
         with self._calls.call():
             read = Deadline.after(self._clock, self._deadlines.retrieve)
             soon = Deadline.after(self._clock, AT_ONCE)
-            name = partial(self._prompt, tokens, namespace, soon)
+
+            def name() -> Prompt:
+                return self._naming.prompt(tokens, namespace, soon)
+
             return self._requests.prefetches.begin(lookup_id, name, read)
 
     def cancel(self, lookup_id: str) -> bool:
@@ -242,7 +245,7 @@ class CacheEngine:
         def retrieve(owner: str) -> Retrieved:
             laps = Laps(self._clock)
             until = Deadline.after(self._clock, self._deadlines.retrieve)
-            prompt = self._prompt(tokens, namespace, until)
+            prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             if first := skipped(skip, prompt.length):
                 prompt = prompt.since(first)
@@ -268,7 +271,7 @@ class CacheEngine:
             with self._door.passing():
                 patience = TimeBudget(self._clock, self._deadlines.retrieve)
                 with patience.step() as until:
-                    prompt = self._prompt(tokens, namespace, until)
+                    prompt = self._naming.prompt(tokens, namespace, until)
                 check_window(device, prompt.layout, prompt.length)
                 skip = skipped(skip, prompt.length)
                 prompt = prompt.since(skip)
@@ -297,12 +300,13 @@ class CacheEngine:
         def store(owner: str) -> StoreReport:
             laps = Laps(self._clock)
             until = Deadline.after(self._clock, self._deadlines.store)
-            prompt = self._prompt(tokens, namespace, until)
+            prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
-            if first := skipped(skip, prompt.length):
-                prompt = prompt.since(first)
+            first = skipped(skip, prompt.length)
             if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)
+            if first:
+                prompt = prompt.since(first)
             laps.mark(("name", "", laps.now()))
             request = PromptRequest(prompt, device, owner, laps)
             kept = Storing(self._requests, request, until, wait=wait).run(prompt)
@@ -325,7 +329,7 @@ class CacheEngine:
             with self._door.passing():
                 patience = TimeBudget(self._clock, self._deadlines.store)
                 with patience.step() as until:
-                    whole = self._prompt(tokens, namespace, until)
+                    whole = self._naming.prompt(tokens, namespace, until)
                 check_window(device, whole.layout, whole.length)
                 prompt = whole.since(skipped(skip, whole.length))
                 chosen = prompt.part(0, 0) if (frozen := self._calls.frozen) else prompt
@@ -355,7 +359,7 @@ class CacheEngine:
         seconds = self._deadlines.pin if seconds is None else check_seconds(seconds)
         with self._calls.call():
             until = Deadline.after(self._clock, self._deadlines.lookup)
-            prompt = self._prompt(tokens, namespace, until)
+            prompt = self._naming.prompt(tokens, namespace, until)
             found = find_prefix(self._chunks, prompt, until, served=False)
             self._chunks.pin(owner, found.found.keys, seconds)
             return found.tokens
@@ -377,7 +381,8 @@ class CacheEngine:
         with self._calls.call():
             until = Deadline.after(self._clock, self._deadlines.store)
             if tokens is not None:
-                return self._requests.forget(self._prompt(tokens, namespace, until), tiers, until)
+                prompt = self._naming.prompt(tokens, namespace, until)
+                return self._requests.forget(prompt, tiers, until)
             if everything:
                 return self._chunks.clear(None, tiers, until)
             if namespace is not None:
@@ -401,13 +406,6 @@ class CacheEngine:
 
     def health(self) -> Health:
         return self._calls.health(self._deadlines.lookup)
-
-    def _prompt(
-        self, tokens: Tokens, namespace: Namespace | None, deadline: Deadline | None = None
-    ) -> Prompt:
-        """Return the chunks of *tokens*; see :meth:`Naming.prompt`."""
-        space = self.namespace if namespace is None else self._naming.checked(namespace)
-        return self._namer.name(tokens, space, deadline)
 
 
 if TYPE_CHECKING:

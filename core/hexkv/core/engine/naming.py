@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import NamespaceHasher
-from hexkv.core.keys.prompts import ChunkHasher, Prompt
+from hexkv.core.keys.prompts import ChunkHasher
 from hexkv.core.keys.tokens import pack
 from hexkv.core.requests.checks import check_namespace
 from hexkv.core.tiers.index.tenants import TenantsBySalt
-from hexkv.ports import ChunkService, Deadline, KeySpace, LayoutMismatch, Namespace, Tokens
+from hexkv.ports import ChunkService, KeySpace, LayoutMismatch, Namespace, Tokens
 
 
 class Naming:
@@ -18,9 +20,9 @@ class Naming:
     def __init__(
         self,
         namespace: Namespace,
-        namer: ChunkHasher,
+        namer: Callable[..., ChunkHasher],
         chunks: ChunkService,
-        chunk_tokens: int,
+        chunker: PrefixChunker,
         begin_namespace: Callable[[Namespace, bytes], None],
     ) -> None:
         """Name by *namer*, in *namespace* if a call gives none of its own.
@@ -29,20 +31,11 @@ class Naming:
         """
         self.begin_namespace = begin_namespace
         self._namespace = namespace
-        self._namer = namer
-        self._chunks = chunks
-        self._chunk_tokens = chunk_tokens
-
-    def prompt(
-        self, tokens: Tokens, namespace: Namespace | None, deadline: Deadline | None = None
-    ) -> Prompt:
-        """Return the chunks of *tokens*, as many as are named before *deadline*.
-
-        Raises:
-            InvalidRequest, InvalidTokens, LayoutMismatch
-        """
-        known = self._namespace if namespace is None else self.checked(namespace)
-        return self._namer.name(tokens, known, deadline)
+        self._check = partial(check_fits, chunks, chunker.size)
+        self._namer = namer(begin_namespace=begin_namespace, default=namespace, check=self._check)
+        # The same bound methods, without an extra call.
+        self.prompt = self._namer.name
+        self.keyer = self._namer.keyer
 
     def packed(self, tokens: Tokens) -> memoryview:
         """Return *tokens* that are not named as a prefix, each in four bytes.
@@ -61,11 +54,7 @@ class Naming:
         """
         if namespace is None:
             return self._namespace
-        check_namespace(namespace)
-        if not self._chunks.fits(namespace.layout.chunk_bytes(self._chunk_tokens)):
-            raise LayoutMismatch(
-                f"a chunk of {namespace.layout.describe()} is larger than the pool's blocks"
-            )
+        self._check(namespace)
         return namespace
 
     def prefix(self, namespace: Namespace) -> bytes:
@@ -83,6 +72,19 @@ class Naming:
     def keyers(self) -> Sequence[NamespaceHasher]:
         """Return the hashers of all recently used namespaces."""
         return self._namer.keyers()
+
+
+def check_fits(chunks: ChunkService, chunk_tokens: int, namespace: Namespace) -> None:
+    """Check that *namespace* is one, and that its chunks of *chunk_tokens* fit the memory.
+
+    Raises:
+        InvalidRequest, LayoutMismatch
+    """
+    check_namespace(namespace)
+    if not chunks.fits(namespace.layout.chunk_bytes(chunk_tokens)):
+        raise LayoutMismatch(
+            f"a chunk of {namespace.layout.describe()} is larger than the pool's blocks"
+        )
 
 
 def meet(

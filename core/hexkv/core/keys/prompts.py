@@ -226,18 +226,23 @@ class ChunkHasher:
         seeded: bool = True,
         longest: int = 1 << 32,
         sink: PromptSink | None = None,
+        default: Namespace | None = None,
+        check: Callable[[Namespace], None] | None = None,
     ) -> None:
         """*begin_namespace* is called with each new namespace and its prefix, before a key is used.
 
         It may be called again with the same one, by several threads at once.
 
-        *sink* receives the tokens of each prompt that gets names.
+        *sink* receives the tokens of each prompt that gets names. Prompts are of *default*, unless
+        they are given with a namespace, which *check* may refuse.
 
         Chains that are not *seeded* name tokens alone (:mod:`hexkv.core.keys.hashing`). Prompts of
         more than *longest* tokens are refused.
         """
         self._longest = longest
         self._sink = sink
+        self._default = default
+        self._check = check
         self._begin_namespace = begin_namespace
         self._seeded = seeded
         self._chunker = chunker
@@ -270,14 +275,21 @@ class ChunkHasher:
         return count
 
     def name(
-        self, tokens: Tokens, namespace: Namespace, deadline: Deadline | None = None
+        self, tokens: Tokens, namespace: Namespace | None = None, deadline: Deadline | None = None
     ) -> Prompt:
         """Cut *tokens* and name the chunks, all of them or none before *deadline*.
 
         Raises:
             InvalidTokens: they are not integers in ``[0, 2**32)``, or more than *longest*.
             ConfigError: the namespace's identity is too long for a frame's header.
+            InvalidRequest, LayoutMismatch: the namespace was refused, or there is none.
         """
+        if namespace is None:
+            namespace = self._default
+        elif self._check is not None:
+            self._check(namespace)
+        if namespace is None:
+            raise InvalidRequest("a prompt without a namespace has no names")
         keyer = self.keyer(namespace)
         count = self.count(tokens)
         packed = pack_within(tokens, deadline) if count > AT_ONCE else pack(tokens)
