@@ -15,34 +15,34 @@ class BoundedKeys:
         most: the number of chunks.
     """
 
-    __slots__ = ("_keys", "_lock", "_most")
+    __slots__ = ("_lock", "_most", "keys")
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._keys: dict[ChunkKey, None] = {}
+        self.keys: dict[ChunkKey, None] = {}
+        """The chunks, the oldest first. If it is empty, no call is needed."""
+
         self._lock = Lock()
 
     def __contains__(self, key: ChunkKey) -> bool:
-        return key in self._keys
+        return key in self.keys
 
     def add(self, keys: Sequence[ChunkKey]) -> None:
         """Remember chunks."""
         with self._lock:
-            self._keys.update(dict.fromkeys(keys))
-            while len(self._keys) > self._most:
-                del self._keys[next(iter(self._keys))]
+            self.keys.update(dict.fromkeys(keys))
+            while len(self.keys) > self._most:
+                del self.keys[next(iter(self.keys))]
 
     def take(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
         """Return those of *keys* that are remembered, and forget them."""
-        if not self._keys:
-            return []
         with self._lock:
-            mine = [key for key in keys if key in self._keys]
+            mine = [key for key in keys if key in self.keys]
             for key in mine:
-                del self._keys[key]
+                del self.keys[key]
         return mine
 
     def clear(self) -> None:
         """Forget all chunks."""
         with self._lock:
-            self._keys.clear()
+            self.keys.clear()

@@ -345,7 +345,7 @@ class LocalChunks:
         Does not wait for them; chunks that a tier refuses again are offered the next time.
         """
         for tier in self.stack.tiers:
-            if tier.lends or tier.refuses:
+            if tier.lends or not tier.backlog.keys or tier.refuses:
                 continue
             due = set(tier.backlog.take(keys))
             if not due:
