@@ -12,7 +12,7 @@ from hexkv.plugins.discovery.distributions import COMMANDS
 from installing import ROOT, attempt, build, environment, run
 
 ALONE = """\
-from hexkv.api import ConfigError, DType, Finished, KVLayout, open_cache
+from hexkv.api import DType, Finished, InvalidRequest, KVLayout, open_cache
 
 class Window:
     def __init__(self, tokens):
@@ -35,7 +35,7 @@ with open_cache({"pool": {"bytes": "16MiB"}}, model="toy", layout=layout) as cac
     print(cache.retrieve(prompt, loaded).tiers, loaded.kv == computed.kv)
     try:
         cache.admin
-    except ConfigError as error:
+    except InvalidRequest as error:
         print(error)
 """
 INSTALLED = ("hexkv[local]", "hexkv-contracts")

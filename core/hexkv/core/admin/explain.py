@@ -17,10 +17,22 @@ from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack_within
 from hexkv.core.tiers.cache import TierStack, contains_by_deadline
-from hexkv.core.tiers.local import keeping
+from hexkv.core.tiers.local import LocalChunks, keeping
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkKey, Deadline, Reason, Tokens, TraceStep, Why
+from hexkv.ports import (
+    ChunkKey,
+    ChunkService,
+    Deadline,
+    InvalidRequest,
+    Reason,
+    Tokens,
+    TraceStep,
+    Why,
+)
+
+ELSEWHERE = "the tiers are a node's, which has to be asked itself"
+"""Why an engine over a node has neither explanations nor administration."""
 
 _SHOWN = 16
 """The most chunks explained one by one; the others are counted."""
@@ -111,7 +123,7 @@ class Explanation:
 
 
 def explain(
-    stack: TierStack,
+    chunks: ChunkService,
     prompt: Prompt,
     tokens: Tokens,
     others: Iterable[NamespaceHasher],
@@ -120,12 +132,18 @@ def explain(
     """Return how much of *prompt* is found, and why the rest is not.
 
     Args:
-        stack: the tiers to query.
+        chunks: those of the tiers to query.
         prompt: all chunks of the tokens.
         tokens: its tokens.
         others: of namespaces that may hold the same tokens; the prompt's own is skipped.
         deadline: of the whole; facts that are unknown by then are explained by the timeout.
+
+    Raises:
+        InvalidRequest: the tiers belong to another process.
     """
+    if not isinstance(chunks, LocalChunks):
+        raise InvalidRequest(ELSEWHERE)
+    stack = chunks.stack
     if prompt.unnamed.ends:
         starts, ends = prompt.unnamed
         late = Missed(0, starts[0], ends[0], reason=Reason.TIMED_OUT)

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from threading import Lock
 from typing import TYPE_CHECKING, Self
 
-from hexkv.core.admin.explain import Explanation, explain
+from hexkv.core.admin.explain import ELSEWHERE, Explanation, explain
 from hexkv.core.engine.beside import CacheBeside, EngineParts
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.guarded import GuardedRead, GuardedWrite
@@ -35,7 +34,6 @@ from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Loading
 from hexkv.core.requests.store import Storing
 from hexkv.core.tiers.index.tenants import Tenant, TenantsBySalt
-from hexkv.core.tiers.local import LocalChunks
 from hexkv.ports import (
     Administration,
     Announcing,
@@ -64,8 +62,6 @@ from hexkv.ports import (
 
 __all__ = ["CacheEngine", "Deadlines"]
 
-_NODES = "the tiers are a node's, which has to be asked itself"
-
 
 class CacheEngine:
     """Stores, finds and loads KV. Safe from any thread; a context manager.
@@ -85,7 +81,7 @@ class CacheEngine:
         deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
         tenants: Sequence[Tenant] = (),
         sink: PromptSink | None = None,
-        administer: Callable[[Calls], Administration] | None = None,
+        administer: Callable[[Calls], Administration] | str = ELSEWHERE,
         segments: Callable[[EngineParts], CacheBeside] | None = None,
     ) -> None:
         """Build an engine.
@@ -100,8 +96,7 @@ class CacheEngine:
             deadlines: of each kind of call.
             tenants: kept apart in tiers that have a divided index.
             sink: receives the tokens of each prompt.
-            administer: returns the administration of the tiers, whose verbs are calls of the
-                engine, or raises why there is none. ``None``: the tiers are another process's.
+            administer: returns the administration, in calls of the engine; or why there is none.
             segments: builds the cache of segments beside this one.
 
         Raises:
@@ -132,38 +127,29 @@ class CacheEngine:
         self.segments = segments and segments(
             EngineParts(self._naming, requests, self._calls, deadlines, chunker.size, algorithm)
         )
-        self._administer = administer
-        self._admin: Administration | None = None
-        self._opening = Lock()
+        self._admin = administer if isinstance(administer, str) else administer(self._calls)
 
     @property
     def admin(self) -> Administration:
         """The operators' calls, by key, as they are served to other processes.
 
         Raises:
-            InvalidRequest: the tiers belong to another process.
-            ConfigError: administration is not installed.
+            InvalidRequest: the tiers belong to another process, or administration is missing.
         """
-        if self._administer is None:
-            raise InvalidRequest(_NODES)
-        with self._opening:
-            if self._admin is None:
-                self._admin = self._administer(self._calls)
-            return self._admin
+        if isinstance(self._admin, str):
+            raise InvalidRequest(self._admin)
+        return self._admin
 
     def explain(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Explanation:
         """Return where the hits of *tokens* end, and why, tier by tier. Loads and changes nothing.
 
         Names other namespaces of this engine that hold the same tokens, and the fields in
-        which they differ: for operators, not for one tenant among several. Raises
-        ``InvalidRequest`` if the tiers belong to another process.
+        which they differ: for operators, not for one tenant among several. Not over a node.
         """
-        if not isinstance(self._chunks, LocalChunks):
-            raise InvalidRequest(_NODES)
         with self._calls.call():
             until = Deadline.after(self._clock, self._deadlines.lookup)
             prompt = self._naming.prompt(tokens, namespace, until)
-            return explain(self._chunks.stack, prompt, tokens, self._naming.keyers(), until)
+            return explain(self._chunks, prompt, tokens, self._naming.keyers(), until)
 
     @property
     def telemetry(self) -> Telemetry:
@@ -208,8 +194,7 @@ class CacheEngine:
             found = find_prefix(self._chunks, prompt, until)
             if pin is not None:
                 self._chunks.pin(pin, found.found.keys, self._deadlines.pin)
-            missing = found.missing
-            why = None if missing is None else self._chunks.why_absent(missing)
+            why = None if (gap := found.missing) is None else self._chunks.why_absent(gap)
             answer = Lookup(prompt.length, found.tokens, found.by_tier(), why)
             if self._accounts.watched:
                 self._accounts.looked_up(prompt, answer, began, pin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from hexkv.core.engine.calls import Calls, Deadlines
@@ -14,7 +15,7 @@ from hexkv.plugins.composition.tiers import TierOpener, naming
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.discovery.registry import Registry
 from hexkv.plugins.spec import OpenContext
-from hexkv.ports import AdminAccess, Administration, Clock
+from hexkv.ports import AdapterUnavailable, AdminAccess, Administration, Clock, ConfigError
 
 
 class Administered(Protocol):
@@ -52,19 +53,19 @@ class Administer(Protocol):
 
 
 def administration(
-    opener: TierOpener,
-    stack: TierStack,
-    deadlines: Deadlines,
-    tenants: Sequence[Tenant],
-    calls: Calls,
-) -> Administration:
-    """Return the administration of a cache; arguments as of :class:`Administer`.
+    opener: TierOpener, stack: TierStack, deadlines: Deadlines, tenants: Sequence[Tenant]
+) -> Callable[[Calls], Administration] | str:
+    """Return what builds the administration of a cache, or why there is none.
 
-    Raises:
-        ConfigError: it is not installed.
+    Arguments as of :class:`Administer`.
     """
-    administer: Administer = opener.registry.open("operate", "verbs", {}, OpenContext(opener.clock))
-    return administer(opener, stack, deadlines, tenants, calls)
+    try:
+        administer: Administer = opener.registry.open(
+            "operate", "verbs", {}, OpenContext(opener.clock)
+        )
+    except (ConfigError, AdapterUnavailable) as error:
+        return str(error)
+    return partial(administer, opener, stack, deadlines, tenants)
 
 
 _EVERY_INTERFACE = ("0.0.0.0", "[::]")  # noqa: S104 - compared with, never bound

@@ -85,6 +85,7 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
     admin = None
     if settings.admin:
         find("admin", "socket", ("admin",))
+        find("operate", "verbs", ("admin",))
         admin = parse("admin", "socket", settings.admin, ("admin",))
     return Checked(pool, tuple(tiers), directory, peers, admin, observe)
 

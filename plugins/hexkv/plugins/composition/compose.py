@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 
+from hexkv.core.admin.explain import ELSEWHERE
+from hexkv.core.engine.calls import Calls
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.memory.pool import BlockPool
@@ -45,6 +46,7 @@ from hexkv.plugins.threads import Threads, step_aside
 from hexkv.ports import (
     KEY_BYTES,
     PAGE,
+    Administration,
     ChunkKey,
     Clock,
     ConfigError,
@@ -122,12 +124,12 @@ def build(
         )
         deadlines = Deadlines(**settings.deadlines.model_dump())
         tenants = tenants_of(loaded)
-        administer = None
+        administer: Callable[[Calls], Administration] | str = ELSEWHERE
         if isinstance(requests.chunks, LocalChunks):
             stack, access = requests.chunks.stack, None if peers is None else peers.access
             block = _block(loaded, namespace)
             opener = TierOpener(loaded, registry, clock, stack.pool, block, access)
-            administer = partial(administration, opener, stack, deadlines, tenants)
+            administer = administration(opener, stack, deadlines, tenants)
         engine = CacheEngine(
             namespace,
             requests,

@@ -18,13 +18,14 @@ from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.tier import Tier
+from hexkv.operate.opening import administer
 from hexkv.peers.opening import ProcessPeers
 from hexkv.peers.pushing.announced import Announced
 from hexkv.peers.pushing.pushing import Pushing
 from hexkv.peers.serving.addresses import Addresses
 from hexkv.peers.serving.inheritance import Inheritance
 from hexkv.peers.serving.listing import in_memory
-from hexkv.plugins.composition.administering import administration, serve_admin
+from hexkv.plugins.composition.administering import serve_admin
 from hexkv.plugins.composition.checking import check
 from hexkv.plugins.composition.compose import open_serdes, open_stack
 from hexkv.plugins.composition.observing import CheckedPrompts, open_observation
@@ -156,7 +157,7 @@ class ServedChunks:
         self.chunks: ChunkCache = KeyedCache(requests, self._calls, _PATIENCE)
         opener = TierOpener(loaded, registry, clock, self._stack.pool, None, access)
         limits = Deadlines(lookup=_LOOK, store=_PATIENCE, pin=_PIN)
-        self.admin = administration(opener, self._stack, limits, tenants, self._calls)
+        self.admin = administer(opener, self._stack, limits, tenants, self._calls)
         """Administration, which the configuration may have served to others."""
 
         self.peers: Peers | None = service
