@@ -21,7 +21,7 @@
 #   make simulate  the whole stack under seeded faults in virtual time: SEEDS=2000 STEPS=200, or SEED=7
 #   make mutants  deliberately broken adapters, and the promise of the contract kit that catches each
 #   make check   ruff, mypy, import-linter, and whether the changes can be written down
-#   make gpu     on a machine with a GPU: checks and measures everything that needs one, in eight minutes,
+#   make gpu     on a machine with a GPU: checks and measures everything that needs one, in ten minutes,
 #                with python3, a CUDA build of torch and Triton alone; without a GPU, that it all runs
 #   make gpu-wheels  into .wheels/, what such a machine may lack and cannot fetch: carry it along with this
 #                repository; GPU_PYTHON_VERSION=3.12 sets the Python

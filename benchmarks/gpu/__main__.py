@@ -1,4 +1,4 @@
-"""Everything that a machine with a GPU can show, in eight minutes: ``python3 -m benchmarks.gpu``.
+"""Everything that a machine with a GPU can show, in ten minutes: ``python3 -m benchmarks.gpu``.
 
 Needs Python, a CUDA build of torch and Triton; see :mod:`benchmarks.gpu.bare` for the rest. Each
 part is a process with a share of the time: one that fails or is cut short is reported, and the

@@ -143,6 +143,7 @@ def sglang(device: torch.device, size: Size) -> Iterator[Rate]:
             load,
             (_LIMIT, partial(there.copy_, host, non_blocking=True)),
             size=len(host),
+            goal=0.9,
         )
         del region
 

@@ -27,6 +27,8 @@ _PLACES = {
     "coding": "coding:coding",
     "loading": "loading:loading",
     "engines": "engines:engines",
+    "cache": "cache:engine",
+    "tiers": "cache:tiers",
     "hf": "hf:generated",
     "ttft": "ttft:ttft",
 }

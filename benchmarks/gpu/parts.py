@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TOTAL = 470
+TOTAL = 550
 """Seconds of all parts together, on a machine that has a GPU."""
 
 
@@ -63,6 +63,8 @@ PARTS = (
     Part("coding", "CacheGen, int8, fp8, int4, rANS and RoPE beside memory and bus", 50),
     Part("loading", "encoded chunks decoded on the device while they are loaded", 40),
     Part("engines", "vLLM's and SGLang's memory, by stand-ins", 35, (*_BUILDING, "zmq")),
+    Part("cache", "retrieve and store by a cache, beside a pinned copy", 45, _BUILDING),
+    Part("tiers", "hits from disk, past the host, and from a node", 35, (*_BUILDING, "typer")),
     Part(
         "hf",
         "a model of transformers, with hexkv-hf",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import torch
 
@@ -47,6 +48,22 @@ class Model:
 TINY = Model(2, 64, 128, 4, 2, 16, 512, 512, 8, 1)
 
 
+class Laps:
+    """The milliseconds of the parts of an answer, each with the work of the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._began = time.perf_counter()
+        self.parts: dict[str, float] = {}
+
+    def over(self, part: str) -> None:
+        """Note that *part* is over."""
+        synchronise(self._device)
+        now = time.perf_counter()
+        self.parts[part] = 1e3 * (now - self._began)
+        self._began = now
+
+
 def ttft(device: torch.device, size: Size) -> Iterator[Value]:
     model = TINY if size.layers <= 2 else Model()
     torch.manual_seed(0)
@@ -65,8 +82,16 @@ def ttft(device: torch.device, size: Size) -> Iterator[Value]:
             torch.cuda.empty_cache()
 
 
-First = Callable[[list[int], bool], tuple[int, int]]
-"""The first token of a prompt, with the cache or without, and how many tokens were loaded."""
+class Answer(NamedTuple):
+    """The first token of a prompt, and the milliseconds that its parts took."""
+
+    token: int
+    loaded: int
+    parts: Mapping[str, float]
+
+
+First = Callable[[list[int], bool], Answer]
+"""Answers a prompt, with the cache or without."""
 
 
 def _timed(
@@ -75,15 +100,18 @@ def _timed(
     first(prompt[: model.ends * 2], False)  # compiled, and memory taken
     took: dict[bool, list[float]] = {False: [], True: []}
     answers: dict[bool, set[int]] = {False: set(), True: set()}
+    split: dict[str, list[float]] = {}
     first(prompt[: model.tokens], True)  # stores the prefix
     for _ in range(model.repeats):
         for cached in (False, True):
             synchronise(device)
             began = time.perf_counter()
-            token, loaded = first(prompt, cached)
+            token, loaded, parts = first(prompt, cached)
             synchronise(device)
             took[cached].append(time.perf_counter() - began)
             answers[cached].add(token)
+            for part in parts if cached else ():
+                split.setdefault(part, []).append(parts[part])
             wanted = model.tokens if cached else 0
             assert loaded == wanted, f"{loaded} tokens were loaded, not {wanted}"
     # In 16 bits, kernels for other lengths may round another way: reported, and no failure.
@@ -96,6 +124,8 @@ def _timed(
         return
     yield Value(f"{what}: ms without cache", round(1e3 * computed, 1))
     yield Value(f"{what}: ms with it", round(1e3 * loaded_s, 1))
+    for part, each in split.items():
+        yield Value(f"{what}: ms of the {part}", round(statistics.median(each), 1))
     yield Value(f"{what}: times sooner", round(computed / loaded_s, 2))
     yield Value(f"{what}: GB loaded", round(size, 2))
     yield Value(f"{what}: the first token is the same", same)
@@ -106,15 +136,18 @@ def _plain(model: Model, device: torch.device, cache: PrefixCache) -> First:
     windows = CudaKV(device)
     slots = stack.slots(model.tokens + model.ends)
 
-    def first(prompt: list[int], cached: bool) -> tuple[int, int]:
-        hit = 0
+    def first(prompt: list[int], cached: bool) -> Answer:
+        hit, clock = 0, Laps(device)
         window = windows.paged(model.layout, stack.pages, slots[: len(prompt)])
+        clock.over("window")
         if cached:
             hit = min(cache.retrieve(prompt, window).hit_tokens, len(prompt) - 1)
+            clock.over("load")
         token = stack.first(prompt, slots, hit)
+        clock.over("tail")
         if cached and not hit:
             cache.store(prompt, window)
-        return token, hit
+        return Answer(token, hit, clock.parts)
 
     return first
 
@@ -139,13 +172,17 @@ def _transformers(model: Model, device: torch.device, cache: PrefixCache) -> Fir
         made = LlamaForCausalLM(config).to(torch.bfloat16).eval()  # type: ignore[arg-type] # of a wrapper
     under = CachedModel(made, cache)
 
-    def first(prompt: list[int], cached: bool) -> tuple[int, int]:
+    def first(prompt: list[int], cached: bool) -> Answer:
         if cached:
-            found = under.prefill(prompt)
-            return int(found.logits.argmax()), found.hit_tokens
+            found, clock = under.prefill(prompt), Laps(device)
+            token = int(found.logits.argmax())  # which waits for the model
+            clock.over("tail")
+            clock.parts["tail"] += 1e3 * found.compute_seconds
+            # The window is made within.
+            return Answer(token, found.hit_tokens, {"load": 1e3 * found.load_seconds} | clock.parts)
         with torch.no_grad():
             ids = torch.tensor([prompt], device=device)
             logits = made(input_ids=ids, logits_to_keep=1).logits
-        return int(logits[0, -1].argmax()), 0
+        return Answer(int(logits[0, -1].argmax()), 0, {})
 
     return first

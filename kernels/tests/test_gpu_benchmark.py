@@ -43,7 +43,18 @@ def test_without_a_gpu_it_says_so_and_every_part_that_is_asked_for_runs(tmp_path
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_every_part_that_measures_runs_interpreted(tmp_path):
     told = tmp_path / "gpu.json"
-    parts = ("device", "layers", "pieces", "coding", "loading", "engines", "hf", "ttft")
+    parts = (
+        "device",
+        "layers",
+        "pieces",
+        "coding",
+        "loading",
+        "engines",
+        "cache",
+        "tiers",
+        "hf",
+        "ttft",
+    )
     done = gpu("--part", *parts, "--site", tmp_path / "site", "--output", told)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {part["name"]: part["results"] for part in json.loads(told.read_text())["parts"]}

@@ -1,0 +1,172 @@
+"""A whole cache on a GPU: retrieve and store beside one pinned copy, and hits by tier.
+
+Everything that a host's call takes is in it: keys, leases, copies, and the wait for them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from benchmarks.gpu.timing import Rate, Size, Value, pages_of, pinned, rate, window_on
+from benchmarks.nodes import served
+from hexkv.api import PrefixCache, open_cache
+from hexkv.ports import DeviceKV, HexKVError
+
+_LIMIT = "one copy from or to pinned memory"
+
+_MOST = 512 << 20
+"""Bytes of the bare copy that stands for a longer one."""
+
+_LONG = 8
+"""Times as many tokens of a long prompt, and threads."""
+
+_SHORT = 16
+"""Tokens of short chunks."""
+
+_SECONDS = 60.0
+
+
+class Prompts:
+    """New prompts of one length, and windows on pages for as many at a time."""
+
+    def __init__(self, device: torch.device, size: Size, chunks: int, at_once: int = 1) -> None:
+        self.tokens = size.chunk * chunks
+        self.bytes = size.layout.chunk_bytes(self.tokens)
+        blocks = self.tokens // size.block
+        pages = pages_of(size.layout, at_once * blocks, size.block, device)
+        order = torch.randperm(at_once * blocks)
+        slots = (order[:, None] * size.block + torch.arange(size.block)).flatten()
+        self.windows: Sequence[DeviceKV] = [
+            window_on(device, size.layout, pages, part) for part in slots.split(self.tokens)
+        ]
+        self._dice = random.Random(0)
+
+    def new(self) -> list[int]:
+        return [self._dice.randrange(1 << 20) for _ in range(self.tokens)]
+
+
+def _cache(size: Size, stored: int, tiers: Sequence[object], **more: object) -> PrefixCache:
+    """A cache with pinned memory for *stored* bytes, and half as much again."""
+    pool = stored * 3 // 2 + (64 << 20)
+    config = {
+        "chunk": {"size": size.chunk},
+        "pool": {"bytes": pool, "provider": "pinned"},
+        "tiers": list(tiers),
+        "deadlines": dict.fromkeys(("lookup", "retrieve", "store"), _SECONDS),
+        "compute_rate": 1e-3,  # what is slow is measured, too
+    }
+    return open_cache(config | more, model="benchmark", layout=size.layout)
+
+
+def _bare(device: torch.device, most: int) -> tuple[int, Callable[[], object], object]:
+    """The bytes of a bare copy, the copy, and what holds its memory."""
+    size = min(most, _MOST)
+    region, host = pinned(device, size)
+    there = torch.empty(size, dtype=torch.uint8, device=device)
+    return size, partial(there.copy_, host, non_blocking=True), region
+
+
+def engine(device: torch.device, size: Size) -> Iterator[Rate]:
+    """Retrieve and store of a short and a long prompt, by several threads, and of short chunks."""
+    short = replace(size, chunk=min(size.chunk, _SHORT), chunks=size.chunks * size.chunk // _SHORT)
+    for name, of, chunks, threads, goals in (
+        ("", size, size.chunks, 1, (0.9, 0.9)),
+        ("", size, size.chunks * _LONG, 1, (0.95, 0.93)),
+        (f" by {_LONG} threads", size, size.chunks, _LONG, (0.93, 0.0)),
+        (f" in chunks of {short.chunk}", short, max(1, short.chunks), 1, (0.8, 0.8)),
+    ):
+        prompts = Prompts(device, of, chunks, threads)
+        what = f"{prompts.tokens:,} tokens{name}"
+        bare, copy, region = _bare(device, prompts.bytes)
+        moved = threads * prompts.bytes
+        with _cache(of, 2 * moved, [{"store": "memory"}]) as cache, ExitStack() as opened:
+            run = map
+            if threads > 1:
+                run = opened.enter_context(ThreadPoolExecutor(threads)).map  # type: ignore[assignment]
+            kept = [prompts.new() for _ in prompts.windows]
+
+            def store(
+                cache: PrefixCache = cache, prompts: Prompts = prompts, run: type[map] = run
+            ) -> None:
+                new = [prompts.new() for _ in prompts.windows]
+                for report in run(cache.store, new, prompts.windows):
+                    assert report.stored_tokens == prompts.tokens, report
+
+            def retrieve(
+                cache: PrefixCache = cache,
+                prompts: Prompts = prompts,
+                run: type[map] = run,
+                kept: list[list[int]] = kept,
+            ) -> None:
+                for found in run(cache.retrieve, kept, prompts.windows):
+                    assert found.hit_tokens == prompts.tokens, found
+
+            limit = _LIMIT, copy
+            repeats = max(1, size.repeats // 4)
+            for way, path, goal in (
+                ("store", store, goals[1]),
+                ("retrieve", retrieve, goals[0]),
+            ):
+                if way == "retrieve":
+                    for prompt, window in zip(kept, prompts.windows, strict=True):
+                        cache.store(prompt, window)
+                yield rate(
+                    device,
+                    repeats,
+                    f"{way} {what}",
+                    path,
+                    limit,
+                    size=moved,
+                    limit_size=bare,
+                    goal=goal,
+                )
+        del region
+
+
+def tiers(device: torch.device, size: Size) -> Iterator[Rate | Value]:
+    """Hits from disk, from disk past the host, and from a node's memory."""
+    prompts = Prompts(device, size, size.chunks)
+    kept, [window] = prompts.new(), prompts.windows
+    bare, copy, region = _bare(device, prompts.bytes)
+    pool = 3 * prompts.bytes + (64 << 20)
+    for name in ("disk", "gds", "node"):
+        with ExitStack() as opened:
+            folder = Path(opened.enter_context(TemporaryDirectory(dir=Path.home())))
+            try:
+                if name == "node":
+                    node = opened.enter_context(served(folder / "node", pool))
+                    config = {"node": str(node.socket), "chunk": {"size": size.chunk}}
+                    made = open_cache(config, model="benchmark", layout=size.layout)
+                else:
+                    store = {"store": name, "settings": {"root": str(folder / "chunks")}}
+                    made = _cache(size, prompts.bytes, [store | {"promote": False}])
+                cache = opened.enter_context(made)
+            except HexKVError as error:
+                yield Value(f"{name} tier", f"is not here: {error}")
+                continue
+            cache.store(kept, window)
+            assert cache.flush(_SECONDS), f"{name}: writes are not done"
+
+            def retrieve(cache: PrefixCache = cache) -> None:
+                found = cache.retrieve(kept, window)
+                assert found.hit_tokens == prompts.tokens, found
+
+            yield rate(
+                device,
+                max(1, size.repeats // 4),
+                f"retrieve {prompts.tokens:,} tokens, {name} tier",
+                retrieve,
+                (_LIMIT, copy),
+                size=prompts.bytes,
+                limit_size=bare,
+            )
+    del region
