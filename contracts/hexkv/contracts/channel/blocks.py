@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from random import Random
 from threading import Lock
-from types import TracebackType
 from typing import Self
 
 from hexkv.contracts.doubles import FREED, FRESH, chunk_key
@@ -143,12 +142,7 @@ class BlockLease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Container
 from hashlib import sha256
 from threading import Lock
-from types import TracebackType
 from typing import Self
 
 from hexkv.ports import (
@@ -232,12 +231,7 @@ class HeapLease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

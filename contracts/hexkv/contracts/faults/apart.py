@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from types import TracebackType
 from typing import Self
 
 from hexkv.contracts.faults.proxy import FaultProxy
@@ -75,12 +74,7 @@ class ProxyApart:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _tell(self, trouble: str, *numbers: float) -> None:

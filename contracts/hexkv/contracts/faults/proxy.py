@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from threading import Thread
-from types import TracebackType
 from typing import Self
 
 from hexkv.contracts.faults._line import BOTH, CHUNK, CLEAR, Condition, ProxiedLine, Way
@@ -138,12 +137,7 @@ class FaultProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self) -> list[ProxiedLine]:

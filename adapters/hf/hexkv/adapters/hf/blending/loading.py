@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from threading import Condition, Thread
-from types import TracebackType
 from typing import Self
 
 from hexkv.adapters.hf.blending.blender import Blender
@@ -51,12 +50,7 @@ class Loading:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._turn:
             self._over = True
         self._thread.join()

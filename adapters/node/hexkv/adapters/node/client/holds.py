@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from struct import pack
 from threading import Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hexkv.adapters.net.errors import BadMessage
@@ -213,12 +212,7 @@ class NodeHold(WholeChunks):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def __del__(self) -> None:

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from threading import RLock
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hexkv.adapters.node.client.link import NodeLink
@@ -95,12 +94,7 @@ class NodeLease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def __del__(self) -> None:

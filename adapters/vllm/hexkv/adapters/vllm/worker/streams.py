@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
 
 import torch
 
@@ -22,12 +21,7 @@ class _Stream:
         stream.wait_event(self._before)
         self._entered.enter_context(torch.cuda.stream(stream))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._entered.close()
 
 
