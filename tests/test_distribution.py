@@ -16,6 +16,7 @@ from installing import FOLDERS, PIP, ROOT, attempt, build, environment, project,
 EXTRAS = project(ROOT)["optional-dependencies"]
 
 ABSENT = {
+    "hf": {"hexkv.blending"},  # for blending: hexkv-hf[blending]
     "lmcache": {"hexkv.contracts", "pytest"},  # its checks of servers extend the kit
     "lossless": {"hexkv.kernels"},  # for rANS: hexkv-lossless[rans]
     "mooncake": {"mooncake"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
@@ -42,7 +43,7 @@ class Keeping(SegmentCacheCase):
     )
     def test_damage_is_a_hole(self, damaged: Damaged) -> None:
         """A damaged chunk is not loaded, in bulk or layer by layer; it can be stored again."""
-        cache, segment = damaged.cache, self.segments()[0]
+        cache, segment = cast("SegmentedCache", damaged.cache), self.segments()[0]
         prompt, _ = joined([[1, 2], segment], SEPARATOR)
 
         def at_once(parts: PromptParts, window: HeapKV) -> RetrievedParts:
@@ -120,7 +121,7 @@ class Keeping(SegmentCacheCase):
         why="one dead server would stand still with all the engines that use it",
     )
     def test_deadlines_hold(self, stuck: Stuck) -> None:
-        cache, segment = stuck.cache, self.segments()[0]
+        cache, segment = cast("SegmentedCache", stuck.cache), self.segments()[0]
         keep(cache, segment)
         prompt, _ = joined([[1], segment], SEPARATOR)
         parts = cache.segments.find(prompt)
