@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 from benchmarks.families import FAMILIES, trace
-from benchmarks.unseen import interval
 from hexkv.core.policies import LRU
 from hexkv.plan.replay import replay
 from hexkv.plan.stacked import Below, replay_stacked
@@ -36,6 +36,7 @@ SHARES = (0.02, 0.1, 0.35)
 """Memory, of the footprint, where some of it is to be compressed."""
 
 LEAST = (0.0, 0.05, 0.1, 0.2, 0.4)
+SAMPLES = 10_000
 OUTPUT = Path(__file__).resolve().parent / "results" / "stacked.json"
 
 
@@ -97,6 +98,14 @@ def write_back(job: Job) -> list[dict[str, float]]:
 
 
 WORK = {"compressed": compressed, "write_back": write_back}
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The mean, and where it lies for 95 % of bootstrap samples."""
+    dice = Random(0)
+    count = len(ratios)
+    means = sorted(sum(dice.choices(ratios, k=count)) / count for _ in range(SAMPLES))
+    return sum(ratios) / count, means[SAMPLES // 40], means[-SAMPLES // 40 - 1]
 
 
 def _summary(kind: str, runs: Sequence[list[dict[str, float]]]) -> list[dict[str, object]]:

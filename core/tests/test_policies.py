@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.core.policies import ARC, FIFO, LFU, LRU, MRU, POLICIES, Adaptive
+from hexkv.core.policies import ARC, FIFO, LFU, LRU, MRU, POLICIES
 from hexkv.ports import ChunkKey, Policy
 
 A = ChunkKey(b"A")
@@ -224,7 +224,6 @@ def test_every_policy_has_the_name_a_configuration_uses():
         "fifo": FIFO,
         "mru": MRU,
         "arc": ARC,
-        "adaptive": Adaptive,
     }
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hexkv.contracts.policy import PolicyContract
-from hexkv.core.policies import ARC, FIFO, LFU, LRU, MRU, Adaptive
+from hexkv.core.policies import ARC, FIFO, LFU, LRU, MRU
 from hexkv.ports import Policy
 
 
@@ -34,14 +34,7 @@ class TestMRU(PolicyContract):
         return MRU()
 
 
-@pytest.mark.thorough
 class TestARC(PolicyContract):
     @pytest.fixture
     def policy(self) -> Policy:
         return ARC()
-
-
-class TestAdaptive(PolicyContract):
-    @pytest.fixture
-    def policy(self) -> Policy:
-        return Adaptive()

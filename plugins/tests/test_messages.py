@@ -12,6 +12,7 @@ from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli.config import problems
 from hexkv.plugins.cli.output import times
 from hexkv.plugins.configuration import brief
+from hexkv.plugins.configuration.config import load
 from hexkv.plugins.configuration.for_editors import schema_of
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import InvalidRequest, KVLayout, LayerGroup
@@ -142,6 +143,16 @@ def test_a_wrong_configuration_is_explained_by_place_and_remedy(check):
     assert len(MESSAGES) >= 40
     found = {text: "; ".join(check(text)[0]) for text, _ in MESSAGES}
     assert {t: m for t, m in found.items() if not m.startswith(dict(MESSAGES)[t])} == {}
+
+
+def test_a_retired_policy_starts_as_another_with_one_line(check, monkeypatch):
+    line = "adaptive was removed: arc takes its place"
+    text = MEMORY + "policy: adaptive"
+    assert check(text) == ([], [f"tiers[0].policy (from F:3): {line}"])
+    assert load("F").settings.tiers[0].policy == "arc"
+    name = "HEXKV_TIERS__0__POLICY"
+    monkeypatch.setenv(name, "adaptive")
+    assert check(MEMORY + "policy: lru") == ([], [f"tiers[0].policy (from env {name}): {line}"])
 
 
 def test_a_budget_beyond_the_pool_is_doubted_and_not_refused(check):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from hexkv.core.policies.adaptive import Adaptive
 from hexkv.core.policies.arc import ARC
 from hexkv.core.policies.fifo import FIFO
 from hexkv.core.policies.lfu import LFU
@@ -19,7 +18,7 @@ from hexkv.core.policies.mru import MRU
 from hexkv.ports import Policy
 
 POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
-    {"lru": LRU, "lfu": LFU, "fifo": FIFO, "mru": MRU, "arc": ARC, "adaptive": Adaptive}
+    {"lru": LRU, "lfu": LFU, "fifo": FIFO, "mru": MRU, "arc": ARC}
 )
 
-__all__ = ["ARC", "FIFO", "LFU", "LRU", "MRU", "POLICIES", "Adaptive"]
+__all__ = ["ARC", "FIFO", "LFU", "LRU", "MRU", "POLICIES"]

@@ -98,9 +98,9 @@ def _of_peers(settings: EngineSettings) -> Path:
 
 
 def doubts(loaded: Loaded) -> list[str]:
-    """Return what has no effect in a checked configuration, by place."""
+    """Return what has no effect in a checked configuration, or another one, by place."""
     settings = loaded.settings
-    found = []
+    found = list(loaded.retired)
     for index, tier in enumerate(settings.tiers):
         if tier.store == "memory" and (tier.budget or 0) > settings.pool.bytes:
             where = loaded.locate(("tiers", index, "budget"))

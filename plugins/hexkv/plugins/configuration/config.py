@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path as FilePath
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from hexkv.plugins.configuration.brief import expand
 from hexkv.plugins.configuration.places import Path, render
 from hexkv.plugins.configuration.problems import explain
+from hexkv.plugins.configuration.retired import replace_retired
 from hexkv.plugins.configuration.schema import EngineSettings
 from hexkv.plugins.configuration.section import Section
 from hexkv.plugins.configuration.settings import json_schema
@@ -48,6 +49,9 @@ class Loaded:
 
     file: str = ""
     """The YAML file; empty for none."""
+
+    retired: Sequence[str] = ()
+    """A line for each retired value that another one replaces."""
 
     def origin(self, path: Path) -> str:
         """Return the origin of the value at *path*."""
@@ -94,6 +98,7 @@ def load(
     merge_environment(layers, environ, partial(json_schema, EngineSettings))
     layers.merge(plain(overrides or {}, source), lambda _: source)
     problems = expand(layers, processes)
+    retired = replace_retired(layers)
 
     if layers.values.get("node") and not any(place[:1] == ("tiers",) for place in layers.origins):
         del layers.values["tiers"]  # these are defaults only: the node has its own
@@ -112,7 +117,7 @@ def load(
             )
     if problems:  # outside of pydantic's error, which holds the values
         raise ConfigError("; ".join(problems))
-    return Loaded(settings, layers.origins, "" if file is None else str(file))
+    return Loaded(settings, layers.origins, "" if file is None else str(file), retired)
 
 
 def _home(file: str | os.PathLike[str]) -> FilePath:
