@@ -9,6 +9,7 @@ from dict_store import CapableStore, DictStore, ScanningStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.kit.cases import each
 from hexkv.core.tiers.write.clearing import clear, forget
+from hexkv.core.tiers.write.filling import fill_index
 from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Item, StoreUnreachable, namespace_of
 from processes import until
 from rigging import FRAME, attach, tier
@@ -151,7 +152,7 @@ def unlisted(rig):
 
 
 def learn(held, stack):
-    assert stack.writer.learn(held)
+    assert fill_index(stack.runtime, held, stack.writer.evict)
 
 
 def meet(held, stack):

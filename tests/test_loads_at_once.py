@@ -54,9 +54,9 @@ def whole(r):
 ALL = (CHUNKS * CHUNK, {})
 
 
-def stored(r, count):
+def stored(r, count, *, wait=True):
     for number in range(count):
-        r.engine.store(prompt(number), kv(number))
+        r.engine.store(prompt(number), kv(number), wait=wait)
 
 
 @pytest.mark.parametrize(("slots", "threads"), covering([1, 3, 8, 31, 93], [16, 2]))
@@ -143,20 +143,53 @@ def test_a_host_never_waits_for_blocks_that_it_holds_itself(rig):
     assert r.at_rest()
 
 
-def test_what_memory_evicts_while_the_queue_below_is_full_is_offered_again(rig):
-    below = tier(
-        "below",
-        ScanningStore({}),
-        writes=Writes.EVICTED,
-        lane=LaneRules(workers=1, queue_bytes=FRAME),
-    )
-    r = rig([memory(), below])
-    below = r.tiers["below"]
+@pytest.fixture
+def spilling(rig):
+    """Memory, and a tier for the chunks that it evicts, with a queue of one."""
+    lane = LaneRules(workers=1, queue_bytes=FRAME)
+    r = rig([memory(), tier("below", ScanningStore({}), writes=Writes.EVICTED, lane=lane)])
     assert r.engine.flush()
+    return r
+
+
+def test_stores_that_wait_lose_nothing_that_memory_evicts_to_a_full_queue(spilling):
+    r = spilling
+    r.tiers["memory"].index._budget = 4 * CHUNKS * FRAME  # no call fills it alone
+
+    def store(thread):
+        for number in range(thread, 20, 4):
+            r.engine.store(prompt(number), kv(number))
+
+    at_once(4, store)
+    assert r.engine.flush()
+    assert r.telemetry.total(CounterName.DROPPED) == 0
+    keys = {key for number in range(20) for key in r.engine.chunk_keys(prompt(number))}
+    assert keys == {*r.tiers["below"].store.medium, *r.tiers["memory"].index.keys()}
+    assert r.at_rest()
+
+
+def test_a_hit_neither_waits_for_a_full_queue_nor_evicts_to_it(spilling):
+    r = spilling
+    r.tiers["memory"].index._budget = CHUNKS * FRAME
+    stored(r, 2)
+    assert r.engine.flush()
+    r.tiers["below"].writing.hold()
+    r.engine.store([9] * CHUNK, HeapKV(LAYOUT, CHUNK).compute([9] * CHUNK))
+    before = r.telemetry.total(CounterName.EVICTED), r.clock.now()
+    assert whole(r)(0) == ALL
+    assert (r.telemetry.total(CounterName.EVICTED), r.clock.now()) == before
+    assert r.telemetry.total(CounterName.DROPPED) == 0
+    r.tiers["below"].writing.unhold()
+    assert r.at_rest()
+
+
+def test_what_memory_evicts_while_the_queue_below_is_full_is_offered_again(spilling):
+    r = spilling
+    below = r.tiers["below"]
     below.writing.hold()
     stored(r, 1)
     r.tiers["memory"].index._budget = 2 * FRAME
-    stored(r, 3)
+    stored(r, 3, wait=False)
     assert r.telemetry.total(CounterName.DROPPED, tier="below") > 0
     below.writing.unhold()
     r.tiers["memory"].index._budget = 1 << 30

@@ -143,8 +143,7 @@ class Storing:
             self.deadline,
             transfer=transfer,
             keep=None if last else self._owner,
-            # Rather wait for running writes than have this one dropped.
-            wait=self._wait and bool(self._writing),
+            wait=self._wait,
         )
         self._writing.append((part, publishing))
 

@@ -13,6 +13,7 @@ from hexkv.core.tiers.pins import Pins
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier, TierPlan
+from hexkv.core.tiers.write.filling import fill_index
 from hexkv.core.tiers.write.writing import Writer
 from hexkv.ports import ConfigError, Deadline, InvalidRequest
 
@@ -148,7 +149,7 @@ class Arrangement:
         """Fill a tier's index from its store, beside the calls that use it."""
 
         def work(go: bool) -> tuple[None, bool | None]:
-            well = self.writer.learn(tier) if go else None
+            well = fill_index(self.runtime, tier, self.writer.evict) if go else None
             for lane in tier.lanes:
                 lane.unhold()
             return None, well

@@ -16,7 +16,7 @@ from hexkv.ports import ChunkKey, Deadline, Lease, release_all
 class Batch:
     """Neighbouring chunks of one prompt, in leased blocks, on their way to tiers."""
 
-    __slots__ = ("after", "give", "keys", "leases")
+    __slots__ = ("after", "give", "keys", "leases", "patience")
 
     def __init__(
         self,
@@ -24,24 +24,40 @@ class Batch:
         leases: Sequence[Lease],
         after: ChunkKey | None,
         give: Give | None = None,
+        patience: Deadline | None = None,
     ) -> None:
-        """*give* transfers the leases to another owner; without it they stay with the caller."""
+        """Combine chunks with their blocks.
+
+        Args:
+            keys: the chunks.
+            leases: of their blocks.
+            after: the chunk before them.
+            give: transfers the leases to another owner; without it they stay with the caller.
+            patience: until when a full queue is waited for, by these chunks and by those evicted
+                for them; ``None``: chunks that find no room in a queue are dropped.
+        """
         self.keys = keys
         self.leases = leases
         self.after = after
         self.give = give
+        self.patience = patience
 
     def share(self, owner: str) -> Batch:
-        """Return the same chunks, held by *owner*. Raises StoreError if a foreign lease fails."""
+        """Return the same chunks, held by *owner*, without patience: a worker does not wait.
+
+        Raises:
+            StoreError: a foreign lease fails.
+        """
         if self.give is not None:
             self.give(self.leases, owner)
-            return self
+            return Batch(self.keys, self.leases, self.after, self.give)
         return Batch(self.keys, shares(self.leases, owner), self.after)
 
     def part(self, start: int, end: int) -> Batch:
         """Return the chunks ``[start, end)``, held by the same leases."""
         after = self.keys[start - 1] if start else self.after
-        return Batch(self.keys[start:end], self.leases[start:end], after, self.give)
+        keys, leases = self.keys[start:end], self.leases[start:end]
+        return Batch(keys, leases, after, self.give, self.patience)
 
     def some(self, which: Sequence[int]) -> Batch:
         """Return the chunks at the indexes *which*, in leases that stay with the caller."""

@@ -93,20 +93,29 @@ class TierStack(Arrangement):
     def promote(self, batch: Batch, origin: Sequence[str], deadline: Deadline) -> None:
         """Copy chunks to the tiers that are faster than the one each came from (*origin*).
 
-        Tiers in memory take the blocks at once; those with lanes write them in the background.
+        Tiers in memory take the blocks at once; those with lanes write them in the background. A
+        tier that would have to evict chunks for which the queue below has no room takes none: these
+        chunks have their place, and those would be lost.
         """
         if origin.count(self.tiers[0].name) == len(origin):
             return
         order = {tier.name: ordinal for ordinal, tier in enumerate(self.tiers)}
         places = [order.get(name, 0) for name in origin]
         for ordinal, tier in enumerate(self.tiers[: max(places, default=0)]):
-            if tier.rules.promotes:
+            if tier.rules.promotes and self._has_room(tier, batch):
                 until = deadline if tier.lends else background_deadline(self.runtime)
                 if min(places) > ordinal:  # usually all are from one tier
                     self.writer.put(tier, batch, until)
                     continue
                 for run in runs([i for i, place in enumerate(places) if place > ordinal]):
                     self.writer.put(tier, batch.part(run[0], run[-1] + 1), until)
+
+    def _has_room(self, tier: Tier, batch: Batch) -> bool:
+        """True if *tier* has room for *batch*, or the queue below for as much that is evicted."""
+        below = self.writer.below.get(tier.name)
+        if below is None or below.takes(size := batch.size):
+            return True
+        return tier.index.budget is None or tier.index.used + size <= tier.index.budget
 
     def put(
         self, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
@@ -123,7 +132,9 @@ class TierStack(Arrangement):
         tiers = [tier for tier in self.tiers if tier.rules.writes is Writes.ALL]
         written: dict[str, Pending] = {}
         for tier in tiers:
-            part = batch if tier is tiers[-1] else Batch(batch.keys, batch.leases, batch.after)
+            part = batch
+            if tier is not tiers[-1]:
+                part = Batch(batch.keys, batch.leases, batch.after, patience=batch.patience)
             written[tier.name] = self.writer.put(tier, part, deadline, on_stored)
         return written
 

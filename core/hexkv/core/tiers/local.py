@@ -20,7 +20,6 @@ from hexkv.core.tiers.holds.layered_hold import LayeredHold
 from hexkv.core.tiers.holds.recording import counting
 from hexkv.core.tiers.matching import computed_again, run_of, runs, why_absent
 from hexkv.core.tiers.read.direct import read_to_room
-from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.stores.encoding_choice import rate_to_pay
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.write.clearing import settle_writes
@@ -225,10 +224,7 @@ class LocalChunks:
             _check(leases)
         keys = [lease.spec.key for lease in leases]  # type: ignore[union-attr] # checked
         stack, give = self.stack, self._pool.hand_over if transfer else None
-        batch = Batch(keys, leases, after, give)
-        for tier in stack.tiers if wait else ():  # chunks that full queues refuse are dropped
-            if tier.rules.writes is Writes.ALL and not tier.refuses:
-                tier.await_room(batch.size, deadline)
+        batch = Batch(keys, leases, after, give, deadline if wait else None)
         on_stored = None
         if keep is not None:
             stack.pins.begin(keep)

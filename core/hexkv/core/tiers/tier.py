@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TypeVar
 
-from hexkv.core.io.rules import LaneRules, Priority, Refused
+from hexkv.core.io.rules import LaneRules, Priority
 from hexkv.core.io.scheduler import Lane
 from hexkv.core.io.ticket import Room, Ticket
 from hexkv.core.keys.bounded import BoundedKeys
@@ -162,12 +162,9 @@ class Tier:
         lane = self.writing if priority >= Priority.DELETE else self.reading
         return lane.submit(priority, size, work, deadline, room)
 
-    def await_room(self, size: int, deadline: Deadline) -> None:
-        """Wait until the queue has room for a write of *size* bytes, is closed or switched off."""
-        for lane in self.lanes[1:]:
-            if not lane.takes(size):
-                with suppress(Refused), lane.admit(Priority.PUT, [size], deadline):
-                    pass
+    def takes(self, size: int) -> bool:
+        """True if the queue has room for a write of *size* bytes now."""
+        return all(lane.takes(size) for lane in self.lanes[1:])
 
     def write(self, items: Sequence[Item], batch: Batch, deadline: Deadline) -> list[WriteOutcome]:
         """Put the chunks of *batch* on the store: the frames of *items*, or the leases."""

@@ -96,14 +96,13 @@ class Carrier:
         """
         if lease.spec is None:
             raise ValueError("a block that holds nothing")
-        batch = Batch([lease.spec.key], [lease], None)
         found: dict[str, Pending | Reason] = {}
         for tier in tiers:
             deadline = self._deadline()
             if lease.spec.tokens < tier.rules.shortest:
                 found[tier.name] = Reason.TOO_SHORT
                 continue
-            tier.await_room(batch.size, deadline)
+            batch = Batch([lease.spec.key], [lease], None, patience=deadline)
             found[tier.name] = self._stack.writer.put(tier, batch, deadline)
         return found
 

@@ -17,6 +17,7 @@ from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.write.admission import Admissions
+from hexkv.core.tiers.write.filling import fill_index
 from hexkv.core.tiers.write.framing import Framing, recount
 from hexkv.ports import (
     Change,
@@ -103,32 +104,18 @@ class Writer:
                 mine.release()
 
         try:
-            return tier.submit(Priority.PUT, mine.size, work, deadline)
+            try:
+                return tier.submit(Priority.PUT, mine.size, work, deadline)
+            except Refused as refusal:
+                if batch.patience is None or refusal.reason is not Reason.QUEUE_FULL:
+                    raise
+            # Blocks that the caller holds stop no write: each has what it needs.
+            room = tier.lanes[1].admit(Priority.PUT, [mine.size], batch.patience)
+            return tier.submit(Priority.PUT, mine.size, work, deadline, room)
         except Refused as refusal:
             mine.release()
             self.dropped(tier, batch.keys, refusal.reason)
             return None
-
-    def learn(self, tier: Tier) -> bool:
-        """Fill a tier's index from its store. Return True if it is complete now.
-
-        Until it is, writes are refused: a budget holds only if every chunk is counted.
-        """
-        with tier.deleting.followed() as deleted:
-            entries = tier.calls.scan()
-            if entries is None:
-                return False
-            with tier.deleting.taking_in(background_deadline(self._runtime)) as free:
-                if not free:
-                    return False
-                victims = tier.index.restore(entry for entry in entries if entry.key not in deleted)
-                # And chunks deleted between that check and their adoption.
-                late = tier.index.discard([entry.key for entry in entries if entry.key in deleted])
-                tier.index.deleted(late)
-        self.evict(tier, victims, background_deadline(self._runtime))
-        tier.indexing = False
-        self._runtime.tell(Change.STORED, tier.name, tier.index.keys())
-        return True
 
     def evict_soon(self, tier: Tier, victims: Sequence[ChunkKey]) -> None:
         """Delete evicted chunks in the background, or at once from memory. Never blocks."""
@@ -137,8 +124,14 @@ class Writer:
         else:
             evict_soon(self._runtime, tier, victims)
 
-    def evict(self, tier: Tier, victims: Sequence[ChunkKey], deadline: Deadline) -> bool:
-        """Delete evicted chunks, after spilling them to the tier below.
+    def evict(
+        self,
+        tier: Tier,
+        victims: Sequence[ChunkKey],
+        deadline: Deadline,
+        patience: Deadline | None = None,
+    ) -> bool:
+        """Delete evicted chunks, after spilling them to the tier below; *patience*: see Batch.
 
         For workers of the tier's lane, and for tiers in memory. Return True if all are deleted.
         """
@@ -146,7 +139,7 @@ class Writer:
             return True
         below = self.below.get(tier.name)
         if below is not None:
-            self._spill(tier, below, victims, deadline)
+            self._spill(tier, below, victims, patience)
         gone = tier.delete(victims, deadline)
         remember_evicted(self._runtime, tier, victims)
         return gone
@@ -156,7 +149,7 @@ class Writer:
     ) -> tuple[list[bool], bool | None]:
         """Reserve space, write and update the index. Return which chunks are there, and success."""
         runtime = self._runtime
-        if tier.indexing and not self.learn(tier):
+        if tier.indexing and not fill_index(runtime, tier, self.evict):
             self.dropped(tier, batch.keys, Reason.NOT_INDEXED)
             return [False] * len(batch.keys), False
         faults = tier.calls.faults
@@ -181,7 +174,7 @@ class Writer:
         specs = [lease.spec for lease in leases]
         items, sizes = self._items(tier, keys, leases)
         # As long as this call has the reservation, other calls do not write these chunks.
-        granted, reserved = self._reserve(tier, keys, sizes, batch.after, deadline)
+        granted, reserved = self._reserve(tier, keys, sizes, batch.after, deadline, batch.patience)
         if len(granted) < len(items):
             position = {key: i for i, key in reversed([*enumerate(keys)])}
             some = [position[key] for key in granted]
@@ -191,7 +184,7 @@ class Writer:
         if not todo:
             return here, None
         if keys is not batch.keys:
-            batch = Batch(keys, leases, batch.after, batch.give)
+            batch = Batch(keys, leases, batch.after, batch.give, batch.patience)
         outcomes, written = self.write(tier, items, batch, deadline), keys
         failed: list[tuple[ChunkKey, WriteOutcome]] = []
         gone: set[ChunkKey] = set()
@@ -253,6 +246,7 @@ class Writer:
         sizes: Sequence[int],
         after: ChunkKey | None,
         deadline: Deadline,
+        patience: Deadline | None,
     ) -> tuple[Sequence[ChunkKey], Reservation]:
         """Return those of *keys* to write now that there is space, and their reservation."""
         index = tier.index
@@ -262,7 +256,8 @@ class Writer:
         reservation = index.reserve(keys, sizes, after)
         if reservation.refused:
             self.dropped(tier, reservation.refused, Reason.NO_ROOM)
-        if reservation.victims and not self.evict(tier, reservation.victims, deadline):
+        victims = reservation.victims
+        if victims and not self.evict(tier, victims, deadline, patience):
             # The victims that should have made space are still there.
             index.abort(reservation.keys)
             self.dropped(tier, reservation.keys, Reason.NO_ROOM)
@@ -327,13 +322,13 @@ class Writer:
         return list(map(tuple.__new__, repeat(Item), zip(keys, frames, strict=True))), sizes
 
     def _spill(
-        self, tier: Tier, below: Tier, victims: Sequence[ChunkKey], deadline: Deadline
+        self, tier: Tier, below: Tier, victims: Sequence[ChunkKey], patience: Deadline | None
     ) -> None:
         """Spill victims to the tier below. Chunks that it refuses go to its backlog."""
         now, late = Deadline(self._runtime.clock, 0.0), background_deadline(self._runtime)
         for key in victims:
             # An incomplete index needs a query, by a worker: this may be a caller's thread.
-            if not below.remote and all(below.contains([key], deadline)):
+            if not below.remote and all(below.contains([key], now)):
                 continue
             if not self.admissions.worth(below, key):
                 self.dropped(below, [key], Reason.UNLIKELY)
@@ -342,7 +337,8 @@ class Writer:
             if lent is None:
                 continue
             with lent:
-                self.put(below, Batch([key], [lent], None), now if below.lends else late)
+                spilled = Batch([key], [lent], None, patience=patience)
+                self.put(below, spilled, now if below.lends else late)
 
     def dropped(
         self, tier: Tier, keys: Sequence[ChunkKey], reason: Reason, error: str | None = None
