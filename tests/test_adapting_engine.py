@@ -14,8 +14,10 @@ from hexkv.blending.segments import SegmentRules, Segments
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key
 from hexkv.contracts.faults import Seeded, SlowStore
 from hexkv.core.frames.codec import CRC32, FrameCodec
+from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.tiers.read.encoding import form_on
+from hexkv.core.tiers.read.lookups import KEPT
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.stores.bandwidth import PROBE_EVERY
 from hexkv.core.tiers.stores.encoding_choice import Encoding, choose, rate_to_pay
@@ -146,8 +148,8 @@ def test_what_is_computed_sooner_is_not_loaded_until_it_is_worth_it_again(rig):
     assert line.engine.unpin("me") == 10
 
     line.takes(1e-3)
-    hits = [line.engine.lookup(PROMPT).hit_tokens for _ in range(PROBE_EVERY - 6)]
-    assert hits == [0] * (PROBE_EVERY - 7) + [FULL]
+    hits = [line.engine.lookup(PROMPT).hit_tokens for _ in range(PROBE_EVERY - 3)]
+    assert hits == [0] * (PROBE_EVERY - 4) + [FULL], "a request was one question"
     assert line.engine.explain(PROMPT).hit_tokens == FULL
     assert line.load().hit_tokens == FULL, "what the lookup promised"
     assert line.load().hit_tokens == FULL
@@ -156,6 +158,30 @@ def test_what_is_computed_sooner_is_not_loaded_until_it_is_worth_it_again(rig):
         CounterName.MISSES
     )
     assert settled(line.rig)
+
+
+def test_a_lookup_and_its_retrieve_are_one_question_and_have_one_answer(rig):
+    line = Line(rig, chunker=PrefixChunker(CHUNK, 4))
+    prompt = PROMPT[: FULL + 4]
+    line.engine.store(prompt, repeating(prompt))
+    line.takes(5.0)
+    assert line.load(prompt).hit_tokens == len(prompt), "no rate is known"
+    line.engine.computes(1000.0)
+    pairs = [
+        (line.engine.lookup(prompt).hit_tokens, line.load(prompt).hit_tokens)
+        for _ in range(2 * PROBE_EVERY)
+    ]
+    assert pairs == ([(0, 0)] * (PROBE_EVERY - 1) + [(len(prompt), len(prompt))]) * 2
+    line.engine.computes(1e-3)
+    assert line.engine.lookup(prompt).hit_tokens == len(prompt)
+    line.engine.computes(1000.0)
+    assert line.load(prompt).hit_tokens == len(prompt), "as its lookup found"
+    assert line.load(prompt).hit_tokens == 0
+    line.engine.computes(1e-3)
+    assert line.engine.lookup(prompt).hit_tokens == len(prompt)
+    line.engine.computes(1000.0)
+    line.clock.advance(KEPT + 1)
+    assert line.load(prompt).hit_tokens == 0, "that is long ago"
 
 
 def test_what_a_faster_tier_holds_is_loaded_however_slow_the_others_are(rig):

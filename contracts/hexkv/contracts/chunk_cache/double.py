@@ -271,9 +271,15 @@ class HeapService(FarTiers, HeapChunkCache):
         return payload_bytes <= self._largest
 
     def match(
-        self, keys: Sequence[ChunkKey], deadline: Deadline, *, served: bool = True, below: int = 0
+        self,
+        keys: Sequence[ChunkKey],
+        deadline: Deadline,
+        *,
+        served: bool = True,
+        below: int = 0,
+        loads: bool = False,
     ) -> Sequence[str | None]:
-        del served, below
+        del served, below, loads
         return super().match(keys, deadline)
 
     def stored(

@@ -202,7 +202,9 @@ def differing(ours: Mapping[str, object], theirs: Mapping[str, object]) -> tuple
 def _tail_end(stack: TierStack, prompt: Prompt, hit: int, deadline: Deadline) -> int:
     """Return the end of the longest tail found in place of chunk *hit*; 0 for none."""
     keys, ends = prompt.tails_of(hit)
-    tiers = keeping(stack.serving, prompt.tails.size) if prompt.tails is not None else ()
+    rate = stack.runtime.computing.rate
+    tiers = [tier for tier in stack.tiers if not tier.link.slower_than(rate)]
+    tiers = keeping(tiers, prompt.tails.size) if prompt.tails is not None else []
     found = stack.find_tiers(keys, deadline, tiers) if keys else ()
     return next((end for end, tier in zip(ends, found, strict=False) if tier is not None), 0)
 

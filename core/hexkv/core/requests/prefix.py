@@ -66,14 +66,15 @@ def find_prefix(
     deadline: Deadline,
     *,
     served: bool = True,
+    loads: bool = False,
     sure: int = 0,
 ) -> Prefix:
     """Return the longest prefix of *prompt*, which includes its first *sure* chunks.
 
-    With *served*, on tiers that serve requests.
+    With *served*, on tiers that serve requests; *loads*: it is loaded next.
     """
     if prompt.tails is None and not sure:
-        found = chunks.match(prompt.keys, deadline, served=served)
+        found = chunks.match(prompt.keys, deadline, served=served, loads=loads)
         return Prefix(prompt, prompt, run_of(found) if None in found else found)  # type: ignore[arg-type]
     full = prompt.full
     if sure >= len(prompt.keys):
@@ -81,10 +82,10 @@ def find_prefix(
     keys = [] if chunks.near else prompt.tails_of(full)[0]
     # One question to another process: its tails behind the last full chunk with the chunks.
     wanted = [*prompt.keys[sure:full], *keys] if sure or keys else prompt.keys[:full]
-    there = chunks.match(wanted, deadline, served=served) if wanted else ()
+    there = chunks.match(wanted, deadline, served=served, loads=loads) if wanted else ()
     tiers = [*[""] * sure, *run_of(there[: full - sure])]
     known = there[full - sure :] if keys and len(tiers) == full else None
-    return find_tail(chunks, prompt, tiers, deadline, known, served=served)
+    return find_tail(chunks, prompt, tiers, deadline, known, served=served, loads=loads)
 
 
 def find_tail(
@@ -95,6 +96,7 @@ def find_tail(
     known: Sequence[str | None] | None = None,
     *,
     served: bool = True,
+    loads: bool = False,
 ) -> Prefix:
     """Return the first chunks of *prompt*, which are on *tiers*, and the longest tail behind them.
 
@@ -105,7 +107,8 @@ def find_tail(
         return Prefix(prompt, prompt, tiers)
     keys, ends = prompt.tails_of(count)
     if keys and known is None:
-        known = chunks.match(keys, deadline, served=served, below=prompt.tails.size)
+        size = prompt.tails.size
+        known = chunks.match(keys, deadline, served=served, below=size, loads=loads)
     for key, end, tier in zip(keys, ends, known or (), strict=False):
         if tier is not None:
             short = end < prompt.ends[count]

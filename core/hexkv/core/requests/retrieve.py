@@ -136,11 +136,11 @@ class Loading:
         """Find the chunks first, which costs little, and load those that are found."""
         chunks, request = self._chunks, self._request
         if self._asked.tails is None:
-            there = chunks.match(self._asked.keys, self._deadline)
+            there = chunks.match(self._asked.keys, self._deadline, loads=True)
             run = run_of(there) if None in there else there
             prefix = Prefix(self._asked, self._asked, run)  # type: ignore[arg-type] # all are found
         else:
-            prefix = find_prefix(chunks, self._asked, self._deadline)
+            prefix = find_prefix(chunks, self._asked, self._deadline, loads=True)
         self._found = found = prefix.tiers
         if prefix.short or len(found) < len(self._asked.keys):
             self._prompt = prefix.found

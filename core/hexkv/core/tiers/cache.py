@@ -20,6 +20,7 @@ from hexkv.core.tiers.arranging import Arrangement
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.matching import Found, run_of, runs
+from hexkv.core.tiers.read.lookups import LookupAnswers
 from hexkv.core.tiers.read.reading import Fetcher
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import TierRuntime
@@ -39,6 +40,7 @@ class TierStack(Arrangement):
         self.patience = 1.0
         """Seconds that a store may take to answer a lookup."""
 
+        self.answers = LookupAnswers(runtime.clock)
         self.moves = 0
         """How often chunks were deleted from a tier because another tier holds them now."""
 
@@ -46,13 +48,37 @@ class TierStack(Arrangement):
         """Return the first tier of each chunk, up to the first chunk that no tier holds."""
         return run_of(self.find_tiers(keys, deadline))
 
-    @property
-    def serving(self) -> Sequence[Tier]:
-        """The tiers that bring KV sooner than it is computed; one request is served from them."""
+    def serving(
+        self,
+        keys: Sequence[ChunkKey],
+        *,
+        loads: bool = False,
+        ahead: bool = False,
+        tails: bool = False,
+    ) -> Sequence[Tier]:
+        """Return the tiers that one request for *keys* is to be served from.
+
+        These bring KV sooner than it is computed, or are to be measured again.
+
+        Args:
+            keys: the chunks.
+            loads: they are loaded next: a lookup's answer holds, and is forgotten.
+            ahead: they are read for a later load: a lookup's answer holds, and stays.
+            tails: a further question of the same request, which is not counted.
+        """
         rate = self.runtime.computing.rate
-        if rate is None:
+        if rate is None or not keys:
             return self.tiers
-        return [tier for tier in self.tiers if tier.link.serves(rate)]
+        known = self.answers.find(keys[-1], take=loads) if loads or ahead else None
+        if known is not None:
+            return [tier for tier in known if tier in self.tiers]
+        if tails:
+            tiers = [tier for tier in self.tiers if not tier.link.slower_than(rate)]
+        else:
+            tiers = [tier for tier in self.tiers if tier.link.serves(rate)]
+        if not loads:
+            self.answers.keep(keys[-1], tiers)
+        return tiers
 
     def find_tiers(
         self,

@@ -131,15 +131,23 @@ class LocalChunks:
         self.compute_rate = computing.rate
 
     def match(
-        self, keys: Sequence[ChunkKey], deadline: Deadline, *, served: bool = True, below: int = 0
+        self,
+        keys: Sequence[ChunkKey],
+        deadline: Deadline,
+        *,
+        served: bool = True,
+        below: int = 0,
+        loads: bool = False,
     ) -> Sequence[str | None]:
-        tiers = self.stack.serving if served else self.stack.tiers
-        if below:
-            tiers = keeping(tiers, below)
-        found = self.stack.find_tiers(keys, deadline, tiers)
+        stack = self.stack
+        tiers = stack.serving(keys, loads=loads, tails=below > 0) if served else stack.tiers
+        kept = keeping(tiers, below) if below else tiers
+        found = stack.find_tiers(keys, deadline, kept)
         first = found[0] if found else None
         if first is not None and found.count(first) == len(found):  # the usual case
             return [first.name] * len(found)
+        if first is not None and not loads and tiers is not stack.tiers:
+            stack.answers.keep(keys[found.index(None) - 1 if None in found else -1], tiers)
         return [None if tier is None else tier.name for tier in found]
 
     def keep(self, owner: str, keys: Sequence[ChunkKey]) -> None:

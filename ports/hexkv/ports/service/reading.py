@@ -19,7 +19,13 @@ class ServiceReads(Protocol):
     """The calls of a :class:`~hexkv.ports.ChunkService` that find and read chunks."""
 
     def match(
-        self, keys: Sequence[ChunkKey], deadline: Deadline, *, served: bool = True, below: int = 0
+        self,
+        keys: Sequence[ChunkKey],
+        deadline: Deadline,
+        *,
+        served: bool = True,
+        below: int = 0,
+        loads: bool = False,
     ) -> Sequence[str | None]:
         """Return the first tier of each chunk; see :meth:`ChunkLeases.match`.
 
@@ -28,6 +34,7 @@ class ServiceReads(Protocol):
             deadline: of the answer.
             served: False includes tiers that deliver a chunk later than it is computed.
             below: all chunks have fewer tokens than this; tiers that keep none are not queried.
+            loads: the caller loads them next: the tiers are those of its earlier question.
         """
         ...
 

@@ -169,7 +169,7 @@ class LayeredRetrieve:
         """Find the chunks, as far as that has to be known before they are held."""
         chunks, asked = self._chunks, self._prompt
         if chunks.near:
-            self._prefix = find_prefix(chunks, asked, deadline)
+            self._prefix = find_prefix(chunks, asked, deadline, loads=True)
             self._prompt = self._prefix.found
             # Making room for one chunk must not evict another one of the same prompt.
             chunks.touch(self._prompt.keys)

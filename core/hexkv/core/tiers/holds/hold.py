@@ -190,7 +190,8 @@ class LocalHold(WholeChunks):
             tiers = {tier.name: tier for tier in self._stack.tiers}
             return list(map(tiers.get, names))  # one that was detached by now has none
         keys = [spec.key for spec in self._wanted]
-        found = self._stack.find_tiers(keys, self._deadline, self._stack.serving)
+        tiers = self._stack.serving(keys, loads=True)
+        found = self._stack.find_tiers(keys, self._deadline, tiers)
         if not self._terms.passing:
             here = [key for key, tier in zip(keys, found, strict=True) if tier is not None]
             self._stack.touch(here)

@@ -64,4 +64,5 @@ class HoldAhead(LocalHold):
 
     def _start(self) -> None:
         keys = [spec.key for spec in self._wanted]
-        find_tiers_soon(self._stack.serving, keys, self._deadline, self.answer)
+        tiers = self._stack.serving(keys, ahead=True)
+        find_tiers_soon(tiers, keys, self._deadline, self.answer)

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from struct import pack
 from threading import Lock
@@ -111,18 +112,21 @@ class NodeClient(Announces, FarTiers):
         return not size or frame_bytes(payload_bytes) <= size
 
     def match(
-        self, keys: Sequence[ChunkKey], deadline: Deadline, *, served: bool = True, below: int = 0
+        self,
+        keys: Sequence[ChunkKey],
+        deadline: Deadline,
+        *,
+        served: bool = True,
+        below: int = 0,
+        loads: bool = False,
     ) -> Sequence[str | None]:
-        del served, below  # the node answers with the tiers that would serve
+        del served, below, loads  # the node answers with the tiers that would serve
         self._check()
         found: list[str | None] = []
         for start in range(0, len(keys), _MOST):
-            part = keys[start : start + _MOST]
-
-            def read(reader: Reader, part: Sequence[ChunkKey] = part) -> list[str | None]:
-                return read_words(reader, len(part))
-
-            found += self._ask(Verb.MATCH, pack_keys(part), deadline, read) or [None] * len(part)
+            count = len(part := keys[start : start + _MOST])
+            read = partial(read_words, count=count)
+            found += self._ask(Verb.MATCH, pack_keys(part), deadline, read) or [None] * count
         return found
 
     def hold(
@@ -232,12 +236,8 @@ class NodeClient(Announces, FarTiers):
         tails: Sequence[tuple[ChunkKey, int]] = (),
     ) -> Cleared:
         self._check()
-        if prefixes is not None and tails:
-            prefixes = [*prefixes, *[key for key, _ in tails]]
-        said = {
-            "prefixes": None if prefixes is None else [prefix.hex() for prefix in prefixes],
-            "tiers": None if tiers is None else list(tiers),
-        }
+        named = None if prefixes is None else [key.hex() for key in (*prefixes, *dict(tails))]
+        body = {"prefixes": named, "tiers": None if tiers is None else list(tiers)}
 
         def read(reader: Reader) -> Cleared:
             described = reader.json()
@@ -245,7 +245,7 @@ class NodeClient(Announces, FarTiers):
                 raise BadMessage("no report")
             return Cleared(**described)
 
-        cleared = self._ask(Verb.CLEAR, json.dumps(said).encode(), deadline, read)
+        cleared = self._ask(Verb.CLEAR, json.dumps(body).encode(), deadline, read)
         return cleared or Cleared(0, {}, {"node": Reason.NO_ANSWER.value})
 
     def health(self, deadline: Deadline) -> Health | None:
