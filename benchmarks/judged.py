@@ -40,7 +40,7 @@ from hexkv.core.policies import POLICIES
 from hexkv.core.policies._order import Order
 from hexkv.plan.replay import optimal, replay
 from hexkv.plan.stacked import Below, replay_stacked
-from hexkv.plan.trace import Request, read_mooncake
+from hexkv.plan.trace import TracedPrompt, read_mooncake
 from hexkv.plan.workloads import WORKLOADS, footprint, synthetic
 from hexkv.ports import ChunkKey, Policy
 
@@ -141,7 +141,8 @@ def written_back(job: Job) -> list[dict[str, object]]:
             found = []
             for naming in range(NAMINGS):
                 requests = [
-                    Request(one.tokens, [renamed(key, naming) for key in one.keys]) for one in plain
+                    TracedPrompt(one.tokens, [renamed(key, naming) for key in one.keys])
+                    for one in plain
                 ]
                 below = Below(sizes[1], min_reuse=least)
                 done = replay_stacked(requests, POLICIES["lru"], sizes[0], below)
@@ -189,7 +190,7 @@ class Job(NamedTuple):
         return self.part % 2 == 0 if self.part <= PARTS else self.part == JUDGE
 
 
-def requests_of(job: Job) -> list[Request]:
+def requests_of(job: Job) -> list[TracedPrompt]:
     """The requests of *job*, in its order."""
     if job.trace in FAMILIES:
         found = trace(job.trace, REQUESTS, job.part)
@@ -204,12 +205,12 @@ def requests_of(job: Job) -> list[Request]:
     return ORDERS[job.order](found)
 
 
-def _interleaved(requests: list[Request]) -> list[Request]:
+def _interleaved(requests: list[TracedPrompt]) -> list[TracedPrompt]:
     half = len(requests) // 2
     return list(chain.from_iterable(zip(requests[:half], requests[half:], strict=False)))
 
 
-def _shuffled(requests: list[Request]) -> list[Request]:
+def _shuffled(requests: list[TracedPrompt]) -> list[TracedPrompt]:
     dice, found = Random(0), []
     for start in range(0, len(requests), WINDOW):
         window = requests[start : start + WINDOW]
@@ -218,7 +219,7 @@ def _shuffled(requests: list[Request]) -> list[Request]:
     return found
 
 
-ORDERS: dict[str, Callable[[list[Request]], list[Request]]] = {
+ORDERS: dict[str, Callable[[list[TracedPrompt]], list[TracedPrompt]]] = {
     "recorded": list,
     "reversed": lambda requests: requests[::-1],
     "interleaved": _interleaved,

@@ -71,6 +71,21 @@ def test_a_half_of_the_memory_may_be_compressed(plan):
     smaller, larger = [size["policies"] for size in json.loads(out)["sizes"]]
     row = "lru, half 4 x smaller"
     assert smaller["lru"]["hit_rate"] < smaller[row]["hit_rate"] < larger["lru"]["hit_rate"]
+    code, out, _ = plan(*words, "--think", "0", "--write-rate", "3000", "--json")
+    assert code == 0
+    burst = json.loads(out)["sizes"][1]["policies"][f"{row}, 0 s apart"]
+    assert burst["dropped"] > 0
+    assert larger["lru"]["hit_rate"] < burst["hit_rate"] < larger[row]["hit_rate"]
+
+
+@pytest.mark.thorough
+def test_what_depends_on_names_is_a_range_over_namings(plan):
+    words = (EXCERPT, "--sizes", "1k", "--policies", "lru", "--compressed", "4", "--json")
+    code, out, _ = plan(*words, "--min-reuse", "0.3")
+    assert code == 0
+    row = "lru, half 4 x smaller, min_reuse 0.3"
+    rows = json.loads(out)["sizes"][0]["policies"]
+    assert 0 < rows[f"{row}, at least"]["hit_rate"] < rows[f"{row}, at most"]["hit_rate"]
 
 
 def test_two_processes_find_what_one_finds(plan):
@@ -99,6 +114,8 @@ def test_the_plot_is_a_drawing_with_a_line_for_each_policy(plan, short, tmp_path
         ([EXCERPT, "--policies", "lur"], 2, "did you mean 'lru'?"),
         ([EXCERPT, "--sizes", "many"], 2, "'many' is no size"),
         ([EXCERPT, "--sizes", "1GiB"], 2, "--block-bytes"),
+        ([EXCERPT, "--think", "0"], 2, "needs --compressed"),
+        ([EXCERPT, "--min-reuse", "0.1"], 2, "needs --compressed"),
         ([EXCERPT, "--sizes", "0"], 2, "no room for a single block"),
         ([EXCERPT, "--processes", "0"], 2, "--processes"),
     ],

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hexkv.contracts.kit.cases import each
 from hexkv.core.policies import LRU, MRU, POLICIES
 from hexkv.plan.replay import optimal, replay, unlimited
-from hexkv.plan.trace import BadTrace, TracedPrompt, read_mooncake
+from hexkv.plan.stacked import Below, Writing, replay_stacked
+from hexkv.plan.trace import BadTrace, TracedPrompt, read_mooncake, renamed
 from hexkv.plan.workloads import WORKLOADS, footprint, synthetic
 from hexkv.ports import ChunkKey
 
@@ -59,6 +60,25 @@ def test_what_the_last_chunk_leaves_over_counts_as_tokens_only():
     assert unlimited(short).hit_rate == 512 / 1400
 
 
+@each(
+    ("writing", "hits", "dropped"),
+    [
+        (None, 2, 0),
+        (Writing(2, pace=1.0), 2, 0),
+        (Writing(2, pace=0.0, between=2.0), 2, 0),
+        (Writing(2, pace=0.5), 0, 0),  # b is written first, which is of no use without a
+        (Writing(1, pace=1.0), 2, 1),  # a hit takes no time: one of x and y
+        (Writing(2, pace=0.0), 0, 2),  # those of the third request
+    ],
+)
+def test_evicted_chunks_wait_to_be_written_and_are_dropped_from_a_full_queue(
+    writing, hits, dropped
+):
+    requests = [request(path) for path in ("ab", "xy", "ab")]
+    done = replay_stacked(requests, LRU, 2, Below(9, writing=writing))
+    assert (done.hit_tokens // 512, done.dropped) == (hits, dropped)
+
+
 def test_nothing_replayed_is_nothing_found():
     assert replay([], LRU, 5).hit_rate == unlimited([]).hit_rate == optimal([], 5).hit_rate == 0
 
@@ -73,6 +93,13 @@ def test_nobody_beats_who_knows_the_future(trace, chunks, policy):
     best = optimal(trace, chunks)
     assert found.hit_tokens <= best.hit_tokens <= unlimited(trace).hit_tokens
     assert found.tokens == best.tokens == unlimited(trace).tokens
+
+
+@given(trace=traces, chunks=st.integers(1, 12), policy=st.sampled_from(sorted(POLICIES)))
+def test_no_policy_depends_on_the_names_of_chunks(trace, chunks, policy):
+    other = renamed(trace, 3)
+    assert {*other[0].keys}.isdisjoint(trace[0].keys) if trace else not other
+    assert replay(other, POLICIES[policy], chunks) == replay(trace, POLICIES[policy], chunks)
 
 
 @given(trace=traces, policy=st.sampled_from(sorted(POLICIES)))

@@ -26,6 +26,8 @@ class Replay:
 
     requests: int = 0
     evictions: int = 0
+    dropped: int = 0
+    """Evicted chunks that a second tier did not take, for its queue was full."""
 
     @property
     def hit_rate(self) -> float:

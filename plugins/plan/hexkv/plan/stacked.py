@@ -15,6 +15,23 @@ _OWNER = "replay"
 
 
 @dataclass(frozen=True, slots=True)
+class Writing:
+    """The pace of the second tier, beside requests that follow each other.
+
+    Chunks that memory evicts wait to be written, and are found on no tier until then.
+    """
+
+    queue: int
+    """The most chunks that wait. Further ones are dropped: the stores do not wait for room."""
+
+    pace: float
+    """Chunks written in the time in which one is computed. Hits take no time."""
+
+    between: float = 0.0
+    """Chunks written between two requests, in their think time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Below:
     """The second tier."""
 
@@ -23,6 +40,9 @@ class Below:
 
     min_reuse: float = 0.0
     """As in a configuration; 0: all offered chunks are written."""
+
+    writing: Writing | None = None
+    """How chunks wait for it; ``None``: they are written at once."""
 
 
 @dataclass(slots=True)
@@ -42,6 +62,9 @@ class Stacked:
     offered: int = 0
     """Chunks offered to it, written or not."""
 
+    dropped: int = 0
+    """Evicted chunks for which the queue had no room."""
+
     @property
     def hit_rate(self) -> float:
         """The share of all tokens that were found; the cold start counts."""
@@ -58,6 +81,9 @@ class _Replay:
         self.window = Pipelining.with_slots(chunks, 1).run
         self.admission = Admission(below.min_reuse)
         self.done = Stacked()
+        self.waiting: dict[ChunkKey, None] = {}
+        self.due = 0.0
+        """Chunks that could have been written since the last one was."""
 
     def serve(self, request: TracedPrompt, chunk_tokens: int) -> None:
         keys, done = request.keys, self.done
@@ -78,8 +104,11 @@ class _Replay:
         for part, after in self._runs(keys, [not there for there in here]):
             self.admission.added(part, after)
             self._keep(part, after)
+            self._write_on(writing.pace * len(part) if (writing := self.below.writing) else 0)
         for index in (self.upper, self.lower):
             index.unpin(_OWNER)
+        if self.below.writing is not None:
+            self._write_on(self.below.writing.between)
 
     def _runs(
         self, keys: Sequence[ChunkKey], wanted: Sequence[bool]
@@ -104,11 +133,30 @@ class _Replay:
         self.upper.pin(_OWNER, reserved.keys)
 
     def _offer(self, key: ChunkKey) -> None:
-        if self.lower.contains([key])[0]:
+        if key in self.waiting or self.lower.contains([key])[0]:
             return
         self.done.offered += 1
         if self.below.min_reuse and not self.admission.worth(key, self.below.chunks):
             return
+        if (writing := self.below.writing) is None:
+            self._write(key)
+        elif len(self.waiting) < writing.queue:
+            self.waiting[key] = None
+        else:
+            self.done.dropped += 1
+
+    def _write_on(self, chunks: float) -> None:
+        """Write the chunks that wait, as many as there was time for since the last one."""
+        self.due += chunks
+        while self.waiting and self.due >= 1:
+            self.due -= 1
+            key = next(iter(self.waiting))
+            del self.waiting[key]
+            self._write(key)
+        if not self.waiting:
+            self.due = 0.0
+
+    def _write(self, key: ChunkKey) -> None:
         reserved = self.lower.reserve([key], [1])
         self.lower.deleted(reserved.victims)
         self.lower.commit(reserved.keys)
@@ -126,7 +174,7 @@ def replay_stacked(
     """Serve *requests* one after the other from two tiers that are empty at first.
 
     A chunk found on the second tier is copied into memory; its copy below stays until it is evicted
-    there, as in the engine. Writes are done at once.
+    there, as in the engine.
 
     Args:
         requests: in the order of arrival.

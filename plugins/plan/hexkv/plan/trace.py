@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from hexkv.ports import KEY_BYTES, ChunkKey, HexKVError
@@ -58,6 +58,22 @@ def read_mooncake(lines: Iterable[str | bytes], chunk_tokens: int = 512) -> Iter
         except (ValueError, RecursionError) as error:
             raise BadTrace(f"line {number}: {error}") from error
         yield TracedPrompt(length, keys)
+
+
+def renamed(requests: Iterable[TracedPrompt], naming: int) -> list[TracedPrompt]:
+    """Return *requests* with other names for the same chunks; *naming* 0: with their own."""
+    if not naming:
+        return list(requests)
+    names: dict[ChunkKey, ChunkKey] = {}
+    salt = naming.to_bytes(8, "little")
+    found = []
+    for request in requests:
+        for key in request.keys:
+            if key not in names:
+                digest = sha256(salt + key).digest()
+                names[key] = ChunkKey(digest.rjust(KEY_BYTES, b"\0"))
+        found.append(replace(request, keys=[names[key] for key in request.keys]))
+    return found
 
 
 class _Names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from hexkv.plan.cli.chart import bar
-from hexkv.plan.cli.replaying import Compared, Plan, compared, jobs_of, replays
+from hexkv.plan.cli.replaying import Compared, Pace, Plan, compared, replays
 from hexkv.plan.recorded import requests_of
 from hexkv.plan.records import is_record, read_records
 from hexkv.plan.reports import svg
@@ -81,6 +82,20 @@ def plan(  # noqa: PLR0913
         float,
         typer.Option(help="Also with a half of it as compressed memory: the ratio.", min=0, max=64),
     ] = 0.0,
+    think: Annotated[
+        float | None,
+        typer.Option(help="Also with requests so many seconds apart; 0: a burst.", min=0),
+    ] = None,
+    compute_rate: Annotated[
+        float, typer.Option(help="Tokens a second that the model computes, for --think.", min=1)
+    ] = 10_000.0,
+    write_rate: Annotated[
+        float, typer.Option(help="Tokens a second that are compressed, for --think.", min=1)
+    ] = 10_000.0,
+    min_reuse: Annotated[
+        float,
+        typer.Option(help="Also with this setting: a range over eight namings.", min=0, max=1),
+    ] = 0.0,
     plot: Annotated[Path | None, typer.Option(help="Also draw the rates, as SVG.")] = None,
     html: Html = None,
     processes: Processes = 1,
@@ -88,6 +103,11 @@ def plan(  # noqa: PLR0913
 ) -> None:
     """Replay a trace: token hit rate by policy and size, beside the best possible one."""
     task, requests = _opened(trace, block_tokens, block_bytes)
+    for flag, given in (("--think", think is not None), ("--min-reuse", min_reuse)):
+        if given and not compressed:
+            raise typer.BadParameter("needs --compressed", param_hint=flag)
+    pace = None if think is None else Pace(think, compute_rate, write_rate)
+    task = replace(task, pace=pace, min_reuse=min_reuse)
     room = task.chunk_bytes if task.chunk_bytes > 1 else None
     chunks = chunks_of(sizes, room)
     names = policy_names(policies)
@@ -158,8 +178,9 @@ def compare(
 
     With a *ratio* also with a half of the memory compressed.
     """
-    jobs = jobs_of(names, chunks, ratio)
-    done = dict(
+    found = compared(names, chunks, task, requests, ratio)
+    jobs = found.jobs
+    found.done.update(
         track(
             replays(task, requests, jobs, processes),
             "replaying",
@@ -169,7 +190,7 @@ def compare(
             disable=quiet,
         )
     )
-    return compared(names, chunks, done, requests, task.chunk_tokens, ratio)
+    return found
 
 
 def save(path: Path, text: str, flag: str) -> None:

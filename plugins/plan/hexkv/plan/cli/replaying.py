@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from hexkv.plan.recorded import requests_of
 from hexkv.plan.records import read_records
 from hexkv.plan.replay import Replay, optimal, replay, unlimited
-from hexkv.plan.stacked import Below, replay_stacked
-from hexkv.plan.trace import BadTrace, TracedPrompt, read_mooncake
+from hexkv.plan.stacked import Below, Writing, replay_stacked
+from hexkv.plan.trace import BadTrace, TracedPrompt, read_mooncake, renamed
 from hexkv.plugins.cli.output import installed
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery.registry import Registry
@@ -28,6 +29,37 @@ class Job(NamedTuple):
     ratio: float = 0.0
     """Compression of a half of the memory; 0: none of it is compressed."""
 
+    burst: bool = False
+    """True if chunks wait for the compressed half, at the pace of the plan."""
+
+    naming: int = -1
+    """One of the namings under which ``min_reuse`` is replayed, from 0; -1: without it."""
+
+
+class Pace(NamedTuple):
+    """How soon requests follow each other, and chunks are written."""
+
+    think: float
+    """Seconds between two requests."""
+
+    compute_rate: float
+    """Tokens per second that the model computes."""
+
+    write_rate: float
+    """Tokens per second of the chunks that are written to a second tier."""
+
+    def writing(self, memory: int, chunk_tokens: int) -> Writing:
+        """Return the pace in chunks, behind a *memory* of so many."""
+        between = self.think * self.write_rate / chunk_tokens
+        return Writing(max(1, memory // QUEUE), self.write_rate / self.compute_rate, between)
+
+
+NAMINGS = 8
+"""``min_reuse`` learns from a sample of names, so one naming is one draw: a plan gives a range."""
+
+QUEUE = 4
+"""The queue of an only tier with I/O takes this part of the memory, a quarter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -39,6 +71,11 @@ class Plan:
     chunk_tokens: int
     chunk_bytes: int = 1
     recorded: bool = False
+    pace: Pace | None = None
+    """Of requests that follow each other; ``None``: there is always time to write."""
+
+    min_reuse: float = 0.0
+    """Of the compressed half, in further replays; 0: there are none."""
 
     def requests(self) -> list[TracedPrompt]:
         """Return the whole trace.
@@ -82,11 +119,13 @@ class Replayer:
 
         if job.ratio:
             half = job.chunks // 2
-            below = Below(int(half * job.ratio))
-            both = replay_stacked(
-                self._requests, build, job.chunks - half, below, chunk_tokens=tokens
-            )
-            return Replay(both.tokens, both.hit_tokens)
+            pace = self._plan.pace if job.burst else None
+            writing = None if pace is None else pace.writing(job.chunks, tokens)
+            least = self._plan.min_reuse if job.naming >= 0 else 0.0
+            below = Below(int(half * job.ratio), least, writing)
+            requests = renamed(self._requests, max(0, job.naming))
+            both = replay_stacked(requests, build, job.chunks - half, below, chunk_tokens=tokens)
+            return Replay(both.tokens, both.hit_tokens, dropped=both.dropped)
         size = self._plan.chunk_bytes
         return replay(self._requests, build, job.chunks, chunk_tokens=tokens, chunk_bytes=size)
 
@@ -119,26 +158,47 @@ class Compared:
 
     names: Sequence[str]
     chunks: Sequence[int]
-    done: Mapping[Job, Replay]
+    done: dict[Job, Replay]
     most: Replay
     """The replay of a tier without limits."""
 
     ratio: float = 0.0
     """Compression of a half of the memory in further replays; 0: there are none."""
 
+    pace: Pace | None = None
+    """Of requests in still further ones; ``None``: there are none."""
+
+    min_reuse: float = 0.0
+    """Of the compressed half in still further ones; 0: there are none."""
+
     @property
-    def rows(self) -> Mapping[str, tuple[str, float]]:
-        """By its heading, each policy and the ratio of compressed memory."""
-        plain = {name: (name, 0.0) for name in self.names}
+    def rows(self) -> Mapping[str, Sequence[Job]]:
+        """The jobs at any size behind each heading: of several, the first has the least hits."""
+        rows = {name: [Job(name, 0)] for name in self.names}
         if not self.ratio:
-            return plain
+            return rows
         label = f"half {self.ratio:g} x smaller"
-        return plain | {f"{name}, {label}": (name, self.ratio) for name in self.names}
+        rows |= {f"{name}, {label}": [Job(name, 0, self.ratio)] for name in self.names}
+        if self.pace is not None:
+            apart = f"{label}, {self.pace.think:g} s apart"
+            rows |= {f"{name}, {apart}": [Job(name, 0, self.ratio, True)] for name in self.names}
+        if self.min_reuse:
+            label += f", min_reuse {self.min_reuse:g}"
+            for name in self.names:
+                jobs = [Job(name, 0, self.ratio, naming=at) for at in range(NAMINGS)]
+                rows |= {f"{name}, {label}, at least": jobs, f"{name}, {label}, at most": jobs}
+        return rows
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The jobs behind all rows, and the optimum, at every size."""
+        kinds = [Job(None, 0), *chain.from_iterable(self.rows.values())]
+        return [job._replace(chunks=size) for size in self.chunks for job in dict.fromkeys(kinds)]
 
     def found(self, row: str, size: int) -> Replay:
-        """Return the replay of one row at one size."""
-        name, ratio = self.rows[row]
-        return self.done[Job(name, size, ratio)]
+        """Return the replay of one row at one size; of several namings, the least or the most."""
+        done = [self.done[job._replace(chunks=size)] for job in self.rows[row]]
+        return (max if row.endswith("at most") else min)(done, key=lambda one: one.hit_tokens)
 
     def rates(self, row: str | None) -> list[float]:
         """Return the hit rate of a row at each size; of ``None``, that with the future known."""
@@ -164,6 +224,7 @@ class Compared:
                             "hit_rate": self.found(row, size).hit_rate,
                             "hit_tokens": self.found(row, size).hit_tokens,
                             "evictions": self.found(row, size).evictions,
+                            "dropped": self.found(row, size).dropped,
                         }
                         for row in self.rows
                     },
@@ -173,19 +234,13 @@ class Compared:
         }
 
 
-def jobs_of(names: Sequence[str], chunks: Sequence[int], ratio: float = 0.0) -> list[Job]:
-    """Return jobs: every policy and the optimum at every size; with a *ratio* compressed, too."""
-    jobs = [Job(name, size) for size in chunks for name in (None, *names)]
-    return jobs + [Job(name, size, ratio) for size in chunks for name in names if ratio]
-
-
 def compared(
     names: Sequence[str],
     chunks: Sequence[int],
-    done: Mapping[Job, Replay],
+    plan: Plan,
     requests: Sequence[TracedPrompt],
-    chunk_tokens: int,
     ratio: float = 0.0,
 ) -> Compared:
-    """Return the results in *done* of *requests*."""
-    return Compared(names, chunks, done, unlimited(requests, chunk_tokens=chunk_tokens), ratio)
+    """Return what is to be compared on *requests*, as far as it needs no job."""
+    most = unlimited(requests, chunk_tokens=plan.chunk_tokens)
+    return Compared(names, chunks, {}, most, ratio, plan.pace, plan.min_reuse)
