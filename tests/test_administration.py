@@ -3,11 +3,16 @@
 import pytest
 
 from administration import ALL, CHUNKS, SALT, TENANTS, AdministrationContract, Managed
-from configured import CHUNK, FRAME, built
+from configured import CHUNK, FRAME, NAMESPACE, built
 from dict_store import DictStore
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.composition.adjusting import Adjusting
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.composition.tiers import TierOpener
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import PAGE, InvalidRequest, Selection
 from rigging import LAYOUT, rigging, tier
@@ -17,6 +22,10 @@ RED = Selection(tenant="red")
 
 def managed_by(engine):
     return Managed(engine, engine.admin, CHUNK, engine.close)
+
+
+def opener(loaded, stack):
+    return TierOpener(loaded, discover(), SystemClock(), stack.pool, FRAME)
 
 
 class TestInThisProcess(AdministrationContract):
@@ -67,6 +76,55 @@ def test_the_oldest_part_is_taken_from_each_tenant_s_share(tmp_path):
         assert done.done == CHUNKS
         left = {it.tenant: it.chunks["disk"] for it in managed.admin.namespaces()}
         assert left == {"red": CHUNKS // 2, "": CHUNKS // 2}
+
+
+def test_a_file_read_anew_changes_what_differs_or_nothing(tmp_path, caplog):
+    tenants = [{**TENANTS[0], "quotas": {"disk": CHUNKS * FRAME}}]
+    wanted = {"chunk": {"size": CHUNK}, "pool": {"bytes": 64 * FRAME}, "tenants": tenants}
+    disk = {"store": "disk", "settings": {"root": str(tmp_path / "disk")}}
+    more = {"store": "heap", "name": "more"}
+
+    def read(quota, *tiers, **sections):
+        red = [{**TENANTS[0], "quotas": {"disk": quota}}]
+        return load(None, {}, wanted | {"tenants": red, "tiers": tiers} | sections)
+
+    first = read(CHUNKS * FRAME, {"store": "memory"}, {**disk, "budget": 64 * FRAME})
+    with build(first, NAMESPACE) as engine:
+        managed = managed_by(engine)
+        managed.store()
+        managed.store(0, SALT)
+        stack = engine._chunks.stack
+        reread = Adjusting(engine.admin, stack, opener(first, stack)).reread
+        smaller = {**disk, "budget": 32 * FRAME, "retries": 3, "write": "none"}
+        reread(lambda: read(FRAME, {"store": "memory"}, smaller, more, compute_rate=5.0))
+        assert managed.admin.flush(60.0)
+        _, disk_now, heap = managed.admin.tiers()
+        assert heap.health.name == "more"
+        assert (disk_now.writes, disk_now.health.budget_bytes) == ("none", 32 * FRAME)
+        assert disk_now.health.tenants == {"red": FRAME}
+        assert stack.tiers[1].rules.retries == 3
+        assert stack.runtime.computing.rate == 5.0
+        before = [state[1:] for state in managed.admin.tiers()]
+        for wrong, names in (
+            (lambda: read(FRAME, smaller, compute_rate=6.0, hash="blake2b"), ["hash"]),
+            (lambda: read(99 * FRAME, smaller), ["'disk': the quotas"]),
+            (lambda: read(FRAME, {**smaller, "serde": "zstd", "workers": 9}), ["serde", "workers"]),
+            (lambda: read(FRAME, more, smaller), ["restart: tiers (from code)"]),
+            (lambda: read(FRAME, smaller, log={"level": "debag"}), ["log.level"]),
+            (lambda: read(FRAME, {**disk, "setings": {}}), ["setings"]),
+        ):
+            caplog.clear()
+            reread(wrong)
+            (line,) = caplog.messages
+            assert line.startswith("admin: SIGHUP: refused, the former configuration is kept: ")
+            assert "\n" not in line
+            assert all(name in line for name in names), line
+        assert [state[1:] for state in managed.admin.tiers()] == before
+        caplog.clear()
+        reread(lambda: read(FRAME, {**smaller, "budget": 48 * FRAME}, more, compute_rate=5.0))
+        done = "tiers.disk.budget: 576KiB, tier memory removed"
+        assert caplog.messages == [f"admin: SIGHUP: the configuration is read anew: {done}"]
+        assert [*managed.counts()] == ["disk", "more"]
 
 
 def test_memory_is_no_other_place_for_what_a_drained_disk_has(tmp_path):

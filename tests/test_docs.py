@@ -11,6 +11,7 @@ import re
 import runpy
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
@@ -24,8 +25,10 @@ import hexkv.plugins
 import hexkv.ports
 from depth import thorough
 from hexkv.contracts.kit.cases import each
+from hexkv.plugins.composition.adjusting import OF_A_TIER, OTHERS
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
+from hexkv.plugins.configuration.places import render
 from hexkv.plugins.configuration.schema import EngineSettings, Section
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import Hooks
@@ -315,9 +318,19 @@ def test_no_example_says_which_weights_a_model_has():
 OPERATIONS = ROOT / "docs" / "operations.md"
 
 
-def test_the_reference_lists_every_key_and_its_default():
+def test_the_reference_lists_every_key_with_its_default_and_how_it_changes():
     shown = {row[0]: row[1] for row in table(OPERATIONS, "key", "default")}
     assert shown == dict(configured(EngineSettings))
+    known = {key: set() for key in dict(configured(EngineSettings))}
+    for keys, _, restart in table(OPERATIONS, "to change", "do", "restart"):
+        for pattern in re.split(r"[`, :]+", keys):
+            for key in known:
+                if fnmatchcase(key, pattern.replace("[", "[[]")):
+                    known[key].add((len(pattern), restart))
+    assert [key for key, rows in known.items() if not rows] == []
+    live = {f"tiers[].{key}" for key in OF_A_TIER} | {*map(render, OTHERS), "tenants[].quotas"}
+    nearest = {key: max(rows)[1] for key, rows in known.items()}
+    assert {key for key, restart in nearest.items() if restart == "no"} == {"tiers", *live}
 
 
 def test_the_reference_lists_every_setting_of_the_adapters_of_memory_and_disk():

@@ -29,6 +29,7 @@ from hexkv.ports import (
     StoreFull,
     StoreUnreachable,
     SupportsClear,
+    SupportsLimit,
     SupportsOwnMemory,
     SupportsQuarantine,
     SupportsRangeRead,
@@ -85,6 +86,7 @@ def test_a_wrapped_store_has_the_abilities_of_the_store_inside_and_no_others(wra
         SupportsZeroCopy,
         SupportsRangeRead,
         SharedMedium,
+        SupportsLimit,
         SupportsOwnMemory,
         SupportsClear,
     )

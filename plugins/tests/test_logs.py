@@ -8,8 +8,6 @@ import pytest
 
 from hexkv.contracts.kit.cases import each
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.composition.starting import reread
-from hexkv.plugins.configuration.config import load
 from hexkv.plugins.observing import logs
 
 log = logging.getLogger("hexkv.core.tiers.stores.calls")
@@ -136,17 +134,3 @@ def test_a_command_within_a_program_leaves_lines_to_its_logging(caplog, capsys):
         log.warning("tier disk: write failed")
     assert caplog.messages == ["tier disk: write failed"]
     assert capsys.readouterr().err == ""
-
-
-def test_a_configuration_that_is_read_anew_changes_the_log_alone_or_nothing(capsys):
-    def read(**sections):
-        return load(None, {}, sections)
-
-    before, root = read(), logging.getLogger("hexkv")
-    reread(before, lambda: read(log={"level": "debug"}, hash="blake2b"))
-    assert root.level == logging.DEBUG
-    reread(before, lambda: read(log={"level": "debag"}))
-    assert root.level == logging.DEBUG
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("the configuration is read anew: log; hash from the next start on")
-    assert "the configuration is refused, the former one is kept: log.level" in second

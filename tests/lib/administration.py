@@ -244,6 +244,17 @@ class AdministrationContract:
         memory, disk = managed.admin.tiers()
         assert (memory.reads, memory.writes, memory.promotes) == (False, "all", True)
         assert (disk.reads, disk.writes, disk.promotes) == (True, "none", True)
+        managed.admin.adjust({"tiers": {"disk": {"write": "all"}}, "compute_rate": 1e9})
+        managed.store()
+        assert managed.counts()["disk"] == CHUNKS
+        half = managed.admin.tiers()[1].health.used_bytes // 2
+        managed.admin.adjust({"tiers": {"disk": {"budget": half, "retries": 0}}})
+        assert managed.admin.flush(60.0)
+        disk = managed.admin.tiers()[1].health
+        assert (disk.budget_bytes, disk.chunks) == (half, CHUNKS // 2)
+        managed.admin.adjust({"tiers": {"disk": {"budget": "1GiB"}}})
+        managed.store(1)
+        assert managed.counts()["disk"] == CHUNKS // 2 + CHUNKS
 
     def test_what_cannot_be_done_is_said_before_anything_changes(self, managed, tmp_path):
         admin, _ = managed.admin, managed.store()
@@ -260,6 +271,15 @@ class AdministrationContract:
             (lambda: admin.drain("disk", "disk"), "disk"),
             (lambda: admin.detach("tape"), "tape"),
             (lambda: admin.rules("memory", writes="some"), "some"),
+            (
+                lambda: admin.adjust({"tiers": {"disk": {"budget": "1GiB", "serde": "raw"}}}),
+                "serde",
+            ),
+            (lambda: admin.adjust({"tiers": {"disk": {"retries": -1}}}), "tiers.disk.retries"),
+            (lambda: admin.adjust({"tiers": {"disk": {"budget": "1byte"}}}), "tiers.disk.budget"),
+            (lambda: admin.adjust({"tiers": {"disk": {"budget": None}}}), "restart"),
+            (lambda: admin.adjust({"tenants": {"red": {"quotas": {"disk": 1 << 20}}}}), "'red'"),
+            (lambda: admin.adjust({"peers": {"serve": {"rate": "1MB"}}}), "no peers"),
             (lambda: admin.attach(unknown), "did you mean 'root'"),
             (lambda: admin.attach({"store": "dsik"}), "dsik"),
             (lambda: admin.attach(unknown | {"settings": {"root": "x"}}, 7), "position|root"),

@@ -56,6 +56,8 @@ def test_every_verb_has_an_answer_for_people_and_one_for_programs(served, said, 
         (["compress", "memory", "zstd"], "chunks done", "done"),
         (["drain", "memory", "--to", "disk"], "chunks done", "done"),
         (["rules", "memory", "--write", "all", "--promote"], "all", None),
+        (["rules", "disk", "--budget", "1GiB", "--retries", "2"], "1 GiB", None),
+        (["rules", "--compute-rate", "null", "--log-level", "warning"], "disk", None),
         (["clear", "--tokens", str(prompt)], "done", "done"),
     ):
         assert served.hexkv(*words) == 0, words
@@ -107,6 +109,10 @@ def test_what_is_called_wrongly_is_said_in_one_line_that_names_it(served, capsys
         (["copy", "memory", "disk", "--oldest", "150%"], "--oldest"),
         (["lookup"], "--tokens"),
         (["rules", "memory"], "--read"),
+        (["rules", "--budget", "1GiB"], "TIER"),
+        (["rules", "memory", "--log-level", "debug"], "rules"),
+        (["rules", "disk", "--quota", "5GiB"], "--quota"),
+        (["rules", "--compute-rate", "fast"], "--compute-rate"),
         (["attach", str(no_tier)], "FILE"),
         (["attach", str(tmp_path / "none")], "FILE"),
     ):
@@ -115,7 +121,12 @@ def test_what_is_called_wrongly_is_said_in_one_line_that_names_it(served, capsys
         assert (out, err.count("\n")) == ("", 1)
         assert err.startswith("error: ")
         assert flag in err
-    for words, why in ((["detach", "tape"], "tape"), (["clear", "--tenant", "blue"], "blue")):
+    for words, why in (
+        (["detach", "tape"], "tape"),
+        (["clear", "--tenant", "blue"], "blue"),
+        (["rules", "disk", "--budget", "1"], "tiers.disk.budget"),
+        (["rules", "--log-level", "loud"], "log.level"),
+    ):
         assert served.hexkv(*words) == 1
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)

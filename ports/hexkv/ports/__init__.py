@@ -71,8 +71,8 @@ from hexkv.ports.service import (
 
 # Abilities of stores: checked once, when a tier is opened.
 from hexkv.ports.abilities.stores import (
-    Entry, ReadOnlyStore, SharedMedium, SupportsClear, SupportsQuarantine, SupportsRangeRead,
-    SupportsScan,
+    Entry, ReadOnlyStore, SharedMedium, SupportsClear, SupportsLimit, SupportsQuarantine,
+    SupportsRangeRead, SupportsScan,
 )
 from hexkv.ports.abilities.files import SupportsFiles
 
@@ -165,7 +165,7 @@ __all__ = [
     "SpanSink", "Step", "StoreBusy", "StoreError", "StoreFull", "StoreReport",
     "StoreUnreachable", "Stored", "SupportsBackground", "SupportsClear", "SupportsDeviceRead",
     "SupportsDeviceRoom", "SupportsEncoded", "SupportsEncodedLayers", "SupportsFiles",
-    "SupportsHandOver", "SupportsListing", "SupportsLives", "SupportsMapping",
+    "SupportsHandOver", "SupportsLimit", "SupportsListing", "SupportsLives", "SupportsMapping",
     "SupportsOwnMemory", "SupportsPrefault", "SupportsPushing", "SupportsQuarantine",
     "SupportsRangeRead", "SupportsRecording", "SupportsRegistration", "SupportsRenewal",
     "SupportsReplicas", "SupportsRuns", "SupportsScan", "SupportsSuspension",

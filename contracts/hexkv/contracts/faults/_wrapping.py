@@ -17,6 +17,7 @@ from hexkv.ports import (
     SharedMedium,
     Sink,
     SupportsClear,
+    SupportsLimit,
     SupportsOwnMemory,
     SupportsQuarantine,
     SupportsRangeRead,
@@ -115,6 +116,13 @@ class _OwnsMemory(Wrapped):
         return self.inner.own_memory
 
 
+class _Limits(Wrapped):
+    inner: SupportsLimit  # type: ignore[assignment]
+
+    def limit(self, size: int) -> None:
+        self._do("limit", (), None, lambda: self.inner.limit(size))
+
+
 class _ReadsRanges(Wrapped):
     inner: SupportsRangeRead  # type: ignore[assignment]
 
@@ -134,6 +142,7 @@ _ABILITIES: Sequence[tuple[type, type[Wrapped]]] = (
     (SupportsZeroCopy, _Shares),
     (SharedMedium, _HasOthers),
     (SupportsOwnMemory, _OwnsMemory),
+    (SupportsLimit, _Limits),
     (SupportsRangeRead, _ReadsRanges),
 )
 _able_types: dict[tuple[type, tuple[type, ...]], type] = {}

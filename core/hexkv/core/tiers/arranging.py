@@ -99,6 +99,35 @@ class Arrangement:
             tier.rules = rules
             self._arrange(self.tiers)
 
+    def limit(self, tier: Tier, budget: int, quotas: Mapping[str, int]) -> None:
+        """Give *tier* a budget, and some tenants quotas, that it can have: see :meth:`check_limit`.
+
+        Chunks beyond them are evicted in the background.
+
+        Raises:
+            StoreError: the store cannot follow.
+        """
+        tier.calls.limit(budget)
+        self.writer.evict_soon(tier, tier.index.limit(budget, quotas))
+
+    def check_limit(self, tier: Tier, budget: int, quotas: Mapping[str, int]) -> None:
+        """Refuse a budget of *tier*, and quotas of some tenants, that it cannot have.
+
+        Raises:
+            InvalidRequest
+        """
+        shares = tier.index.quotas()
+        if not tier.index.decides:
+            raise InvalidRequest(
+                f"tier {tier.name!r}: its store cannot list its chunks, so no budget can be kept"
+            )
+        if lacking := [name for name in quotas if name not in shares]:
+            raise InvalidRequest(f"tier {tier.name!r}: tenant {lacking[0]!r} has no quota there")
+        if (total := sum({**shares, **quotas}.values())) > budget:
+            raise InvalidRequest(
+                f"tier {tier.name!r}: the quotas are {total} bytes together, the budget {budget}"
+            )
+
     def named(self, names: Sequence[str] | None) -> list[Tier]:
         """Return the tiers of these names, or all for ``None``.
 

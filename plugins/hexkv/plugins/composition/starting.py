@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from hexkv.core.tiers.health import health_of
 from hexkv.core.tiers.local import LocalChunks
@@ -12,7 +11,6 @@ from hexkv.plugins.configuration.sizes import human_size
 from hexkv.plugins.discovery.discovery import installed_version
 from hexkv.plugins.discovery.registry import Registry, words
 from hexkv.plugins.observing import logs
-from hexkv.ports import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -23,29 +21,6 @@ def begin_log(loaded: Loaded, registry: Registry) -> None:
     logs.configure(settings.level or "", settings.format or "")
     for origin, error in registry.broken.items():
         log.warning("plugin %s is broken: %s", origin, words(error))
-
-
-def reread(before: Loaded, read: Callable[[], Loaded]) -> None:
-    """Take the section ``log`` of a configuration that was changed; refuse it as a whole if wrong.
-
-    Args:
-        before: the configuration that the process has.
-        read: returns the present one.
-    """
-    try:
-        found = read()
-    except ConfigError as error:
-        log.warning("the configuration is refused, the former one is kept: %s", error)
-        return
-    settings, former = found.settings, before.settings
-    logs.configure(settings.log.level or "info", settings.log.format or "text")
-    others = [
-        name
-        for name in type(settings).model_fields
-        if name != "log" and getattr(settings, name) != getattr(former, name)
-    ]
-    late = f"; {', '.join(others)} from the next start on" if others else ""
-    log.info("the configuration is read anew: log%s", late)
 
 
 def report_start(loaded: Loaded, chunks: object) -> None:

@@ -56,6 +56,12 @@ class TierOpener:
     inherited: Mapping[str, FrameFile] = field(default_factory=dict)
     """By tier, the memory that its store has passed on in another process."""
 
+    @property
+    def most(self) -> int:
+        """Bytes that a tier of blocks of the pool may have."""
+        pool = self.pool
+        return Pipelining.of(pool).keepable(pool) if self.block else pool.capacity
+
     def open(self, index: int) -> TierPlan:
         """Open the tier at *index* of the configuration, which was checked.
 
@@ -64,7 +70,6 @@ class TierOpener:
         """
         loaded, wanted = self.loaded, self.loaded.settings.tiers[index]
         pool = self.pool
-        most = Pipelining.of(pool).keepable(pool) if self.block else pool.capacity
         with naming(loaded, ("tiers", index, "settings")):
             context = OpenContext(
                 self.clock,
@@ -74,7 +79,7 @@ class TierOpener:
                 isinstance(pool.region, SupportsMapping),
                 self.inherited.get(wanted.name),
             )
-            tier = _open_tier(wanted, loaded, self.registry, most, context)
+            tier = _open_tier(wanted, loaded, self.registry, self.most, context)
         with ExitStack() as opened:
             opened.callback(tier.store.close)
             if isinstance(tier.store, SupportsRegistration):

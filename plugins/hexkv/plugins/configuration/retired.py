@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from hexkv.plugins.configuration.places import Path, render
-from hexkv.plugins.configuration.sources import Layers
+from hexkv.plugins.configuration.sources import ConfigLayers
 
 _POLICIES = {"adaptive": "arc"}
 """The policies that were removed, and those in their place."""
 
 
-def replace_retired(layers: Layers) -> list[str]:
+def replace_retired(layers: ConfigLayers) -> list[str]:
     """Replace retired values in *layers*, all of them merged. Return a line for each."""
     lines = []
 

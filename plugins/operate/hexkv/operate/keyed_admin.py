@@ -17,10 +17,12 @@ from hexkv.core.tiers.rules import Writes, changed_rules
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier, TierPlan
 from hexkv.core.tiers.write.clearing import forget, part_with, settle_writes
+from hexkv.operate.adjusting import Adjusting
 from hexkv.operate.moving import Moved, Mover
 from hexkv.operate.relocations import Relocations
 from hexkv.operate.selecting import Chosen, Namespaces
 from hexkv.operate.time_limit import TimeLimit
+from hexkv.plugins.configuration.config import Loaded
 from hexkv.ports import (
     Administration,
     ChunkKey,
@@ -71,6 +73,9 @@ class KeyedAdmin(Relocations):
         """
         self.open_tier: Callable[[Mapping[str, object]], TierPlan] | None = None
         """Opens a tier from its configuration; ``None``: none can be opened."""
+
+        self.adjusting: Adjusting | None = None
+        """Changes settings; ``None``: none can be changed."""
 
         super().__init__(stack, calls, work=work)
         self.peers = stack.runtime.peers  # used by fleets
@@ -268,6 +273,17 @@ class KeyedAdmin(Relocations):
             (place,) = self._stack.named([tier])
             changed = changed_rules(place.rules, reads=reads, writes=writes, promotes=promotes)
             self._stack.change_rules(place, changed)
+
+    def adjust(self, settings: Mapping[str, object]) -> None:
+        if self.adjusting is None:
+            raise InvalidRequest("settings cannot be changed here")
+        with self._calls.call():
+            self.adjusting.adjust(settings)
+
+    def reread(self, read: Callable[[], Loaded]) -> None:
+        """Apply a configuration that was changed; see :meth:`Adjusting.reread`."""
+        if self.adjusting is not None:
+            self.adjusting.reread(read)
 
     def _choose(self, chosen: Selection, tiers: Sequence[Tier], limit: TimeLimit) -> Chosen:
         """Resolve a selection, once *tiers* know their content, or half of the time is over."""

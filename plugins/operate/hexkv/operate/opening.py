@@ -11,6 +11,7 @@ from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index.tenants import Tenant
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.operate.adjusting import Adjusting
 from hexkv.operate.keyed_admin import KeyedAdmin
 from hexkv.plugins.composition.administering import Administer
 from hexkv.plugins.composition.tiers import TierOpener
@@ -33,6 +34,7 @@ def administer(
         tenants={hashed_salt(tenant.salt): tenant.name for tenant in tenants},
     )
     admin.open_tier = partial(open_tier, opener, stack)
+    admin.adjusting = Adjusting(admin, stack, opener)
     return admin
 
 

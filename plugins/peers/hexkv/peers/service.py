@@ -237,6 +237,13 @@ class PeerService:
         with self._lock:
             self._lending, self._paused = self._paused or self._lending, None
 
+    def limit_rate(self, rate: int | None) -> None:
+        """Send at most *rate* bytes per second from now on; ``None``: any number."""
+        with self._lock:
+            lending = self._lending or self._paused
+        if lending is not None:
+            lending.limit_rate(rate)
+
     def close(self) -> None:
         """Stop serving, end calls under way, and wait a moment until nothing is lent."""
         with self._lock:

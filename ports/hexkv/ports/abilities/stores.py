@@ -64,6 +64,21 @@ class SupportsQuarantine(Protocol):
 
 
 @runtime_checkable
+class SupportsLimit(Protocol):
+    """A store that has a limit of bytes itself, as the budget of its tier."""
+
+    def limit(self, size: int) -> None:
+        """Take *size* bytes at most from now on; chunks beyond it stay.
+
+        Called by any thread; does no I/O.
+
+        Raises:
+            StoreFull: there cannot be as many. The former limit stays.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsClear(Protocol):
     """A store that can delete the chunks of a namespace, even if it cannot list them."""
 

@@ -136,3 +136,16 @@ class Administration(Relocation, Protocol):
     ) -> None:
         """Change the rules of a tier; ``None`` leaves a rule as it is."""
         ...
+
+    def adjust(self, settings: Mapping[str, object]) -> None:
+        """Change settings of the running cache, all of them or none.
+
+        Args:
+            settings: part of a configuration, in which the keys of ``tiers`` and ``tenants`` are
+                names: ``{"tiers": {"disk": {"budget": "20GiB"}}}``.
+
+        Raises:
+            ConfigError: one is unknown, invalid, or needs a restart.
+            StoreError: a store cannot follow.
+        """
+        ...

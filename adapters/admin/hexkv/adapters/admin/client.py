@@ -184,6 +184,9 @@ class RemoteAdministration:
     ) -> None:
         self._call("rules", tier, reads, writes, promotes)
 
+    def adjust(self, settings: Mapping[str, object]) -> None:
+        self._call("adjust", dict(settings))
+
     def _call(
         self, name: str, *given: Any, watch: Watch | None = None, patience: float = 0.0
     ) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from inspect import signature
@@ -135,7 +136,8 @@ class AdminSession(PlacedSession):
 def _call_of(name: str, given: Sequence[object]) -> str:
     """Return a verb and its arguments for the log."""
     parameters = list(signature(getattr(Administration, name)).parameters)[1:]
-    words = [f"{p}={_shown(v)}" for p, v in zip(parameters, given, strict=False) if v is not None]
+    shown = json.dumps if name == "adjust" else _shown
+    words = [f"{p}={shown(v)}" for p, v in zip(parameters, given, strict=False) if v is not None]
     return " ".join([name, *words])
 
 

@@ -143,6 +143,7 @@ VERBS: Mapping[str, Verb] = {
     "drain": _watched("drain", str, str | None),
     "attach": _plain(None, "attach", dict[str, JsonValue], int | None),
     "detach": _plain(bool, "detach", str),
+    "adjust": _plain(None, "adjust", dict[str, JsonValue]),
     "rules": Verb(
         _adapter(tuple[str, bool | None, str | None, bool | None]), _adapter(tuple[None]), _rules
     ),

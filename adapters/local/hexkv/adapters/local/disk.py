@@ -119,6 +119,9 @@ class DiskStore:
         """True if other engines may add and remove chunks at the same time."""
         return not self._directory.exclusive
 
+    def limit(self, size: int) -> None:
+        self._account.limit(size)
+
     @property
     def direct(self) -> bool:
         """True if frames bypass the page cache, where their buffers are aligned."""

@@ -116,6 +116,14 @@ class HeapStore:
     def own_memory(self) -> bool:
         return True
 
+    def limit(self, size: int) -> None:
+        with self._lock:
+            more = size - max(self._capacity, self._used)
+            available = available_bytes() if more > 0 else 0
+            if more > available:
+                raise StoreFull(f"{more:,} bytes more are wanted, {available:,} are available")
+            self._capacity = size
+
     @property
     def used_bytes(self) -> int:
         """Bytes of the frames, those being written included."""

@@ -25,7 +25,6 @@ from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json
 from hexkv.plugins.cli.serving import EndedBySignals, size_in
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.checking import check
-from hexkv.plugins.composition.starting import reread
 from hexkv.plugins.configuration.config import Loaded, load
 from hexkv.ports import Clock, ConfigError, Deadline
 
@@ -101,7 +100,7 @@ def node(  # noqa: PLR0913
         users, groups = {os.geteuid(), *(uid or ())}, frozenset(gid or ())
         announce(str(path), "hexkv node", f"clients {processes_of(users, groups)}")
         signals.end(server.stop)
-        signals.again(lambda: reread(loaded, lambda: load(config, defaults=defaults)))
+        signals.again(lambda: served.admin.reread(lambda: load(config, defaults=defaults)))
         if inherited is None:
             served.serve_admin()
             served.observe()

@@ -187,8 +187,8 @@ class LocalHold(WholeChunks):
         """Return the tier of each chunk."""
         names = self._terms.found
         if names is not None:
-            tiers = {tier.name: tier for tier in self._stack.tiers}
-            return list(map(tiers.get, names))  # one that was detached by now has none
+            by_name = {tier.name: tier for tier in self._stack.tiers}
+            return list(map(by_name.get, names))  # one that was detached by now has none
         keys = [spec.key for spec in self._wanted]
         tiers = self._stack.serving(keys, loads=True)
         found = self._stack.find_tiers(keys, self._deadline, tiers)

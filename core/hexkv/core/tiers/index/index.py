@@ -78,12 +78,8 @@ class TierIndex(Bookkeeping):
         if budget is not None and budget < 0:
             raise ValueError(f"a budget of {budget} bytes")
         super().__init__(policy)
-        self._budget = budget
-
-    @property
-    def budget(self) -> int | None:
+        self.budget = budget
         """Bytes that the tier may hold."""
-        return self._budget
 
     @property
     def policy(self) -> str:
@@ -135,7 +131,7 @@ class TierIndex(Bookkeeping):
         claim = Claimed(reservation)
         granted: dict[ChunkKey, Pending] = {}
         victims = reservation.victims
-        most = math.inf if self._budget is None else self._budget
+        most = math.inf if self.budget is None else self.budget
         free = most - self._used if within is None else min(most - self._used, within)
         candidates: Iterator[ChunkKey] | None = None
         before, writing, total = after, 0, sum(sizes)
@@ -271,7 +267,7 @@ class TierIndex(Bookkeeping):
         if former is None:
             return None
         grown = size - former
-        most = math.inf if self._budget is None else self._budget
+        most = math.inf if self.budget is None else self.budget
         free = most - self._used if within is None else min(most - self._used, within)
         over = grown - free if grown > 0 else 0
         victims = Victims(self._victims(over, {key}))
@@ -313,7 +309,7 @@ class TierIndex(Bookkeeping):
         """
         for part in in_order(entries):
             self.adopt(part)
-        return self.trim(self._budget)
+        return self.trim(self.budget)
 
     @_change
     def adopt(self, entries: Sequence[Entry]) -> None:
@@ -334,6 +330,12 @@ class TierIndex(Bookkeeping):
     def trim(self, limit: int | None) -> list[ChunkKey]:
         """Return victims to delete so that at most *limit* bytes stay."""
         return [] if limit is None else self.evict(self.staying - limit)
+
+    def limit(self, budget: int, quotas: Mapping[str, int]) -> list[ChunkKey]:
+        """Change the budget. Return victims to delete, if the chunks exceed it."""
+        del quotas  # all tenants share this index
+        self.budget = budget
+        return self.trim(budget)
 
     @_change
     def pin(self, owner: str, keys: Sequence[ChunkKey]) -> int:
@@ -368,6 +370,8 @@ class TierIndex(Bookkeeping):
     def used_by(self) -> Mapping[str, int]:
         """Return bytes by tenant: empty, since tenants have no shares here."""
         return {}
+
+    quotas = used_by
 
     @property
     def pinned(self) -> Mapping[str, int]:

@@ -118,6 +118,13 @@ class Index(Protocol):
     def used_by(self) -> Mapping[str, int]:
         return {}
 
+    def quotas(self) -> Mapping[str, int]:
+        return {}
+
+    def limit(self, budget: int, quotas: Mapping[str, int]) -> list[ChunkKey]:
+        del budget, quotas
+        return []
+
 
 class Unindexed(Index):
     """The index of a store that cannot list its chunks: other processes may write to it, too.

@@ -124,6 +124,11 @@ class ComputeRate:
     def __post_init__(self) -> None:
         self.rate = self.configured
 
+    def configure(self, rate: float | None) -> None:
+        """Count on *rate*; ``None``: on what the host measures from now on."""
+        self.configured = rate
+        self.rate = self.rate if rate is None else rate
+
     def measured(self, rate: float | None) -> None:
         """Note the rate that the host has measured."""
         if self.configured is None:

@@ -37,6 +37,7 @@ from hexkv.ports import (
     StoreFull,
     SupportsClear,
     SupportsDeviceRead,
+    SupportsLimit,
     SupportsOwnMemory,
     SupportsQuarantine,
     SupportsRangeRead,
@@ -105,6 +106,7 @@ class StoreCalls:
         self.clearing = store if isinstance(store, SupportsClear) else None
         self.ranges = store if isinstance(store, SupportsRangeRead) else None
         self.quarantining = store if isinstance(store, SupportsQuarantine) else None
+        self._limiting = store if isinstance(store, SupportsLimit) else None
         self.past_host = store if isinstance(store, SupportsDeviceRead) else None
         others: object = store.shared if isinstance(store, SharedMedium) else False
         own: object = store.own_memory if isinstance(store, SupportsOwnMemory) else False
@@ -129,6 +131,15 @@ class StoreCalls:
         The engine's callers call a store that lends; there a signal may end the process.
         """
         return Exception if self.lends else BaseException
+
+    def limit(self, size: int) -> None:
+        """Change the store's own limit, if it has one. Raises ``StoreError`` if it cannot."""
+        try:
+            if self._limiting is not None:
+                self._limiting.limit(size)
+        except self._errors as error:
+            self.failed("limit", error)
+            raise StoreError(f"tier {self._name}: no limit of {size} bytes: {error}") from error
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """True for each chunk that the store holds; ``False`` for all if it fails."""

@@ -19,7 +19,9 @@ class Allowance:
 
     def __init__(self, most: int, rate: int | None, clock: Clock, executor: Executor) -> None:
         self.most = most
-        self._rate = rate
+        self.rate = rate
+        """Bytes per second; ``None`` for no limit."""
+
         self._clock = clock
         self._wait = executor.wait
         self._changed = Condition()
@@ -64,8 +66,8 @@ class Allowance:
         """Return *size* bytes; *spent* of them were sent, and count against the rate."""
         with self._changed:
             self._taken -= size
-            if self._rate is not None:
-                self._paid_at = max(self._clock.now(), self._paid_at) + spent / self._rate
+            if self.rate is not None:
+                self._paid_at = max(self._clock.now(), self._paid_at) + spent / self.rate
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -216,6 +216,10 @@ class Lending:
         """Count *size* bytes of frames that were sent to a peer."""
         self._stack.runtime.telemetry.count(CounterName.LENT_BYTES, size)
 
+    def limit_rate(self, rate: int | None) -> None:
+        """Send at most *rate* bytes per second from now on; ``None``: any number."""
+        self._out.rate = rate
+
     def close(self) -> None:
         """Stop lending and accepting."""
         self._out.close()

@@ -183,28 +183,82 @@ def detach(context: typer.Context, tier: TierName, as_json: Json = False) -> Non
     raise typer.Exit(0 if ended else 1)
 
 
-def rules(
+def rules(  # noqa: PLR0913
     context: typer.Context,
-    tier: TierName,
+    tier: Annotated[str, typer.Argument(help="Name of a tier.")] = "",
     read: Annotated[bool | None, typer.Option("--read/--no-read", help="Look there.")] = None,
     write: Annotated[str | None, typer.Option(help="Store there: all, evicted or none.")] = None,
     promote: Annotated[
         bool | None, typer.Option("--promote/--no-promote", help="Copy lower tiers' chunks there.")
     ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="The most bytes that the tier may hold: 20GiB.")
+    ] = None,
+    quota: Annotated[
+        list[str] | None,
+        typer.Option(help="TENANT=SIZE: bytes of the tier for a tenant alone. May be repeated."),
+    ] = None,
+    retries: Annotated[
+        int | None, typer.Option(help="How often a call that failed is made again.")
+    ] = None,
+    peer_rate: Annotated[
+        str | None, typer.Option(help="Bytes per second that leave to peers; null: any number.")
+    ] = None,
+    compute_rate: Annotated[
+        str | None, typer.Option(help="Tokens that the model computes per second; null: measured.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Change the rules of a tier: reading, writing, promoting."""
-    if read is None and write is None and promote is None:
-        refuse("rules", "name a change: --read, --write or --promote")
+    """Change settings of the running cache, those of a tier or others."""
+    given = {"read": read, "write": write, "promote": promote}
+    given |= {"budget": budget, "retries": retries}
+    of_tier = {key: value for key, value in given.items() if value is not None}
+    quotas = [_quota_in(text) for text in quota or ()]
+    others: dict[str, object] = {}
+    if peer_rate is not None:
+        others["peers"] = {"serve": {"rate": _or_null(peer_rate)}}
+    if compute_rate is not None:
+        others["compute_rate"] = _number_in(compute_rate)
+    if log_level is not None:
+        others["log"] = {"level": log_level}
+    if (of_tier or quotas) and not tier:
+        refuse("TIER", "name the tier to change")
+    if tier and not (of_tier or quotas):
+        refuse("rules", "name a change of the tier: --read, --write, --budget, ...; see --help")
+    if not (tier or others):
+        refuse("rules", "name a change: --read, --write, --budget, ...; see --help")
     if write not in (None, "all", "evicted", "none"):
         refuse("--write", f"{write!r} is none of all, evicted, none")
     admin = target_of(context)
-    admin.rules(tier, reads=read, writes=write, promotes=promote)
-    states = [state for state in admin.tiers() if state.health.name == tier]
+    if of_tier.keys() <= {"read", "write", "promote"} and not (quotas or others):
+        admin.rules(tier, reads=read, writes=write, promotes=promote)
+    else:
+        tenants = {name: {"quotas": {tier: size}} for name, size in quotas}
+        admin.adjust({"tiers": {tier: of_tier} if tier else {}, "tenants": tenants, **others})
+    states = [state for state in admin.tiers() if state.health.name == tier or not tier]
     if as_json:
         showing.as_json(tuple(states))
     else:
         showing.show_tiers(states)
+
+
+def _quota_in(text: str) -> tuple[str, str]:
+    tenant, found, size = text.rpartition("=")
+    if not found:
+        refuse("--quota", f"{text!r}: write TENANT=SIZE, such as red=5GiB")
+    return tenant, size
+
+
+def _or_null(text: str) -> str | None:
+    return None if text == "null" else text
+
+
+def _number_in(text: str) -> float | None:
+    try:
+        return None if text == "null" else float(text)
+    except ValueError:
+        refuse("--compute-rate", f"{text!r} is no number")
 
 
 def _tier_in(file: str) -> dict[str, object]:

@@ -50,6 +50,10 @@ class ByteAccount:
                     return books.used
                 self._count_on(books)
 
+    def limit(self, capacity: int) -> None:
+        """Change the capacity from the next reservation on."""
+        self._capacity = capacity
+
     def reserve(self, key: ChunkKey, size: int, deadline: Deadline) -> bool:
         """Reserve *size* bytes for a frame of *key*. Return True once they are reserved.
 

@@ -50,6 +50,9 @@ class NixlPrivateObjects(NixlObjectStore):
         """False: no other process knows the word."""
         return False
 
+    def limit(self, size: int) -> None:
+        self._capacity = size
+
     @property
     def used_bytes(self) -> int:
         """Bytes of frames that exist, or may exist."""
