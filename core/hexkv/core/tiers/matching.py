@@ -58,7 +58,7 @@ def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Re
         if slow and (not tier.index.decides or all(tier.index.contains([key]))):
             return Reason.SLOWER
         # For a store with an incomplete index nothing is known unless it is queried.
-        off = off or (tier.remote and tier.off)
+        off = off or (tier.off and (tier.remote or all(tier.index.contains([key]))))
     if off:
         return Reason.TIER_OFF
     if len(runtime.history):

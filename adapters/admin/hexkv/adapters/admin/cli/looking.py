@@ -12,7 +12,7 @@ from hexkv.adapters.admin.cli.choosing import Words
 from hexkv.adapters.admin.cli.options import choosing, target_of
 from hexkv.plugins.cli.output import Json, print_json, print_table, refuse
 from hexkv.plugins.observing.described import PromptKeys, model_and_layout
-from hexkv.ports import Administration, ChunkKey, NamespaceState, Why
+from hexkv.ports import NamespaceState, Reason, Why
 
 
 def status(context: typer.Context, as_json: Json = False) -> None:
@@ -63,7 +63,9 @@ def lookup(
         raise typer.Exit(0 if None not in found else 1)
     if not chosen.tokens:
         refuse("--tokens", "give a prompt, or --key")
-    prefixes = [_prefix(admin, state, prompt) for state, prompt in chosen.prompts(admin)]
+    prefixes = [
+        _prefix(state, prompt, admin.lookup(prompt.keys)) for state, prompt in chosen.prompts(admin)
+    ]
     if as_json:
         print_json([prefix.as_json() for prefix in prefixes])
     else:
@@ -103,9 +105,10 @@ def explain(
         refuse("--tokens", "give a prompt, or --key")
     found: list[dict[str, object]] = []
     for state, prompt in chosen.prompts(admin):
-        prefix = _prefix(admin, state, prompt)
-        missed = prompt.keys[len(prefix.tiers) :][:1]
-        why = admin.explain(missed)[0] if missed else {}
+        whys = admin.explain(prompt.keys)
+        prefix = _prefix(state, prompt, list(map(_present, whys)))
+        missed = whys[len(prefix.tiers) :]
+        why = missed[0] if missed else {}
         found.append(prefix.as_json() | {"why": _plain(why)})
         if not as_json:
             model, layout = model_and_layout(showing.identity_of(state))
@@ -114,7 +117,9 @@ def explain(
             if missed:
                 start = prefix.tokens
                 end = prompt.ends[len(prefix.tiers)]
-                typer.echo(f"  tokens {start} to {end}: {_reasons(why)}")
+                short = f"; too short for a chunk of {prompt.size} tokens"
+                short = short if end - start < prompt.size else ""
+                typer.echo(f"  tokens {start} to {end}: {_reasons(why)}{short}")
     if as_json:
         print_json(found)
     elif not found:
@@ -143,9 +148,8 @@ class _Prefix(NamedTuple):
         }
 
 
-def _prefix(admin: Administration, state: NamespaceState, prompt: PromptKeys) -> _Prefix:
-    keys: Sequence[ChunkKey] = prompt.keys
-    found = admin.lookup(keys)
+def _prefix(state: NamespaceState, prompt: PromptKeys, found: Sequence[str | None]) -> _Prefix:
+    """Return the prefix of chunks that *found* has a tier for."""
     hit = next((i for i, tier in enumerate(found) if tier is None), len(found))
     # A prompt's partial last chunk is stored only where tails are enabled: it may be missing.
     unfull = bool(prompt.ends) and prompt.ends[-1] % prompt.size != 0
@@ -156,6 +160,11 @@ def _prefix(admin: Administration, state: NamespaceState, prompt: PromptKeys) ->
         [tier for tier in found[:hit] if tier is not None],
         hit >= len(found) - unfull and hit > 0,
     )
+
+
+def _present(whys: Mapping[str, Why]) -> str | None:
+    """Return the first tier from which a chunk would be loaded."""
+    return next((tier for tier, why in whys.items() if why.reason is Reason.PRESENT), None)
 
 
 def _plain(whys: Mapping[str, Why]) -> dict[str, object]:
