@@ -39,9 +39,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "symptoms.md"
 PROMPT = random.Random(3).choices(range(50_000), k=6 * CHUNK)
 OTHER = random.Random(4).choices(range(50_000), k=6 * CHUNK)
 CASES = {}
-RANKS = (
-    "loads wait some seconds, once, and the log has `ranks that load together are not connected`"
-)
+LOG = "`ranks that load together are not connected`"
 ELSEWHERE = {
     ("The hit rate fell", "`queue full`"): "tests/test_waiting_in_line.py",
     (
@@ -54,7 +52,10 @@ ELSEWHERE = {
     ("It is slow", "the first requests after a start are slower"): "benchmarks/memory.py",
     ("It is slow", "stores delay the engine"): "benchmarks/vllm_ttft.py",
     ("It is slow", "a node is slower than an own pool"): "benchmarks/node.py",
-    ("It is slow", RANKS): "adapters/vllm/tests/test_collective_machines.py",
+    (
+        "It is slow",
+        f"loads wait some seconds, once, and the log has {LOG}",
+    ): "adapters/vllm/tests/test_collective_machines.py",
 }
 """Rows whose fault takes a host, or a measurement: the file that has it."""
 

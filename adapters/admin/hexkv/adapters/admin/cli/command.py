@@ -211,7 +211,7 @@ def rules(  # noqa: PLR0913
     as_json: Json = False,
 ) -> None:
     """Change settings of the running cache, those of a tier or others."""
-    given = {"read": read, "write": write, "promote": promote}
+    given: dict[str, object] = {"read": read, "write": write, "promote": promote}
     given |= {"budget": budget, "retries": retries}
     of_tier = {key: value for key, value in given.items() if value is not None}
     quotas = [_quota_in(text) for text in quota or ()]
