@@ -34,8 +34,21 @@ def test_a_path_has_one_listener_and_what_a_killed_one_left_is_taken_over(path):
                 assert peer_of(sock) == (os.getpid(), os.getuid(), os.getgid())
         listener.wake()
         assert listener.accept() is None
-    assert not path.exists()
+    assert not [*path.parent.iterdir()]
     Listener(Address(path=str(path))).close()
+    lives = Listener(Address(path=str(path.with_name("vllm-7.sock"))))
+    for name in ("vllm-12.sock", "vllm-12.sock.lock", "other-12.sock", "other-12.sock.lock"):
+        if name.endswith(".lock"):
+            path.with_name(name).touch()
+        else:
+            with socket.socket(socket.AF_UNIX) as left:
+                left.bind(str(path.with_name(name)))
+    with Listener(Address(path=str(path.with_name("vllm-30.sock")))):
+        assert not path.with_name("vllm-12.sock").exists(), "its process has ended"
+        assert not path.with_name("vllm-12.sock.lock").exists()
+        assert path.with_name("other-12.sock").exists()
+        assert path.with_name("vllm-7.sock").exists()
+    lives.close()
 
 
 def test_where_nobody_can_listen_is_said(path):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import socket
 from collections.abc import Callable
-from threading import Thread
+from contextlib import suppress
+from threading import Event, Thread
 from typing import Annotated
 
 import typer
@@ -60,6 +63,7 @@ class EndedBySignals:
     def __init__(self) -> None:
         self._came = ""
         self._stop: Callable[[], None] | None = None
+        self._ending = Event()
         logs.show_all()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
@@ -70,15 +74,48 @@ class EndedBySignals:
         if self._came:
             stop()
 
+    def ready(self, works: Callable[[], object]) -> None:
+        """Report to the service manager, if there is one, that the server serves.
+
+        From then on *works* is called twice in each period of the manager's watchdog, from a thread
+        of its own: while it hangs or fails, nothing more is reported.
+        """
+        _notify(f"READY=1\nMAINPID={os.getpid()}")
+        from hexkv.plugins.configuration.config import service_manager  # which imports pydantic
+
+        if period := service_manager()[1] / 2:
+            Thread(target=self._report_life, args=(works, period), daemon=True).start()
+
+    def _report_life(self, works: Callable[[], object], period: float) -> None:
+        while not self._ending.wait(period):
+            try:
+                works()
+            except Exception:
+                log.exception("the server does not work")
+            else:
+                _notify("WATCHDOG=1")
+
     def again(self, read: Callable[[], None]) -> None:
         """Call *read* at each SIGHUP, in a thread of its own."""
         signal.signal(signal.SIGHUP, lambda *_: Thread(target=read, daemon=True).start())
 
     def report(self, why: str = "") -> None:
         """Log that the server ends: *why*, or by which signal."""
+        self._ending.set()
+        _notify("STOPPING=1")
         log.info("ends: %s", why or self._came or "it stops by itself")
 
     def _note(self, number: int, _: object) -> None:
         self._came = signal.Signals(number).name
         if self._stop:
             self._stop()
+
+
+def _notify(state: str) -> None:
+    """Send *state* to the service manager; see sd_notify(3). An error is ignored."""
+    from hexkv.plugins.configuration.config import service_manager  # which imports pydantic
+
+    address, _ = service_manager()
+    if address:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.sendto(state.encode(), address.replace("@", "\0", 1))

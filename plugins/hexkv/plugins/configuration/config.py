@@ -160,3 +160,14 @@ def known_keys(path: tuple[str | int, ...]) -> list[str]:
                 if isinstance(option, type) and issubclass(option, Section)
             )
     return list(section.model_fields)
+
+
+def service_manager() -> tuple[str, float]:
+    """Return the socket of the service manager, and the seconds of its watchdog.
+
+    Empty, or 0: there is none. See sd_notify(3) and sd_watchdog_enabled(3).
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    watched = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    microseconds = os.environ.get("WATCHDOG_USEC", "") if watched else ""
+    return address, int(microseconds) / 1e6 if microseconds.isdecimal() else 0.0

@@ -121,6 +121,7 @@ def serve(  # noqa: PLR0913
             )
         signals.end(server.stop)
         _announce(server, schemes, as_json=as_json)
+        signals.ready(values.health)
         server.run()
         signals.report()
 

@@ -13,7 +13,7 @@ from hexkv.adapters.lmserver._values import WireValues
 from hexkv.peers.serving.served import ServedChunks
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.registry import Registry
-from hexkv.ports import ChunkKey, Clock, FrameHeader, frame_bytes, namespace_of
+from hexkv.ports import ChunkKey, Clock, FrameHeader, Health, frame_bytes, namespace_of
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,10 @@ class ServedValues:
     def of(self, scheme: str) -> WireValues:
         """The values of one wire."""
         return self._wires[scheme]
+
+    def health(self) -> Health:
+        """Return the state of the cache."""
+        return self._served.health()
 
     def close(self) -> None:
         """Close the cache. Closing twice is allowed."""

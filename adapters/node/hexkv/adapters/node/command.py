@@ -115,6 +115,7 @@ def node(  # noqa: PLR0913
         else:
             taken = f", {chunks} chunks in it taken over" if inherited else ""
             typer.echo(f"node {path}: a pool of {pool:,} bytes{taken}")
+        signals.ready(served.health)
         server.run()
         signals.report("another process has taken its place" if server.given else "")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -84,6 +85,7 @@ class Listener:
         if self._open and self._path is not None:
             with suppress(OSError):
                 self._path.unlink()
+                _lock_of(self._path).unlink()
         self.leave()
 
     def leave(self) -> None:
@@ -111,8 +113,9 @@ def bind(path: Path, mode: int) -> tuple[socket.socket, int]:
     lock = -1
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while lock < 0:
+            lock = _locked(_lock_of(path), os.O_CREAT)
+        clear_ended(path)
         if path.is_socket():
             path.unlink()
         os.fchmod(sock.fileno(), mode)
@@ -127,3 +130,52 @@ def bind(path: Path, mode: int) -> tuple[socket.socket, int]:
         why = "another process serves it" if taken else error.strerror or str(error)
         raise ConfigError(f"cannot listen at {path}: {why}") from error
     return sock, lock
+
+
+def clear_ended(path: Path) -> None:
+    """Remove the sockets of ended servers beside *path* that differ from it by numbers alone.
+
+    Such as those of former processes, of whose number the path is made.
+    """
+    alike = re.compile(re.sub(r"\d+", r"\\d+", f"{re.escape(path.name)}[.]lock"))
+    with suppress(OSError):
+        for found in path.parent.iterdir():
+            if alike.fullmatch(found.name) and found != _lock_of(path):
+                with suppress(OSError):
+                    _remove_ended(found)
+
+
+def _remove_ended(lock: Path) -> None:
+    descriptor = _locked(lock)
+    try:
+        if descriptor >= 0:
+            ended = lock.with_suffix("")
+            if ended.is_socket():
+                ended.unlink()
+            lock.unlink()
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
+
+
+def _locked(path: Path, flags: int = 0) -> int:
+    """Return the descriptor of a locked file; -1 if the file was removed before it was locked.
+
+    Raises:
+        OSError: another process has the lock, or it cannot be opened.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock), path.stat()):
+                return lock
+    except OSError:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return -1
