@@ -1,11 +1,18 @@
 """The units of systemd, and the chart, of ``examples/deploy``."""
 
 import configparser
+import json
 import re
 import shutil
 import subprocess
 
+import pytest
+import yaml
+
 from hexkv.plugins.__main__ import main
+from hexkv.plugins.composition.checking import check
+from hexkv.plugins.configuration.config import load
+from hexkv.plugins.discovery.discovery import discover
 from installing import ROOT
 
 DEPLOY = ROOT / "examples" / "deploy"
@@ -36,3 +43,93 @@ def test_the_units_of_a_node_are_notified_and_hardened(capsys):
             rate = ["systemd-analyze", "security", "--offline=true", "--threshold=30", str(path)]
             done = subprocess.run(rate, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout.splitlines()[-1]
+
+
+CHART = DEPLOY / "helm" / "hexkv"
+FLEET = {
+    "secretName": "hexkv",
+    "directory": {"enabled": True},
+    "monitoring": {"enabled": True, "labels": {"release": "prometheus"}, "runbooks": "https://x/y"},
+    "node": {"memory": {"sizeGB": 2}, "uids": [0], "config": {"log": {"format": "json"}}},
+}
+
+
+def rendered(values, tmp_path):
+    """The chart's manifests by kind and name: by Helm itself, or by its library in Python."""
+    if shutil.which("helm"):
+        file = tmp_path / "values.json"
+        file.write_text(json.dumps(values))
+        words = ["helm", "template", "kv", str(CHART), "--values", str(file)]
+        text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    else:
+        charts = pytest.importorskip("helm_python.chart")
+        text = "\n---\n".join(charts.Chart.load(CHART).render(values, name="kv").values())
+    found = [manifest for manifest in yaml.safe_load_all(text) if manifest]
+    return {(it["kind"], it["metadata"]["name"]): it for it in found}
+
+
+def flags_of(command, capsys):
+    assert main([command, "--help"]) == 0
+    return set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+
+
+@pytest.mark.thorough
+def test_the_chart_renders_what_kubernetes_and_hexkv_take(tmp_path, capsys):
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    alone, fleet = rendered({}, tmp_path), rendered(FLEET, tmp_path)
+    assert {kind for kind, _ in alone} == {"ConfigMap", "DaemonSet"}
+    assert {kind for kind, _ in fleet} == {
+        *("ConfigMap", "DaemonSet", "Deployment", "Service", "ServiceMonitor", "PrometheusRule")
+    }
+    for (kind, _), manifest in [*alone.items(), *fleet.items()]:
+        if "monitoring.coreos.com" not in manifest["apiVersion"]:
+            kubernetes_validate.validate(manifest, "1.30", strict=True)
+        assert manifest["metadata"]["labels"]["app.kubernetes.io/name"] == "hexkv", kind
+    for manifests, has_peers in ((alone, False), (fleet, True)):
+        text = manifests["ConfigMap", "kv-node"]["data"]["node.yaml"]
+        file = tmp_path / "node.yaml"
+        file.write_text(text.replace("/run/secrets/hexkv", str(tmp_path)))
+        (tmp_path / "secret").write_text("x" * 32)
+        (tmp_path / "secret").chmod(0o600)
+        check(loaded := load(file, {}, defaults={"pool": {"provider": "shared"}}), discover())
+        assert ("peers" in [tier.name for tier in loaded.settings.tiers]) == has_peers
+        spec = manifests["DaemonSet", "kv-node"]["spec"]["template"]["spec"]
+        [node] = spec["containers"]
+        limit = int(node["resources"]["limits"]["memory"].removesuffix("G")) * 10**9
+        assert limit > loaded.settings.pool.bytes
+        assert {word.partition("=")[0] for word in node["args"]} <= flags_of("node", capsys)
+        environment = [it["name"] for it in node["env"]]
+        load(file, dict.fromkeys(environment, "10.0.0.1"))
+    assert loaded.settings.log.format == "json"
+    [directory] = fleet["Deployment", "kv-directory"]["spec"]["template"]["spec"]["containers"]
+    assert {word.partition("=")[0] for word in directory["args"]} <= flags_of("directory", capsys)
+    [port] = fleet["Service", "kv-directory"]["spec"]["ports"]
+    assert loaded.settings.directory.settings["address"] == f"kv-directory:{port['port']}"
+    for name in ("DaemonSet", "kv-node"), ("Deployment", "kv-directory"):
+        pod = fleet[name]["spec"]["template"]["spec"]
+        assert pod["securityContext"]["fsGroup"] == 1000
+        [secret] = [it["secret"] for it in pod["volumes"] if "secret" in it]
+        assert secret["secretName"] == "hexkv"
+
+
+@pytest.mark.thorough
+def test_the_chart_brings_the_rules_and_the_dashboard_and_refuses_other_values(tmp_path):
+    fleet = rendered(FLEET, tmp_path)
+    rules, monitor = fleet["PrometheusRule", "kv"], fleet["ServiceMonitor", "kv-node"]
+    assert rules["metadata"]["labels"]["release"] == "prometheus"
+    made = yaml.safe_load((DEPLOY / "monitoring" / "rules.yaml").read_text())
+    moved = json.loads(json.dumps(made).replace("docs/symptoms.md", "https://x/y"))
+    assert rules["spec"] == moved
+    shown = fleet["ConfigMap", "kv-dashboard"]["data"]["hexkv.json"]
+    assert json.loads(shown) == json.loads((DEPLOY / "monitoring/dashboard.json").read_text())
+    selected = monitor["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= fleet["Service", "kv-node"]["metadata"]["labels"].items()
+    [endpoint] = monitor["spec"]["endpoints"]
+    [port] = fleet["Service", "kv-node"]["spec"]["ports"]
+    assert endpoint["port"] == port["name"]
+    for wrong, why in (
+        ({"node": {"memory": {"sizeGb": 1}}}, "sizeGb"),
+        ({"directory": {"enabled": True}}, "secretName"),
+    ):
+        with pytest.raises(Exception, match=why):  # Helm's, or that of its library
+            rendered(wrong, tmp_path)
