@@ -1,6 +1,7 @@
 """Where the time of a request went: as its answer says it, and as a picture shows it."""
 
 import json
+import re
 
 import pytest
 
@@ -98,3 +99,10 @@ def test_a_running_engine_is_traced_through_its_door(tmp_path, capsys):
         assert {"store", "retrieve", "match", "copy"} <= names
         assert main(["trace", str(tmp_path / "s"), "-o", str(tmp_path / "no" / "file")]) == 2
         assert "--output" in capsys.readouterr().err
+        assert main(["trace", str(tmp_path / "s"), "--request", "slowest"]) == 0
+        first, *parts = capsys.readouterr().out.splitlines()
+        assert re.fullmatch(r"call-\d+, up to chunk [0-9a-f]{16}:", first)
+        assert all(re.match(r"  .+ \|[ #]{40}\| [\d.]+ ms", part) for part in parts)
+        assert "|" + "#" * 40 + "|" in parts[0], "the whole call"
+        assert main(["trace", str(tmp_path / "s"), "--request", "lost"]) == 2
+        assert "--request" in capsys.readouterr().err

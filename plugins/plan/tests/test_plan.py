@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -154,10 +156,18 @@ def test_a_bar_is_as_long_as_its_value(value, expected):
     assert bar(value, 0.0, 4) == ""
 
 
-def test_a_name_cannot_break_the_drawing():
+def test_a_name_cannot_break_the_drawing_and_equal_lines_lie_side_by_side():
     drawn = svg.standalone(
         svg.lines([svg.ChartLine("<a&b>", [0.0])], [10], title="<t>", below="x", beside="y"),
         [("<a&b>", False)],
     )
     assert "&lt;a&amp;b&gt;" in drawn
     ET.fromstring(drawn)
+    values = [[0.5, 0.2, 0.9], [0.5, 0.2, 0.1], [0.5, 0.7, 0.9]]
+    series = [svg.Line(str(number), of) for number, of in enumerate(values)]
+    found = svg.lines(series, [1, 2, 3], title="t", below="x", beside="y")
+    spots = [re.findall(r",([\d.]+)", points) for points in re.findall(r'points="(.*?)"', found)]
+    for column in zip(*spots, strict=True):
+        heights = sorted(map(float, column))
+        assert min(b - a for a, b in pairwise(heights)) >= 2.9
+        assert max(b - a for a, b in pairwise(heights)) < 3.1 or len(set(column)) == 3

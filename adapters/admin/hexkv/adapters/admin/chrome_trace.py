@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hexkv.plugins.configuration.sizes import human_size
 from hexkv.ports import TraceStep
 
 
@@ -50,6 +51,38 @@ def chrome_trace(steps: Sequence[TraceStep], name: str = "hexkv") -> dict[str, o
             }
         )
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def calls_of(steps: Sequence[TraceStep]) -> list[TraceStep]:
+    """Return the whole calls among *steps*, in the order in which they ended."""
+    return [step for step in steps if step.key]
+
+
+def timeline(steps: Sequence[TraceStep], call: str, width: int = 40) -> list[tuple[str, str, str]]:
+    """Return the parts of a call: name and tier, a bar within the time of the call, and numbers.
+
+    Args:
+        steps: with those of the call.
+        call: its name, as :func:`calls_of` gives it.
+        width: characters of the bars.
+    """
+    parts = sorted((step for step in steps if step.call == call), key=_order)
+    start = min((step.begun for step in parts), default=0.0)
+    most = max((step.begun + step.seconds for step in parts), default=start) - start or 1.0
+    rows = []
+    for step in parts:
+        left = round(width * (step.begun - start) / most)
+        size = max(1, round(width * step.seconds / most))
+        bar = " " * min(left, width - 1) + "#" * min(size, width - min(left, width - 1))
+        words = [f"{1000 * step.seconds:.3f} ms"]
+        words += [f"after {1000 * step.waited:.3f} ms in a queue"] if step.waited else []
+        words += [human_size(step.size)] if step.size else []
+        rows.append((f"{step.name} {step.tier}".rstrip(), bar.ljust(width), ", ".join(words)))
+    return rows
+
+
+def _order(step: TraceStep) -> tuple[bool, float]:
+    return not step.key, step.begun
 
 
 def _named(what: str, row: int, name: str) -> dict[str, object]:

@@ -1,8 +1,9 @@
 """Two plain drawings as SVG: lines over a scale, and stacked bars.
 
 Each line has a colour, dashes, and a letter at its end; each part of a bar a colour, an edge and a
-letter. So they can be distinguished without colours, and a legend beside names the letters. Colours
-are classes, which a page sets for light and for dark; :func:`standalone` includes its own.
+letter. So they can be distinguished without colours, and a legend beside names the letters. Lines
+of equal values lie side by side, a little off their values. Colours are classes, which a page sets
+for light and for dark; :func:`standalone` includes its own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ROW = 34
 _LINE = 13.0
 """The least distance of two letters."""
+
+
+_BESIDE = 3.0
+"""The least distance of two lines, so that both are seen."""
 
 
 class ChartLine(NamedTuple):
@@ -111,9 +116,10 @@ def lines(
             out.append(_text(min(x(place), _WIDTH - half), _HEIGHT - _FOOT + 17, label, "middle"))
             taken = x(place) + half
     out.append(_text(_LEFT + inner / 2, _HEIGHT - 8, f"{beside}, by {below}", "middle"))
+    columns = [_beside([y(value) for value in at]) for at in zip(*_values(series), strict=True)]
     for number, line in enumerate(series):
-        spots = zip(places, line.values, strict=True)
-        points = " ".join(f"{x(place):.1f},{y(value):.1f}" for place, value in spots)
+        spots = zip(places, columns, strict=True)
+        points = " ".join(f"{x(place):.1f},{column[number]:.1f}" for place, column in spots)
         out.append(f'<polyline points="{points}" {_stroke(number, limit=line.limit)}/>')
     middle = _most_apart(series, len(places))
     for place, left in {middle: x(places[middle]) + 6, -1: _LEFT + inner + 8}.items():
@@ -224,6 +230,27 @@ def _most_apart(series: Sequence[ChartLine], places: int) -> int:
         return min((b - a for a, b in itertools.pairwise(values)), default=0.0) * len(values)
 
     return max(range(1, places - 1), key=gap, default=0)
+
+
+def _values(series: Sequence[ChartLine]) -> list[Sequence[float]]:
+    return [line.values for line in series]
+
+
+def _beside(heights: Sequence[float]) -> list[float]:
+    """Return *heights* in which lines that would cover each other lie side by side."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    moved = list(heights)
+    start = 0
+    for end in range(1, len(order) + 1):
+        if end < len(order) and heights[order[end]] - heights[order[end - 1]] < _BESIDE:
+            continue
+        bundle = sorted(order[start:end])
+        middle = sum(heights[at] for at in bundle) / max(1, len(bundle))
+        for number, at in enumerate(bundle):
+            if len(bundle) > 1:
+                moved[at] = middle + _BESIDE * (number - (len(bundle) - 1) / 2)
+        start = end
+    return moved
 
 
 def _apart(heights: Sequence[float]) -> list[float]:

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from hexkv.adapters.admin.chrome_trace import chrome_trace
+from hexkv.adapters.admin.chrome_trace import calls_of, chrome_trace, timeline
 from hexkv.adapters.admin.cli.options import Target
 from hexkv.plugins.cli.output import Json, new_app, print_json, refuse, run_app
-from hexkv.ports import ConfigError
+from hexkv.ports import ConfigError, TraceStep
 
 
 def trace(
@@ -29,18 +29,26 @@ def trace(
     config: Annotated[
         Path | None, typer.Option(help="A configuration whose section admin has the secret.")
     ] = None,
+    request: Annotated[
+        str,
+        typer.Option(help="Print one call instead: slowest, last, or its name in the file."),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Write the last steps of a node, or of an engine that serves administration.
 
     The file is in Chrome's trace format: open it in ui.perfetto.dev or chrome://tracing. It has a
-    row for each lane of each tier, and one for each thread that called. It holds no tokens.
+    row for each lane of each tier, and one for each thread that called. It holds no tokens. With
+    --request print the parts of one call as a timeline.
     """
     try:
         target = Target.of(address, secret_file, tls_ca, config)
     except ConfigError as error:
         refuse("--config", " ".join(str(error).split()))
     steps = target.connect().steps()
+    if request:
+        _print_call(steps, request, as_json=as_json)
+        return
     text = json.dumps(chrome_trace(steps, f"hexkv {address}"))
     if str(output) == "-":
         typer.echo(text)
@@ -49,11 +57,32 @@ def trace(
         output.write_text(text)
     except OSError as error:
         refuse("--output", f"{output}: {error.strerror}")
-    calls = sum(1 for step in steps if step.key)
+    calls = len(calls_of(steps))
     if as_json:
         print_json({"file": str(output), "steps": len(steps), "calls": calls})
     else:
         typer.echo(f"{output}: {len(steps)} steps of {calls} calls; open it in ui.perfetto.dev")
+
+
+def _print_call(steps: Sequence[TraceStep], request: str, *, as_json: bool) -> None:
+    calls = calls_of(steps)
+    if not calls:
+        refuse("--request", "no call is remembered")
+    found = {
+        "slowest": max(calls, key=lambda step: step.seconds),
+        "last": calls[-1],
+        **{step.call: step for step in calls},
+    }
+    if (call := found.get(request)) is None:
+        refuse("--request", f"{request!r}: no such call is remembered: slowest, last, or its name")
+    parts = timeline(steps, call.call)
+    if as_json:
+        print_json([step._asdict() for step in steps if step.call == call.call])
+        return
+    typer.echo(f"{call.call}, up to chunk {call.key[:16]}:")
+    longest = max(len(name) for name, _, _ in parts)
+    for name, bar, numbers in parts:
+        typer.echo(f"  {name.ljust(longest)} |{bar}| {numbers}")
 
 
 def run(arguments: Sequence[str]) -> int:
