@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
@@ -24,7 +24,16 @@ _PATIENCE = 5.0
 """Seconds that a page may take."""
 
 _AT_ONCE = 16
-_COLUMNS = ("where", "tier", "hits ", "read/s ", "write/s ", "queue ", "used ", "fill ", "breaker")
+_COLUMNS = {
+    "hits": 6,
+    "read/s": 8,
+    "write/s": 8,
+    "queue": 8,
+    "used": 8,
+    "fill": 6,
+    "breaker": 9,
+}
+"""The widths of the columns beside the tier's name: none of their cells is longer."""
 
 Views = Mapping[str, View | str]
 """By address, the view of a page, or the reason that there is none."""
@@ -119,6 +128,8 @@ def _show(watched: Watched, views: Views, seconds: float, count: int | None) -> 
             views = watched.look()
             live.update(frame(views, console.width, console.height), refresh=True)
             shown += 1
+    if not console.is_terminal:
+        console.line()  # which Live prints to terminals only
     return views
 
 
@@ -126,36 +137,37 @@ def frame(views: Views, width: int, height: int) -> Table:
     """Return *views* as one picture of at most *width* columns and *height* lines."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=width)
-    for column in _COLUMNS:
-        table.add_column(
-            column.strip(),
-            justify="right" if column.endswith(" ") else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-        )
     notes = _notes(views)
-    rows = [row for where, found in views.items() for row in _rows(where, found)]
+    rows = [row for where, found in views.items() for row in _rows(where, found, width)]
     room = max(1, height - 2 - len(notes))
     left = len(rows) - room
-    for row in rows[: room - 1] if left > 0 else rows:
-        table.add_row(*(plain(cell) for cell in row))
     if left > 0:
-        notes.insert(0, f"... and {left + 1} lines more")
+        rows = [*rows[: room - 1], f"... and {left + 1} lines more"]
     outer = Table.grid()
-    outer.add_row(table)
-    for note in notes:
-        outer.add_row(plain(note)[:width])
+    for line in (_line("tier", _COLUMNS, width)[-1], *rows, *notes):
+        outer.add_row(plain(line)[:width])
     return outer
 
 
-def _rows(where: str, found: View | str) -> list[Sequence[str]]:
+def _line(name: str, cells: Iterable[str], width: int) -> list[str]:
+    """Return the line of a tier, or two if its name is longer than its column."""
+    padded = [cell.rjust(size) for cell, size in zip(cells, _COLUMNS.values(), strict=True)]
+    padded[-1] = padded[-1].strip()
+    room = width - sum(_COLUMNS.values()) - len(_COLUMNS)
+    words = " ".join(padded)
+    if len(name) <= room:
+        return [f"{name.ljust(room)} {words}".rstrip()]
+    return [name, f"{' ' * room} {words}".rstrip()]
+
+
+def _rows(where: str, found: View | str, width: int) -> list[str]:
+    """Return the lines of a page: its address, then its tiers."""
     if isinstance(found, str):
-        return [(where, found, *[""] * (len(_COLUMNS) - 2))]
-    rows: list[Sequence[str]] = []
-    for name, tier in found.tiers.items():
-        rows.append((where if not rows else "", name, *_cells(tier)))
-    return rows or [(where, "no tiers", *[""] * (len(_COLUMNS) - 2))]
+        return [f"{where}: {found}"]
+    if not found.tiers:
+        return [f"{where}: no tiers"]
+    tiers = [_line(f"  {name}", _cells(tier), width) for name, tier in found.tiers.items()]
+    return [where, *(line for lines in tiers for line in lines)]
 
 
 def _cells(tier: TierView) -> list[str]:
@@ -203,7 +215,7 @@ def _percent(part: float | None) -> str:
 
 
 def _size(size: float) -> str:
-    return human_size(int(size)).replace("iB", "").replace(" ", "")
+    return human_size(int(size))
 
 
 def run(arguments: Sequence[str]) -> int:
