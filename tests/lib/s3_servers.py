@@ -49,7 +49,7 @@ class Double:
             "secret_key": SECRET_KEY,
         }
         if self.certificate is not None:
-            found["tls_authorities"] = str(self.certificate.authorities)
+            found["tls_ca"] = str(self.certificate.authorities)
         return found
 
     def start(self):

@@ -184,7 +184,7 @@ def redis_without_tls(folder):
     right = redis(folder, binary=redis_binary(), tls=tls)
     with AtOnePort(right, redis(folder)) as server:
         url, authorities = f"rediss://{server.address}", str(tls.authorities)
-        yield redis_tier(server, url=url, tls_authorities=authorities), server
+        yield redis_tier(server, url=url, tls_ca=authorities), server
 
 
 def redis_with_tls(folder):

@@ -122,7 +122,7 @@ def test_a_peer_that_resets_a_tls_handshake_breaks_it(listener):
 def test_files_that_cannot_be_used_are_named_by_their_setting(tmp_path, authority):
     missing = str(tmp_path / "missing.pem")
     with pytest.raises(ConfigError, match=r"tls_ca .*missing\.pem"):
-        Trust(missing).context(setting="tls_ca")
+        Trust(missing).context()
     with pytest.raises(ConfigError, match=r"tls_certificate .*missing\.pem"):
         Trust(certificate=missing).context()
     with pytest.raises(ConfigError):

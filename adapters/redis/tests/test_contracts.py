@@ -141,7 +141,7 @@ class TestRedisOverTLS(RedisContract):
         return {
             "url": f"{server.url}/2",
             "password": "secret",
-            "tls_authorities": str(server.tls.authorities),
+            "tls_ca": str(server.tls.authorities),
         }
 
     @pytest.fixture

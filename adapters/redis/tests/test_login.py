@@ -101,7 +101,7 @@ def strict(tmp_path_factory):
 
 def test_a_client_with_a_certificate_is_let_in(strict, open_store):
     client = str(strict.tls.client)
-    files = {"tls_authorities": str(strict.tls.authorities), "tls_certificate": client}
+    files = {"tls_ca": str(strict.tls.authorities), "tls_certificate": client}
     store = open_store(strict.url, tls_key=client, **files)
     frame = memoryview(bytes(range(256)) * 8192)
     assert store.write([Item(KEY, frame)], deadline()) == [Stored(len(frame))]
@@ -111,7 +111,7 @@ def test_a_client_with_a_certificate_is_let_in(strict, open_store):
 
 
 def test_a_client_without_one_is_not(strict, open_store):
-    store = open_store(strict.url, tls_authorities=str(strict.tls.authorities))
+    store = open_store(strict.url, tls_ca=str(strict.tls.authorities))
     with pytest.raises(StoreUnreachable):
         store.contains([KEY], deadline())
 

@@ -87,7 +87,7 @@ def test_keys_in_a_url_are_refused_without_repeating_them():
         {"secret_key": "hunter2"},
         {"session_token": "hunter3"},
         {"access_key": "AKID\r\nX: y", "secret_key": "hunter2"},
-        {"endpoint": "http://minio", "tls_authorities": "ca.pem"},
+        {"endpoint": "http://minio", "tls_ca": "ca.pem"},
         {"connections": 0},
         {"connect_timeout": 0.0},
         {"part_size": MIB},

@@ -220,13 +220,13 @@ def test_a_server_behind_tls_is_believed_only_with_its_authority(encrypted, open
     same = sink.data(0) == frame
     assert same
     assert list(store.delete([A], soon())) == [True]
-    stranger = open_store(client=client, **encrypted.settings | {"tls_authorities": ""})
+    stranger = open_store(client=client, **encrypted.settings | {"tls_ca": ""})
     # awscrt goes on trying for a while; how long anybody waits is the deadline's to say.
     (outcome,) = stranger.read([A], ListSink(), soon(0.5))
     assert isinstance(outcome, Failed | TimedOut)
     with pytest.raises(StoreError, match="not to be believed"):
         stranger.contains([A], soon())
-    trusting = {"tls_authorities": "", "tls_verify": False}
+    trusting = {"tls_ca": "", "tls_verify": False}
     careless = open_store(client=client, **encrypted.settings | trusting)
     assert list(careless.contains([A], soon())) == [False]
     assert careless.read([A], ListSink(), soon()) == [Miss()]
@@ -235,8 +235,8 @@ def test_a_server_behind_tls_is_believed_only_with_its_authority(encrypted, open
 @both
 def test_authorities_that_cannot_be_read_are_told_at_once(open_store, client, tmp_path):
     missing = str(tmp_path / "missing.pem")
-    with pytest.raises(ConfigError, match="tls_authorities"):
-        open_store(endpoint="https://s3", access_key="A", secret_key="S", tls_authorities=missing)
+    with pytest.raises(ConfigError, match="tls_ca"):
+        open_store(endpoint="https://s3", access_key="A", secret_key="S", tls_ca=missing)
 
 
 def test_keys_may_come_from_the_usual_places(double, open_store, monkeypatch):

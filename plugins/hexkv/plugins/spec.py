@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, Protocol, get_args
 
 import pluggy
@@ -195,6 +195,9 @@ class AdapterSpec:
     The settings then have a field ``url`` or ``address`` that takes such a URL.
     """
 
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Present names of settings by their former ones, which are accepted for one release."""
+
     contract: int = 0
     """Version of the contracts it was written for: the value of :data:`hexkv.ports.CONTRACT`
     at that time, as a number. Without it the adapter is not built."""
@@ -262,9 +265,9 @@ class CommandSpec:
 
 def _check_words(name: str, **given: object) -> None:
     """Refuse a text where a tuple of them is meant: each of its letters would be a word."""
-    for field, words in given.items():
+    for argument, words in given.items():
         if not isinstance(words, tuple | list) or not all(isinstance(w, str) for w in words):
-            raise TypeError(f"{name!r}: {field} must be a tuple of texts")
+            raise TypeError(f"{name!r}: {argument} must be a tuple of texts")
 
 
 def _check_isolation(spec: AdapterSpec) -> None:

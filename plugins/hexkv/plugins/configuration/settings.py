@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
@@ -18,6 +19,8 @@ from hexkv.plugins.configuration.sources import Schema, Unread, keys_at, parse_y
 from hexkv.plugins.configuration.values import faults
 from hexkv.plugins.spec import AdapterSpec
 from hexkv.ports import ConfigError
+
+log = logging.getLogger(__name__)
 
 
 def parse_settings(
@@ -36,7 +39,8 @@ def parse_settings(
     def place(path: Path) -> str:
         return locate(path) if locate else ".".join(map(str, (spec.name, *path)))
 
-    problems = [f"{place(path)}: {wrong}" for path, wrong in faults(settings)]
+    settings, problems = _renamed(spec, settings, place)
+    problems += [f"{place(path)}: {wrong}" for path, wrong in faults(settings)]
     if not problems:
         settings = read_texts(spec, settings)
         problems = [f"{place(path)}: {wrong}" for path, wrong in faults(settings)]
@@ -49,6 +53,27 @@ def parse_settings(
             schema = json_schema(spec.settings)
             problems = explain(error, place, lambda at: keys_at(schema, [*map(str, at)]))
     raise ConfigError("; ".join(problems))
+
+
+def _renamed(
+    spec: AdapterSpec, settings: Mapping[str, object], place: Locate
+) -> tuple[Mapping[str, object], list[str]]:
+    """Return *settings* by their present names, and the mistakes found."""
+    found, problems = dict(settings), []
+    for former, name in spec.renamed.items():
+        if former in found:
+            if name in found:
+                problems.append(f"{place((former,))}: is {name} now, which is given, too")
+            found[name] = found.pop(former)
+            _log_once(spec.name, former, name)
+    return found, problems
+
+
+@lru_cache(maxsize=128)
+def _log_once(adapter: str, former: str, name: str) -> None:
+    log.warning(
+        "adapter %s: setting %s is %s now; the next release refuses it", adapter, former, name
+    )
 
 
 def read_texts(spec: AdapterSpec, settings: Mapping[str, object]) -> dict[str, object]:

@@ -65,7 +65,7 @@ class SocketAccess:
         settings = self._settings
         tls = None
         if settings.tls_ca:
-            tls = Trust(settings.tls_ca, newest=True).context(setting="tls_ca")
+            tls = Trust(settings.tls_ca, newest=True).context()
         remote = RemoteAdministration(self._address, self._clock, secret=self._secret(), tls=tls)
         remote.status()
         return remote

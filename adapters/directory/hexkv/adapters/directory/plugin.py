@@ -78,7 +78,7 @@ class _Access:
         from hexkv.adapters.net.tls import Trust
 
         trust = Trust(self.tls_ca, self.tls_certificate, newest=True)
-        return trust.context(setting="tls_ca") if self.tls else None
+        return trust.context() if self.tls else None
 
     def client(self, address: str) -> RemoteDirectory:
         """Return the directory at *address*."""

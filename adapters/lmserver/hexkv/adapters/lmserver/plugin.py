@@ -87,7 +87,7 @@ def _tls_of(settings: HexkvSettings) -> SSLContext | None:
     from hexkv.adapters.net.tls import Trust
 
     trust = Trust(settings.tls_ca, settings.tls_certificate, newest=True)
-    return trust.context(setting="tls_ca") if settings.tls else None
+    return trust.context() if settings.tls else None
 
 
 def _open_hexkv(settings: HexkvSettings, context: OpenContext) -> object:

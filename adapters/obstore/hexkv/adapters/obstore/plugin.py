@@ -50,7 +50,7 @@ class ObstoreSettings:
     anonymous: bool = False
     """True for requests without a signature."""
 
-    tls_authorities: FilePath = ""
+    tls_ca: FilePath = ""
     """File of the certificates that sign servers', beside the system's."""
 
     connections: int = 16
@@ -99,8 +99,8 @@ def _client(settings: ObstoreSettings) -> dict[str, Any]:
         # Each call has its own deadline; this timeout ends requests that no call waits for.
         "timeout": timedelta(hours=1),
     }
-    if settings.tls_authorities:
-        options["root_certificate"] = Path(settings.tls_authorities).read_text(encoding="utf-8")
+    if settings.tls_ca:
+        options["root_certificate"] = Path(settings.tls_ca).read_text(encoding="utf-8")
     # The core retries: the library's own retries would ignore a call's deadline.
     return {"client_options": options, "retry_config": {"max_retries": 0}}
 
@@ -168,6 +168,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             schemes=("gs", "az"),
             back_door=_back_door,
             isolate="keys",
+            renamed={"tls_authorities": "tls_ca"},
             contract=2,
         )
     ]

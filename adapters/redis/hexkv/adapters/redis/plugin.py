@@ -40,13 +40,15 @@ class _Servers:
     sentinel_username: str = ""
     sentinel_password: Secret = NO_SECRET
 
-    tls_authorities: FilePath = ""
+    tls_ca: FilePath = ""
     """File of the certificates that sign servers'; empty for the system's."""
 
     tls_certificate: FilePath = ""
-    """File of this client's certificate, if servers require one."""
+    """File of this client's certificate, if servers require one, and of its key."""
 
     tls_key: FilePath = ""
+    """File of the key, if it is not in that of the certificate."""
+
     tls_verify: bool = True
     """True if a server's certificate must be signed and have the server's name."""
 
@@ -65,11 +67,11 @@ class _Servers:
             raise SettingError("others", "are of a cluster, or sentinels")
         if location.database and self.topology == "cluster":
             raise SettingError("url", "a cluster has database 0 only")
-        if bool(self.tls_certificate) != bool(self.tls_key):
-            raise SettingError("tls_certificate", "goes together with tls_key")
-        if not location.tls and (self.tls_authorities or self.tls_certificate):
+        if self.tls_key and not self.tls_certificate:
+            raise SettingError("tls_key", "goes together with tls_certificate")
+        if not location.tls and (self.tls_ca or self.tls_certificate):
             why = "like tls_certificate, is of use with rediss:// only"
-            raise SettingError("tls_authorities", why)
+            raise SettingError("tls_ca", why)
 
     def route(self, patience: float) -> Route:
         """The route to the servers, with *patience* seconds to connect.
@@ -82,7 +84,7 @@ class _Servers:
         from hexkv.adapters.redis._server import Login
 
         location = Location.parse(self.url)
-        trust = Trust(self.tls_authorities, self.tls_certificate, self.tls_key, self.tls_verify)
+        trust = Trust(self.tls_ca, self.tls_certificate, self.tls_key, self.tls_verify)
         login = Login(
             self.username,
             self.password,
@@ -183,13 +185,16 @@ def _back_door(settings: RedisSettings) -> BackDoor | None:
         password=settings.password.reveal() or None,
         socket_timeout=_PATIENCE,
         ssl=location.tls,
-        ssl_ca_certs=settings.tls_authorities or None,
+        ssl_ca_certs=settings.tls_ca or None,
         ssl_certfile=settings.tls_certificate or None,
         ssl_keyfile=settings.tls_key or None,
         ssl_check_hostname=settings.tls_verify,
         ssl_cert_reqs="required" if settings.tls_verify else "none",
     )
     return RedisDoor(client, settings.prefix.encode())
+
+
+RENAMED = {"tls_authorities": "tls_ca"}
 
 
 @hookimpl
@@ -206,6 +211,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             schemes=("redis", "rediss", "unix"),
             back_door=_back_door,
             isolate={"prefix": "prefix"},
+            renamed=RENAMED,
             contract=2,
         ),
         AdapterSpec(
@@ -217,6 +223,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             requires=("redis",),
             hint="pip install hexkv-redis",
             schemes=("redis", "rediss", "unix"),
+            renamed=RENAMED,
             contract=2,
         ),
     ]

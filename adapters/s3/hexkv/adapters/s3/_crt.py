@@ -333,7 +333,7 @@ def _client(
                 options.override_default_trust_store(Path(trust.authorities).read_bytes())
             tls = ClientTlsContext(options).new_connection_options()
         except (OSError, AwsCrtError) as error:
-            raise ConfigError(f"tls_authorities: {error}") from error
+            raise ConfigError(f"tls_ca: {error}") from error
         tls.set_server_name(endpoint.host)
     return S3Client(
         bootstrap=bootstrap,

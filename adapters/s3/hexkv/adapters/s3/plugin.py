@@ -48,7 +48,7 @@ class S3Settings:
     client: Literal["auto", "http", "awscrt"] = "auto"
     """The client that moves frames: our own ``http``, or ``awscrt``. ``auto``: ``http``."""
 
-    tls_authorities: FilePath = ""
+    tls_ca: FilePath = ""
     """File of the certificates that sign servers'; empty for the system's."""
 
     tls_verify: bool = True
@@ -84,8 +84,8 @@ class S3Settings:
         for name in ("access_key", "secret_key", "session_token"):
             if not getattr(self, name).reveal().isprintable():
                 raise SettingError(name, "keys are printable characters")
-        if not _endpoint(self).tls and self.tls_authorities:
-            raise SettingError("tls_authorities", "certificates are of use with https:// only")
+        if not _endpoint(self).tls and self.tls_ca:
+            raise SettingError("tls_ca", "certificates are of use with https:// only")
         if not 1 <= self.connections <= 1024:
             raise SettingError("connections", "are from 1 to 1024")
         if not 0 < self.connect_timeout <= 3600:
@@ -116,7 +116,7 @@ def _keys(settings: S3Settings) -> Credentials | None:
 def _trust(settings: S3Settings) -> Trust:
     from hexkv.adapters.net.tls import Trust
 
-    return Trust(settings.tls_authorities, verify=settings.tls_verify)
+    return Trust(settings.tls_ca, verify=settings.tls_verify)
 
 
 def _http(settings: S3Settings, clock: Clock) -> Http:
@@ -187,6 +187,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             schemes=("s3",),
             back_door=_back_door,
             isolate="keys",
+            renamed={"tls_authorities": "tls_ca"},
             contract=2,
         )
     ]

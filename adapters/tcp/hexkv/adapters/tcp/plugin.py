@@ -55,7 +55,7 @@ def _security_of(settings: TcpSettings) -> Security:
     if not settings.tls:
         return Security(secret)
     certificate, authorities = settings.tls_certificate, settings.tls_ca
-    client = Trust(authorities, certificate, newest=True).context(setting="tls_ca")
+    client = Trust(authorities, certificate, newest=True).context()
     return Security(secret, client, server_context(certificate, authorities))
 
 
