@@ -22,7 +22,7 @@ class Writing:
     """
 
     queue: int
-    """The most chunks that wait. Further ones are dropped: the stores do not wait for room."""
+    """The most chunks that wait. Further ones are dropped: the stores do not wait."""
 
     pace: float
     """Chunks written in the time in which one is computed. Hits take no time."""
@@ -63,7 +63,7 @@ class Stacked:
     """Chunks offered to it, written or not."""
 
     dropped: int = 0
-    """Evicted chunks for which the queue had no room."""
+    """Evicted chunks that found the queue full."""
 
     @property
     def hit_rate(self) -> float:
@@ -82,7 +82,7 @@ class _Replay:
         self.admission = Admission(below.min_reuse)
         self.done = Stacked()
         self.waiting: dict[ChunkKey, None] = {}
-        self.due = 0.0
+        self._credit = 0.0
         """Chunks that could have been written since the last one was."""
 
     def serve(self, request: TracedPrompt, chunk_tokens: int) -> None:
@@ -147,14 +147,14 @@ class _Replay:
 
     def _write_on(self, chunks: float) -> None:
         """Write the chunks that wait, as many as there was time for since the last one."""
-        self.due += chunks
-        while self.waiting and self.due >= 1:
-            self.due -= 1
+        self._credit += chunks
+        while self.waiting and self._credit >= 1:
+            self._credit -= 1
             key = next(iter(self.waiting))
             del self.waiting[key]
             self._write(key)
         if not self.waiting:
-            self.due = 0.0
+            self._credit = 0.0
 
     def _write(self, key: ChunkKey) -> None:
         reserved = self.lower.reserve([key], [1])

@@ -7,7 +7,7 @@ written after it as the tier holds. The share that was used again is the chance 
 enough is observed, every kind is worth writing.
 
 The idea of a reject-first disk cache that learns which chunks are reused is Flashield's (Eisenman
-et al., NSDI 2019); the kinds are those of the policy ``adaptive``.
+et al., NSDI 2019).
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def plan(  # noqa: PLR0913
     ] = 0.0,
     think: Annotated[
         float | None,
-        typer.Option(help="Also with requests so many seconds apart; 0: a burst.", min=0),
+        typer.Option(help="Also with requests at this distance, in seconds; 0: a burst.", min=0),
     ] = None,
     compute_rate: Annotated[
         float, typer.Option(help="Tokens a second that the model computes, for --think.", min=1)

@@ -49,7 +49,7 @@ class Pace(NamedTuple):
     """Tokens per second of the chunks that are written to a second tier."""
 
     def writing(self, memory: int, chunk_tokens: int) -> Writing:
-        """Return the pace in chunks, behind a *memory* of so many."""
+        """Return the pace in chunks, behind a *memory* of that size in chunks."""
         between = self.think * self.write_rate / chunk_tokens
         return Writing(max(1, memory // QUEUE), self.write_rate / self.compute_rate, between)
 
@@ -241,6 +241,6 @@ def compared(
     requests: Sequence[TracedPrompt],
     ratio: float = 0.0,
 ) -> Compared:
-    """Return what is to be compared on *requests*, as far as it needs no job."""
+    """Return the comparison on *requests*, without results of jobs."""
     most = unlimited(requests, chunk_tokens=plan.chunk_tokens)
     return Compared(names, chunks, {}, most, ratio, plan.pace, plan.min_reuse)
