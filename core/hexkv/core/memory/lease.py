@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
+from operator import attrgetter
 from threading import RLock
 from typing import NoReturn, Self
 
@@ -16,6 +17,8 @@ from hexkv.ports import MAGIC, PAGE, ChunkSpec, EngineBusy, InvalidRequest, Leas
 _POISON = 0xDE
 _MAGIC_BYTES = len(MAGIC)
 _NO_MAGIC = bytes(_MAGIC_BYTES)
+
+_ledger_of = attrgetter("_ledger")
 
 
 class BlockLease:
@@ -99,16 +102,18 @@ class BlockLease:
         """False once it was released."""
         return self._block is not None
 
-    def end(self) -> None:
-        """Mark it released; the ledger has already updated its records."""
-        if self._block is not None:
-            self._block = None
-            del self.frame, self.payload, self.size, self.spec, self.offset
+    @staticmethod
+    def end(leases: Sequence[BlockLease]) -> None:
+        """Mark *leases* released; the ledger has already updated its records."""
+        for lease in leases:
+            if lease._block is not None:
+                lease._block = None
+                del lease.frame, lease.payload, lease.size, lease.spec, lease.offset
 
     @staticmethod
     def share_run(leases: Sequence[BlockLease], owner: str) -> Iterable[BlockLease]:
         """See :class:`hexkv.ports.SupportsRuns`."""
-        ledgers = {lease._ledger for lease in leases}
+        ledgers: set[Ledger] = set(map(_ledger_of, leases))
         if len(ledgers) == 1:
             return ledgers.pop().hold(leases, owner)
         return (lease.share(owner) for lease in leases)
@@ -116,7 +121,10 @@ class BlockLease:
     @staticmethod
     def release_run(leases: Sequence[BlockLease]) -> None:
         """See :class:`hexkv.ports.SupportsRuns`."""
-        for ledger in {lease._ledger for lease in leases}:
+        ledgers: set[Ledger] = set(map(_ledger_of, leases))
+        if len(ledgers) == 1:
+            ledgers.pop().release(leases)
+        for ledger in ledgers:
             ledger.release([lease for lease in leases if lease._ledger is ledger])
 
     def __enter__(self) -> Self:
@@ -284,14 +292,12 @@ class Ledger:
         if self._home.left or self._changing():
             if not self._home.left:
                 self.lost.extend((held.owner, held.token) for held in leases if held.holds)
-            for lease in leases:
-                lease.end()
+            BlockLease.end(leases)
             return
         with self.lock:
             self._begin()
             self._end([(lease.owner, lease.token) for lease in leases])
-            for lease in leases:
-                lease.end()
+            BlockLease.end(leases)
             self._torn = False
 
     def sweep(self, owner: str) -> int:
