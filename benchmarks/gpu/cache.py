@@ -6,13 +6,14 @@ Everything that a host's call takes is in it: keys, leases, copies, and the wait
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
 
 import torch
 
@@ -34,6 +35,9 @@ _SHORT = 16
 
 _SECONDS = 60.0
 
+Run: TypeAlias = Callable[..., Iterable[Any]]
+"""As ``map``."""
+
 
 class Prompts:
     """New prompts of one length, and windows on pages for as many at a time."""
@@ -46,7 +50,8 @@ class Prompts:
         order = torch.randperm(at_once * blocks)
         slots = (order[:, None] * size.block + torch.arange(size.block)).flatten()
         self.windows: Sequence[DeviceKV] = [
-            window_on(device, size.layout, pages, part) for part in slots.split(self.tokens)
+            window_on(device, size.layout, pages, slots[at : at + self.tokens])
+            for at in range(0, len(slots), self.tokens)
         ]
         self._dice = random.Random(0)
 
@@ -89,13 +94,13 @@ def engine(device: torch.device, size: Size) -> Iterator[Rate]:
         bare, copy, region = _bare(device, prompts.bytes)
         moved = threads * prompts.bytes
         with _cache(of, 2 * moved, [{"store": "memory"}]) as cache, ExitStack() as opened:
-            run = map
+            run: Run = map
             if threads > 1:
-                run = opened.enter_context(ThreadPoolExecutor(threads)).map  # type: ignore[assignment]
+                run = opened.enter_context(ThreadPoolExecutor(threads)).map
             kept = [prompts.new() for _ in prompts.windows]
 
             def store(
-                cache: PrefixCache = cache, prompts: Prompts = prompts, run: type[map] = run
+                cache: PrefixCache = cache, prompts: Prompts = prompts, run: Run = run
             ) -> None:
                 new = [prompts.new() for _ in prompts.windows]
                 for report in run(cache.store, new, prompts.windows):
@@ -104,7 +109,7 @@ def engine(device: torch.device, size: Size) -> Iterator[Rate]:
             def retrieve(
                 cache: PrefixCache = cache,
                 prompts: Prompts = prompts,
-                run: type[map] = run,
+                run: Run = run,
                 kept: list[list[int]] = kept,
             ) -> None:
                 for found in run(cache.retrieve, kept, prompts.windows):
