@@ -149,7 +149,7 @@ def written_back(job: Job) -> list[dict[str, object]]:
                 writes = done.written / max(1, base.written)
                 hits = done.hit_tokens / max(1, base.hit_tokens)
                 found.append((round(writes - 1, 4), round(hits - 1, 4)))
-            writes, hits = zip(*found, strict=True)
+            spans = [[min(column), max(column)] for column in zip(*found, strict=True)]
             rows.append(
                 {
                     "trace": Path(job.trace).stem,
@@ -157,9 +157,9 @@ def written_back(job: Job) -> list[dict[str, object]]:
                     "memory_and_disk": [memory, disk],
                     "min_reuse": least,
                     "hit_rate": round(base.hit_rate, 5),
-                    "writes": [min(writes), max(writes)],
-                    "hits": [min(hits), max(hits)],
-                    "helps": max(writes) <= -FEWER_WRITES and min(hits) >= -FEWER_HITS,
+                    "writes": spans[0],
+                    "hits": spans[1],
+                    "helps": spans[0][1] <= -FEWER_WRITES and spans[1][0] >= -FEWER_HITS,
                 }
             )
     return rows

@@ -119,7 +119,7 @@ def serve(  # noqa: PLR0913
         else:
             typer.echo(f"a directory is at {place}")
         log.info("hexkv %s starts: %d nodes, %d chunks at most", version, members, entries)
-        signals.ready(ObservedCell(cell).health)
+        signals.ready(cell.health)
         server.run()
         signals.report()
 

@@ -58,20 +58,23 @@ class Trust:
     newest: bool = False
     """Accept TLS 1.3 only, where both ends are ours."""
 
-    def context(self) -> ssl.SSLContext:
+    def context(self, *, setting: str = "tls_ca") -> ssl.SSLContext:
         """Return the context of a client.
+
+        Args:
+            setting: the name of the authorities in a configuration, for messages.
 
         Raises:
             ConfigError: a file cannot be used.
         """
         files = [self.authorities, self.certificate, self.key]
-        return RotatedContext("the certificates of a client", files, self._made_of_files)
+        return RotatedContext("the certificates of a client", files, lambda: self._made(setting))
 
-    def _made_of_files(self) -> ssl.SSLContext:
+    def _made(self, setting: str) -> ssl.SSLContext:
         try:
             context = ssl.create_default_context(cafile=self.authorities or None)
         except OSError as error:
-            raise ConfigError(f"tls_ca {self.authorities!r}: {error}") from error
+            raise ConfigError(f"{setting} {self.authorities!r}: {error}") from error
         try:
             if self.certificate:
                 # Without a password, so that a locked key is an error instead of a prompt.
