@@ -41,7 +41,7 @@ class Naming:
         """Return *tokens* that are not named as a prefix, each in four bytes.
 
         Raises:
-            InvalidTokens: as for :meth:`prompt`.
+            InvalidTokens: as for :meth:`ChunkHasher.name`.
         """
         self._namer.count(tokens)
         return pack(tokens)

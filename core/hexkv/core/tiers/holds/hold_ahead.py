@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from threading import Condition
 
-from hexkv.core.tiers.cache import TierStack, find_tiers_soon
+from hexkv.core.tiers.cache import find_tiers_soon
 from hexkv.core.tiers.holds.hold import LocalHold
 from hexkv.core.tiers.matching import Found
-from hexkv.ports import ChunkSpec, Deadline, HoldTerms, frame_bytes
+from hexkv.ports import Deadline, frame_bytes
 
 
 class HoldAhead(LocalHold):
     """Chunks that are read ahead of the request for them. It never waits for memory."""
 
-    def __init__(
-        self,
-        stack: TierStack,
-        wanted: Sequence[ChunkSpec],
-        owner: str,
-        deadline: Deadline,
-        terms: HoldTerms,
-    ) -> None:
-        """Begin to find the tiers of *wanted*; see :class:`LocalHold`."""
-        self._asking = True
-        self._answered = Condition()
-        super().__init__(stack, wanted, owner, deadline, terms)
+    _asking = True
+    """True until the tiers of the chunks are known."""
 
     def wait(self, deadline: Deadline, first: int | None = None) -> bool:
         return self.known(deadline) and super().wait(deadline, first)
@@ -63,6 +53,7 @@ class HoldAhead(LocalHold):
                 self.release()
 
     def _start(self) -> None:
+        self._answered = Condition()
         keys = [spec.key for spec in self._wanted]
         tiers = self._stack.serving(keys, ahead=True)
         find_tiers_soon(tiers, keys, self._deadline, self.answer)

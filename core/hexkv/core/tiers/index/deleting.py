@@ -125,16 +125,14 @@ class Deleting:
             if free:
                 self.turn += 1
                 self._clears += 1
-        if not free:
-            yield False
-            return
         try:
-            yield True
+            yield free
         finally:
-            with self._changed:
-                self.turn += 1
-                self._clears -= 1
-                self._changed.notify_all()
+            if free:
+                with self._changed:
+                    self.turn += 1
+                    self._clears -= 1
+                    self._changed.notify_all()
 
     @contextmanager
     def taking_in(self, deadline: Deadline, turn: int | None = None) -> Iterator[bool]:
@@ -148,15 +146,13 @@ class Deleting:
             free = free and turn in (None, self.turn)
             if free:
                 self._taking += 1
-        if not free:
-            yield False
-            return
         try:
-            yield True
+            yield free
         finally:
-            with self._changed:
-                self._taking -= 1
-                self._changed.notify_all()
+            if free:
+                with self._changed:
+                    self._taking -= 1
+                    self._changed.notify_all()
 
     @contextmanager
     def followed(self) -> Iterator[Deleted]:
