@@ -1,6 +1,7 @@
 """What the engine promises when frames, stores or devices fail: no wrong KV, and an answer."""
 
 from dataclasses import replace
+from functools import partial
 from threading import Event
 
 import pytest
@@ -12,7 +13,7 @@ from hexkv.contracts.kit.cases import each
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.notices import EVERY
 from hexkv.core.tiers.index.indexes import Unindexed
-from hexkv.ports import CounterName, Failed, Hit, Miss, StoreUnreachable, TimedOut
+from hexkv.ports import CounterName, Failed, Hit, InvalidRequest, Miss, StoreUnreachable, TimedOut
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
 from rigging import FRAME, LAYOUT, tier
 
@@ -212,6 +213,49 @@ def test_memory_of_a_late_copy_is_not_reused_before_it_ends(rig):
     assert r.engine.health().leases["late copy"] > 0
     ended.set()
     r.engine.lookup(PROMPT)
+    assert r.at_rest()
+
+
+def test_a_store_queues_the_next_copy_before_it_waits_and_a_refused_one_ends_it(rig):
+    events, refused = [], set()
+
+    class Copying:
+        """A device's copy, which ends as it is waited for."""
+
+        def __init__(self, copy):
+            self.number, self.copy = len(events), copy
+            events.append(f"queue {self.number}")
+
+        def wait(self, deadline):
+            events.append(f"wait {self.number}")
+            if self.number in refused:
+                raise InvalidRequest("the blocks went to others")
+            self.copy()
+            return True
+
+    class Beside(HeapKV):
+        def gather(self, spans, layers=None):
+            return Copying(partial(super().gather, spans, layers))
+
+    def store():
+        events.clear()
+        r.engine.clear()
+        device = Beside(LAYOUT, len(PROMPT))
+        device.compute(PROMPT)
+        return r.engine.store(PROMPT, device)
+
+    r = rig([memory()])
+    r.engine.admin.stack.step = 3
+    assert store().stored_tokens == FULL
+    assert events[:4] == ["queue 0", "queue 1", "wait 0", "queue 3"]
+    assert [word.split()[0] for word in events].count("wait") == len(events) / 2
+    target = empty()
+    assert r.engine.retrieve(PROMPT, target).hit_tokens == FULL
+    assert target.agrees(computed(), FULL)
+    refused |= {1, 3}
+    with pytest.raises(InvalidRequest, match="went to others"):
+        store()
+    assert 0 < r.engine.lookup(PROMPT).hit_tokens < FULL
     assert r.at_rest()
 
 

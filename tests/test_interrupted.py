@@ -116,10 +116,12 @@ class Slow(HeapKV):
     """A device whose copies go on after the wait for them was interrupted."""
 
     done = False
+    spans = ()
+    """Of all copies: a store queues the next one before it waits."""
 
     def scatter(self, spans, layers=None):
         super().scatter(spans, layers)
-        self.spans = spans
+        self.spans = [*self.spans, *spans]
         return self
 
     gather = scatter

@@ -9,7 +9,16 @@ from functools import partial
 from threading import Lock
 
 from hexkv.core.memory.background import BackgroundCopy
-from hexkv.ports import Deadline, DeviceKV, Executor, InvalidRequest, Lease, Span, Transfer
+from hexkv.ports import (
+    Deadline,
+    DeviceKV,
+    Executor,
+    Finished,
+    InvalidRequest,
+    Lease,
+    Span,
+    Transfer,
+)
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +34,7 @@ class Copy:
     def __init__(self, leases: Sequence[Lease]) -> None:
         self.leases = leases
         self.transfer: Transfer | None = None
+        """``None`` before it begins, and once it is known to have ended."""
 
     def shares(self, owner: str) -> list[Lease]:
         """Return leases of *owner* on the same memory, of the leases that still hold it."""
@@ -99,6 +109,9 @@ class Copier:
             self.begun[copy] = None
             move = device.gather if gather else device.scatter
             copy.transfer = _transfer(move(spans, layers))
+            if type(copy.transfer) is Finished:
+                del self.begun[copy]
+                copy.transfer = None
             return copy  # noqa: TRY300 - an interrupt finds it here, on every line
         except InvalidRequest:
             del self.begun[copy]
@@ -161,6 +174,9 @@ class Copier:
             self.begun.pop(copy, None)
             log.exception("a copy failed")
             return False
+        except BaseException:
+            self._keep(copy)  # the caller is about to release
+            raise
         self._keep(copy)
         return False
 

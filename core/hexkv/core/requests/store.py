@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import compress
 from operator import sub
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.copying import Copy
 from hexkv.core.requests.accounts import Kept
 from hexkv.core.requests.request import PromptRequest
 from hexkv.ports import (
@@ -24,6 +25,17 @@ from hexkv.ports import (
 
 if TYPE_CHECKING:
     from hexkv.core.requests.pipeline import Pipeline
+
+
+class _Step(NamedTuple):
+    """Neighbouring chunks whose copy was queued."""
+
+    part: Prompt
+    leases: Sequence[Lease]
+    copy: Copy | None
+    """``None`` if the device failed."""
+
+    last: bool
 
 
 class Storing:
@@ -49,6 +61,8 @@ class Storing:
         self._owner = request.owner
         self._wait = wait
         self._writing: deque[tuple[Prompt, ServicePublishing]] = deque()
+        self._ahead: ServiceHold | None = None
+        """Memory that was requested for the next step."""
 
     def run(self, prompt: Prompt) -> Kept:
         """Copy and publish the chunks of *prompt* that no tier holds.
@@ -60,45 +74,101 @@ class Storing:
         self._laps.mark(("match", "", self._laps.now()))
         if not missing:
             return self.kept
-        near, step = self._chunks.near, 1
+        most = 1
         if len(missing) > 1:
             # Small steps, so that writing begins after the first.
-            step = self._chunks.write_step or self.pace.of(prompt).step
-        ahead: ServiceHold | None = None
-        while missing:
-            count = 1
-            while count < min(step, len(missing)) and missing[count] == missing[0] + count:
-                count += 1
-            part = prompt
-            if count < len(prompt.keys):
-                part = prompt.part(missing[0], missing[0] + count)
-            leases = (self._reserved(ahead) if ahead is not None else None) or self.lease(part)
-            self._laps.mark(("room", "", self._laps.now()))
-            ahead = None
-            try:
-                if not leases:
+            most = self._chunks.write_step or self.pace.of(prompt).step
+        left, steps = missing, deque[_Step]()
+        try:
+            while missing or steps:
+                # The next step is queued before a copy that a device makes is waited for.
+                if missing and (not steps or (len(steps) == 1 and self._under_way(steps[0]))):
+                    step = self._begin(prompt, missing, most, alone=not steps)
+                    if step is not None:
+                        steps.append(step)
+                        missing = missing[len(step.leases) :]
+                        continue
+                    if not steps:
+                        break
+                count = len(steps[0].leases)
+                if not self._end(steps.popleft()):
                     break
-                if len(leases) < count:
-                    part = part.part(0, len(leases))
-                rest = missing[len(leases) :]
-                if rest and not near:
-                    # Answered while this part is copied.
-                    ahead = self._reserve(prompt, rest, step)
-                if not self._copier.copy(
-                    self._device, part.spans(leases), leases, self.deadline, gather=True
-                ):
-                    break
-                self._laps.mark(("copy", "", self._laps.now()))
-                self.write(part, leases, transfer=True, last=not rest)
-                self._laps.mark(("put", "", self._laps.now()))
-                missing = rest
-            finally:
-                if mine := [lease for lease in leases if lease.owner == self._owner]:
-                    release_all(mine)
-        if ahead is not None:
-            ahead.release()
-        self.end(prompt, missing)
+                left = left[count:]
+        finally:
+            for step in steps:
+                self._give_up(step)
+            if self._ahead is not None:
+                self._ahead.release()
+        self.end(prompt, left)
         return self.kept
+
+    def _begin(
+        self, prompt: Prompt, missing: Sequence[int], most: int, *, alone: bool
+    ) -> _Step | None:
+        """Queue the copy of the first of the *missing* chunks, *most* at once.
+
+        Return None without memory, for which it waits only if *alone*.
+        """
+        count = 1
+        while count < min(most, len(missing)) and missing[count] == missing[0] + count:
+            count += 1
+        part = prompt
+        if count < len(prompt.keys):
+            part = prompt.part(missing[0], missing[0] + count)
+        ahead, self._ahead = self._ahead, None
+        leases = (self._reserved(ahead) if ahead is not None else None) or self.lease(
+            part, wait=alone
+        )
+        self._laps.mark(("room", "", self._laps.now()))
+        if not leases:
+            return None
+        try:
+            if len(leases) < count:
+                part = part.part(0, len(leases))
+            rest = missing[len(leases) :]
+            if rest and not self._chunks.near:
+                # Answered while this part is copied.
+                self._ahead = self._reserve(prompt, rest, most)
+            copy = self._copier.begin(self._device, part.spans(leases), leases, gather=True)
+            return _Step(part, leases, copy, not rest)
+        except BaseException:
+            self._release(leases)
+            raise
+
+    def _under_way(self, step: _Step) -> bool:
+        """True if a device copies *step*. A node has lent memory for one step only."""
+        copy = step.copy
+        return copy is not None and copy.transfer is not None and self._chunks.near
+
+    def _end(self, step: _Step) -> bool:
+        """Wait for the copy of *step*, and publish its chunks. True if it was done in time."""
+        part, leases, copy, last = step
+        try:
+            if copy is None:
+                return False
+            if copy.transfer is not None and not self._copier.finish(copy, self.deadline):
+                return False
+            self._laps.mark(("copy", "", self._laps.now()))
+            self.write(part, leases, transfer=True, last=last)
+            self._laps.mark(("put", "", self._laps.now()))
+            return True
+        finally:
+            self._release(leases)
+
+    def _give_up(self, step: _Step) -> None:
+        """Release the memory of *step*, or leave it to its copy."""
+        try:
+            if step.copy is not None and step.copy.transfer is not None:
+                self._copier.finish(step.copy, Deadline(self.deadline.clock, 0.0))
+        except InvalidRequest:
+            pass  # the device has refused the step before it, too
+        finally:
+            self._release(step.leases)
+
+    def _release(self, leases: Sequence[Lease]) -> None:
+        """Release those of *leases* that no tier has taken over."""
+        if mine := [lease for lease in leases if lease.owner == self._owner]:
+            release_all(mine)
 
     def find(self, prompt: Prompt) -> list[int]:
         """Return the numbers of the chunks of *prompt* that no tier holds; count the others."""
@@ -126,7 +196,7 @@ class Storing:
                 leases = self._chunks.allocate(part.specs(), self._owner, until)
             except InvalidRequest:  # a service was restarted with less memory than a chunk takes
                 return []
-            if leases or not self._writing:
+            if leases or not wait or not self._writing:
                 return leases
             self._settle()
 
