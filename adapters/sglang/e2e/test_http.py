@@ -1,5 +1,7 @@
 """What an operator does to a server that runs: attach, detach, clear; and users kept apart."""
 
+import json
+
 import pytest
 
 from processes import until
@@ -52,6 +54,22 @@ def attached(server, config):
 
 def stored(root, pages):
     until(lambda: len(frames(root)) == pages)
+
+
+def test_a_server_that_cannot_start_ends_its_log_with_the_cause(model, tmp_path):
+    (tmp_path / "file").touch()
+    disk = {"store": "disk", "settings": {"root": str(tmp_path / "file")}}
+    wrong = {
+        "enable_hierarchical_cache": True,
+        "hicache_ratio": 2.0,
+        "hicache_storage_backend": "dynamic",
+        "hicache_storage_backend_extra_config": json.dumps(DYNAMIC | {"tiers": [disk]}),
+    }
+    with pytest.raises(AssertionError):
+        Server(model, tmp_path, **wrong)
+    *_, first, last = (tmp_path / "server.log").read_text().splitlines()
+    assert first == "SGLang does not start, because hexkv cannot:"
+    assert "tiers[0].settings.root" in last
 
 
 def test_a_backend_is_attached_and_detached_while_the_server_runs(server, config, asked, root):

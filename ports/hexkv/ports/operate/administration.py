@@ -140,9 +140,8 @@ class Administration(Relocation, Protocol):
     def adjust(self, settings: Mapping[str, object]) -> None:
         """Change settings of the running cache, all of them or none.
 
-        Args:
-            settings: part of a configuration, in which the keys of ``tiers`` and ``tenants`` are
-                names: ``{"tiers": {"disk": {"budget": "20GiB"}}}``.
+        *settings* are part of a configuration, in which the keys of ``tiers`` and ``tenants`` are
+        names: ``{"tiers": {"disk": {"budget": "20GiB"}}}``.
 
         Raises:
             ConfigError: one is unknown, invalid, or needs a restart.

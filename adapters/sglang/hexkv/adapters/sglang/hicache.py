@@ -31,6 +31,7 @@ from hexkv.adapters.sglang.pages.pools import FlatPool, HostPages, Pages, packin
 from hexkv.adapters.sglang.pages.sides import KV, Sides
 from hexkv.kernels.guard import Guard
 from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.support.causes import causing
 from hexkv.ports import ConfigError, InvalidRequest, Namespace, PrefixCache
 
 log = logging.getLogger("hexkv.sglang")
@@ -57,6 +58,7 @@ def _none(keys: Sequence[str], *_: object, **__: object) -> list[None]:
 class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
     """hexkv as SGLang's third level. After ``close`` everything is a miss."""
 
+    @causing()
     def __init__(self, storage_config: Any, kwargs: object = None) -> None:
         """Read the configuration.
 

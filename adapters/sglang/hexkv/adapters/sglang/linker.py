@@ -32,6 +32,7 @@ from hexkv.adapters.sglang.pages.page_store import PageStore
 from hexkv.kernels.guard import Guard
 from hexkv.kernels.paged import PagedKV
 from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.support.causes import causing
 from hexkv.ports import ConfigError, CounterName, Hold, InvalidRequest, Reason
 
 log = logging.getLogger("hexkv.sglang")
@@ -71,6 +72,7 @@ class Offload:
 class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
     """hexkv right behind the device's KV memory."""
 
+    @causing()
     def __init__(
         self,
         server_args: Any,

@@ -17,6 +17,7 @@ from hexkv.adapters.sglang.identity.weights import Weights
 from hexkv.adapters.sglang.metrics import publish, show_off, telemetry
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.schema import Calls
+from hexkv.plugins.support.causes import causing
 from hexkv.ports import HexKVError, KVLayout, PrefixCache
 
 log = logging.getLogger("hexkv.sglang")
@@ -33,6 +34,7 @@ class Opened(NamedTuple):
     """The weights that its namespace is for."""
 
 
+@causing()
 def open_engine(
     raw: RawConfig,
     layout: KVLayout,

@@ -23,7 +23,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from hexkv.adapters.vllm import assembly
 from hexkv.adapters.vllm.assembly import WorkerContext, adapters_of
 from hexkv.adapters.vllm.carried import PlannedStep, WorkerReport
-from hexkv.adapters.vllm.configuration.causes import causing
 from hexkv.adapters.vllm.configuration.identity import counts_inputs, scope_of
 from hexkv.adapters.vllm.configuration.inspection import describe
 from hexkv.adapters.vllm.connector_class import ConnectorClass
@@ -42,6 +41,7 @@ from hexkv.adapters.vllm.scheduler.reading import (
 from hexkv.adapters.vllm.scheduler.requests import Allowed
 from hexkv.adapters.vllm.scheduler.scheduler_connector import SchedulerConnector
 from hexkv.plugins.observing.logs import share
+from hexkv.plugins.support.causes import causing
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -38,7 +38,6 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.config import OffloadingConfig
 
 from hexkv.adapters.vllm.assembly import tiers_of, watched_weights
-from hexkv.adapters.vllm.configuration.causes import causing
 from hexkv.adapters.vllm.configuration.configuration import BLOCK_TOKENS, configure_offloading
 from hexkv.adapters.vllm.configuration.identity import Rank, counts_inputs, namespace_of
 from hexkv.adapters.vllm.configuration.inspection import instructions, refuse
@@ -59,6 +58,7 @@ from hexkv.plugins.composition.compose import build
 from hexkv.plugins.composition.identity import identify
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.observing.logs import share
+from hexkv.plugins.support.causes import causing
 from hexkv.ports import ConfigError, InvalidRequest, Namespace
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from multiprocessing import parent_process
 from types import TracebackType
 from typing import Any
 
-from hexkv.adapters.vllm.configuration.causes import end_with_cause
 from hexkv.plugins.support.available import available_bytes
+from hexkv.plugins.support.causes import end_with_cause
 from hexkv.ports import ConfigError, HexKVError
 
 CONNECTOR = "HexKVConnector"
@@ -43,7 +43,7 @@ def _checking(find: Callable[..., object]) -> Callable[..., object]:
                 _report_last(error)
                 raise
             if not _checked:
-                end_with_cause()
+                end_with_cause("vLLM")
             _checked.add(transfer.engine_id)
         return found
 

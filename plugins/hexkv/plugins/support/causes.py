@@ -1,15 +1,15 @@
 """The cause for which an engine cannot start, passed on to the process that the user started.
 
-vLLM builds connectors in processes of its own. The first process ends last, with an error that
-names no cause, below the tracebacks of all others. So it keeps a file in memory open, which its
-descendants find in ``/proc`` and write the cause into; and it ends its log with that.
+vLLM and SGLang build caches in processes of their own. The first process ends last, with an error
+that names no cause, below the tracebacks of all others. So it keeps a file in memory open, which
+its descendants find in ``/proc`` and write the cause into; and it ends its log with that.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -22,21 +22,39 @@ _MOST = 16
 """Generations of processes between the first one and a rank's, at most."""
 
 
-def end_with_cause() -> None:
-    """Make this process end its log with the cause that a descendant passes on, if one does."""
-    try:
-        file = os.memfd_create(_NAME)
-    except (AttributeError, OSError):  # not Linux
-        return
-    before = sys.excepthook
+def end_with_cause(host: str) -> None:
+    """Make this process end its log with the cause that a descendant passes on, if one does.
+
+    Args:
+        host: the engine's name.
+    """
+    before, report = sys.excepthook, cause_report(host)
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
-        with suppress(OSError):
-            if cause := os.pread(file, _LONGEST, 0).decode(errors="replace"):
-                sys.stderr.write(f"vLLM does not start, because hexkv cannot:\n{cause}\n")
+        report()
 
     sys.excepthook = hook
+
+
+def cause_report(host: str) -> Callable[[], None]:
+    """Return a function that writes the cause that a descendant passes on from now on, if any.
+
+    Args:
+        host: the engine's name.
+    """
+    try:
+        file = os.memfd_create(_NAME)
+    except (AttributeError, OSError):  # not Linux
+        return lambda: None
+
+    def report() -> None:
+        with suppress(OSError):
+            if cause := os.pread(file, _LONGEST, 0).decode(errors="replace"):
+                sys.stderr.write(f"{host} does not start, because hexkv cannot:\n{cause}\n")
+                sys.stderr.flush()
+
+    return report
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 RANK = """
-from hexkv.adapters.vllm.configuration.causes import causing
+from hexkv.plugins.support.causes import causing
 from hexkv.ports import ConfigError
 with causing():
     raise ConfigError("tiers[1].settings.root: cannot be\\nmade")
@@ -14,8 +14,8 @@ with causing():
 BETWEEN = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {RANK!r}])"
 FIRST = """
 import subprocess, sys
-from hexkv.adapters.vllm.configuration.causes import end_with_cause
-end_with_cause()
+from hexkv.plugins.support.causes import end_with_cause
+end_with_cause("vLLM")
 subprocess.run([sys.executable, '-c', {}])
 raise RuntimeError("Engine core initialization failed. See root cause above.")
 """
