@@ -170,8 +170,8 @@ class ServerObserver:
         tls = None
         with about("traces"):
             if collector.tls:
-                trust = Trust(settings.traces_authorities)
-                tls = trust.context(setting="traces_authorities")
+                trust = Trust(settings.traces_ca)
+                tls = trust.context(setting="traces_ca")
             elif not settings.exposed:
                 place = numeric(Address(collector.host, collector.port))
                 if not is_local(place):

@@ -29,6 +29,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             "metrics and health over HTTP, KV events over ZeroMQ",
             _open,
             ServerSettings,
+            renamed={"traces_authorities": "traces_ca"},
             contract=2,
         )
     ]

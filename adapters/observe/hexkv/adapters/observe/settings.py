@@ -97,7 +97,7 @@ class ServerSettings:
     traces_authorization: Secret = NO_SECRET
     """The value of the header ``Authorization`` for it."""
 
-    traces_authorities: str = ""
+    traces_ca: str = ""
     """A file with the certificates that sign the collector's; empty: the system's."""
 
     traces_service: str = "hexkv"
