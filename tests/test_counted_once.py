@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from configured import CHUNK, FRAME, NAMESPACE, PATIENT, computed, hit, prompt
-from hexkv.adapters.observe.pages import Page, view
-from hexkv.adapters.observe.top import _notes
+from hexkv.adapters.observe.cli.pages import Page, view
+from hexkv.adapters.observe.cli.top import _notes
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.observing.telemetry import render

@@ -2,7 +2,7 @@
 
 import random
 
-from hexkv.adapters.observe.records import Names, encode_call, encode_state, seal
+from hexkv.adapters.observe.records.format import Names, encode_call, encode_state, seal
 from hexkv.ports import ChunkKey, RecordedCall
 
 CHUNK = 16

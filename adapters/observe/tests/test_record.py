@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from configured import CHUNK, built, computed, hit, prompt
 from hexkv.adapters.observe.observer import ServerObserver
-from hexkv.adapters.observe.recorder import QUEUE_BYTES, Recorder
-from hexkv.adapters.observe.records import PATTERN
+from hexkv.adapters.observe.records.format import PATTERN
+from hexkv.adapters.observe.records.recorder import QUEUE_BYTES, Recorder
 from hexkv.adapters.observe.settings import ServerSettings
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.kit.cases import each

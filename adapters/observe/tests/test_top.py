@@ -9,8 +9,8 @@ from threading import Thread
 import pytest
 from rich.console import Console
 
-from hexkv.adapters.observe.pages import Page, PageAddress, view
-from hexkv.adapters.observe.top import frame
+from hexkv.adapters.observe.cli.pages import Page, PageAddress, view
+from hexkv.adapters.observe.cli.top import frame
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
 from hexkv.plugins.__main__ import main

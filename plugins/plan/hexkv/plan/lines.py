@@ -13,7 +13,7 @@ from zlib import crc32
 from hexkv.ports import KEY_BYTES, ChunkKey, RecordedCall, RecordedKind, RecordedStep
 
 VERSION = 1
-"""Of the format that is read: ``hexkv.adapters.observe.records`` describes it."""
+"""Of the format that is read: ``hexkv.adapters.observe.records.format`` describes it."""
 
 NAME_BYTES = 8
 """Of a chunk's name."""

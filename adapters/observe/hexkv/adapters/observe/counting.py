@@ -12,7 +12,7 @@ from hexkv.plugins.observing.families import Family, Sample, text_format
 if TYPE_CHECKING:
     from hexkv.adapters.observe.exporter import Exporter
     from hexkv.adapters.observe.publisher import Publisher
-    from hexkv.adapters.observe.recorder import Recorder
+    from hexkv.adapters.observe.records.recorder import Recorder
     from hexkv.adapters.observe.spans import CallQueue
 
 _PASSED_OVER = ("block", "model", "orphan", "rank", "salt", "version")

@@ -15,7 +15,7 @@ from hexkv.adapters.observe.counting import counted, counted_spans, recorded, tu
 from hexkv.adapters.observe.feed import Feed
 from hexkv.adapters.observe.http import HealthServer
 from hexkv.adapters.observe.place import Collector
-from hexkv.adapters.observe.recorder import Recorder
+from hexkv.adapters.observe.records.recorder import Recorder
 from hexkv.adapters.observe.settings import ServerSettings
 from hexkv.plugins.spec import about
 from hexkv.ports import (

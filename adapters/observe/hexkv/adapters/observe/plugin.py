@@ -15,7 +15,7 @@ def _open(settings: ServerSettings, context: OpenContext) -> object:
 
 
 def _top(arguments: Sequence[str]) -> int:
-    from hexkv.adapters.observe.top import run
+    from hexkv.adapters.observe.cli.top import run
 
     return run(arguments)
 

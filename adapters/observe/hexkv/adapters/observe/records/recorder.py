@@ -21,7 +21,14 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
-from hexkv.adapters.observe.records import PATTERN, VERSION, Names, encode_call, encode_state, seal
+from hexkv.adapters.observe.records.format import (
+    PATTERN,
+    VERSION,
+    Names,
+    encode_call,
+    encode_state,
+    seal,
+)
 from hexkv.plugins.discovery.discovery import installed_version
 from hexkv.ports import CallSink, Clock, ConfigError, RecordedCache, RecordedCall, TierHealth
 

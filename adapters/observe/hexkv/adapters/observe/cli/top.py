@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hexkv.adapters.observe.pages import Page, PageAddress, TierView, View, view
+from hexkv.adapters.observe.cli.pages import Page, PageAddress, TierView, View, view
 from hexkv.plugins.cli.output import Json, human_size, new_app, plain, print_json, run_app, times
 from hexkv.ports import ConfigError, StoreUnreachable
 
