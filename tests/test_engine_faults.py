@@ -259,7 +259,7 @@ def test_a_store_queues_the_next_copy_before_it_waits_and_a_refused_one_ends_it(
     assert r.at_rest()
 
 
-@pytest.mark.parametrize("hangs", ["read", "write", "close"])
+@each("hangs", ["read", "write", "close"])
 def test_closing_always_returns_whatever_hangs(rig, tmp_path, hangs):
     stuck, free = Event(), Event()
 
@@ -285,7 +285,7 @@ def test_closing_always_returns_whatever_hangs(rig, tmp_path, hangs):
             super().close()
 
     clock = ManualClock()
-    r = rig([tier("disk", Hanging(tmp_path))], clock=clock, deadlines=Deadlines(close=0.0))
+    r = rig([tier("disk", Hanging(tmp_path / hangs))], clock=clock, deadlines=Deadlines(close=0.0))
     r.engine.store(PROMPT, computed())
     r.engine.retrieve(PROMPT, empty())
     r.engine.close()
