@@ -103,19 +103,20 @@ VIEWS = {"cat", "view", "slice", "alias", "detach", "select", "transpose", "as_s
 """What torch does on the host, without a launch, a copy or a wait."""
 
 
-def test_held_pages_of_all_loads_are_a_launch_and_a_copy_of_each_layer(monkeypatch):
+def test_held_pages_of_all_loads_are_a_launch_and_a_copy_of_each_group_of_layers(monkeypatch):
     """From wherever in the pool each of them is held; other pages stay as they are."""
-    into, order = (7, 3, 0, 8, 2), [4, 1, 3, 2, 5]
-    size = LAYOUT.chunk_bytes(PAGE)
+    layout = KVLayout.attention(DType.BFLOAT16, layers=12, heads=2, key_width=8, value_width=4)
+    into, order, groups = (7, 3, 0, 8, 2), [4, 1, 3, 2, 5], 5  # of 1, 1, 2, 4 and 4 layers
+    size = layout.chunk_bytes(PAGE)
     held = torch.randint(256, (6, size + 64), dtype=torch.uint8)
     payloads = [memoryview(held.numpy()).cast("B")[at * (size + 64) :][:size] for at in order]
     slots = [torch.arange(page * PAGE, (page + 1) * PAGE) for page in into]
     loads = [(torch.cat(slots[:2]), payloads[:2]), (torch.cat(slots[2:]), payloads[2:])]
-    pool = [[each[:, layer].contiguous() for each in planes(9)] for layer in range(3)]
+    pool = [[each[:, 0].contiguous() for each in planes(9)] for _ in range(12)]
 
     def queued(layer, event):
         assert event is None
-        rows = [held[at][slice(*LAYOUT.layer_span(layer, PAGE))] for at in order]
+        rows = [held[at][slice(*layout.layer_span(layer, PAGE))] for at in order]
         for row, page in zip(rows, into, strict=True):
             flat = [plane[page].flatten() for plane in pool[layer]]
             assert torch.equal(torch.cat(flat).view(torch.uint8), row)
@@ -125,20 +126,20 @@ def test_held_pages_of_all_loads_are_a_launch_and_a_copy_of_each_layer(monkeypat
         def synchronize(self):
             pass
 
-    copy_layers(PagedMemory(LAYOUT, pool), loads, Ready(), queued)
+    copy_layers(PagedMemory(layout, pool), loads, Ready(), queued)
     if find_spec("triton") is None:
         return  # it exists for Linux only
     driver = Recording()
     staging = DeviceStaging(driver)
     monkeypatch.setattr(fused, "staging_on", lambda device: staging)
-    memory = PagedMemory(LAYOUT, pool, fused=True)
-    for tables in (2 + 3, 1 + 3):  # of planes once, of slots and of each layer's chunks
+    memory = PagedMemory(layout, pool, fused=True)
+    for tables in (2 + groups, 1 + groups):  # of planes once, of slots, of each group's chunks
         driver.counts.clear()
         with Beside() as beside:
             copy_layers(memory, loads, Ready(), lambda layer, event: None)
         assert set(beside.names) <= VIEWS
         shapes = 2  # of rows: values are half as wide as keys
-        assert driver.counts["launches"] == 3 * shapes
-        assert (driver.counts["copies"], driver.counts["tables"]) == (3, tables)
+        assert driver.counts["launches"] == groups * shapes
+        assert (driver.counts["copies"], driver.counts["tables"]) == (groups, tables)
         assert not driver.counts["synchronisations"]
         assert driver.counts["bytes in"] == size * len(order)

@@ -25,6 +25,9 @@ from hexkv.ports import (
 
 log = logging.getLogger("hexkv.sglang")
 
+_MOST_LAYERS = 4
+"""Layers that are copied by one call."""
+
 _PATIENCE = 60.0
 """Seconds after which a copy that has not ended is logged."""
 
@@ -93,7 +96,7 @@ def copy_layers(
     ready: torch.cuda.Event,
     queued: Callable[[int, torch.cuda.Event | None], None],
 ) -> None:
-    """Copy held chunks into pages, layer by layer in the order of the model.
+    """Copy held chunks into pages, in the order of the model's layers.
 
     On a GPU all layers are queued on a stream of their own before any is waited for.
 
@@ -102,7 +105,7 @@ def copy_layers(
         loads: by load, the slots of all tokens, whole pages, and a chunk for each page. These
             stay until this returns.
         ready: behind all work that may still use the pages.
-        queued: called with each layer, once its copy is queued, and the event behind that; with
+        queued: called with each layer, once its copy is queued, and an event behind that; with
             None once all of the layer is there.
     """
     page, payloads = pool.block, [data for _, some in loads for data in some]
@@ -111,12 +114,26 @@ def copy_layers(
     under_way: list[Transfer] = []
     with behind(pool.device, [ready]) as stream:
         try:
-            for layer in range(pool.layout.layers):
-                under_way.append(window.scatter(spans, range(layer, layer + 1)))
-                queued(layer, None if stream is None else stream.record_event())
+            for layers in _groups(pool.layout.layers):
+                under_way.append(window.scatter(spans, layers))
+                event = None if stream is None else stream.record_event()
+                for layer in layers:
+                    queued(layer, event)
         finally:
             for transfer in under_way:
                 _finish(transfer)
+
+
+def _groups(layers: int) -> Iterator[range]:
+    """Yield the layers that are copied by one call: at first one, for which the model waits.
+
+    For pages of 64 tokens a call for one layer takes the host longer than the bus.
+    """
+    start, count = 0, 1
+    while start < layers:
+        end = min(start + count, layers)
+        yield range(start, end)
+        start, count = end, min(end, _MOST_LAYERS)
 
 
 @contextmanager
