@@ -37,8 +37,10 @@ def end_with_cause(host: str) -> None:
     sys.excepthook = hook
 
 
-def cause_report(host: str) -> Callable[[], None]:
-    """Return a function that writes the cause that a descendant passes on from now on, if any.
+def cause_report(host: str) -> Callable[[], bool]:
+    """Return a function that writes the cause that a descendant passes on from now on.
+
+    The function returns False if there is none.
 
     Args:
         host: the engine's name.
@@ -46,13 +48,15 @@ def cause_report(host: str) -> Callable[[], None]:
     try:
         file = os.memfd_create(_NAME)
     except (AttributeError, OSError):  # not Linux
-        return lambda: None
+        return lambda: False
 
-    def report() -> None:
+    def report() -> bool:
         with suppress(OSError):
             if cause := os.pread(file, _LONGEST, 0).decode(errors="replace"):
                 sys.stderr.write(f"{host} does not start, because hexkv cannot:\n{cause}\n")
                 sys.stderr.flush()
+                return True
+        return False
 
     return report
 

@@ -55,7 +55,8 @@ def _end_with_cause() -> None:
         handler = getattr(signal.getsignal(signal.SIGQUIT), "__name__", "")
         if include_parent and parent_pid == os.getpid() and handler.startswith("launch"):
             plain(parent_pid, False)  # the others: what they write comes before the cause
-            report()
+            if report():
+                os.kill(os.getpid(), signal.SIGKILL)  # as *plain* does, which logs a line before
         return plain(parent_pid, include_parent, **named)
 
     kill.hexkv = True  # type: ignore[attr-defined]  # a mark: wrapped once
