@@ -110,13 +110,13 @@ def scrape(folder: Path, rounds: int) -> dict[str, object]:
             got = engine.retrieve(tokens, HeapKV(_LAYOUT, len(tokens)))
             took = time.perf_counter() - began
             must(got.hit_tokens == len(tokens), "not everything was loaded")
-            (*_, whole) = engine.steps()  # type: ignore[attr-defined] # a CacheEngine
-            mine = [s.seconds for s in engine.steps() if s.call == whole.call and not s.key]  # type: ignore[attr-defined]
+            (*_, whole) = engine.steps()
+            mine = [s.seconds for s in engine.steps() if s.call == whole.call and not s.key]
             parts.append(sum(mine) / took)
         engine.flush()
         page = render(engine)
         times = Spread.of([_cpu(lambda: render(engine), 20) for _ in range(rounds)])
-        picture = _cpu(lambda: json.dumps(chrome_trace(engine.steps())), 5)  # type: ignore[attr-defined]
+        picture = _cpu(lambda: json.dumps(chrome_trace(engine.steps())), 5)
     series = sum(1 for line in page.splitlines() if not line.startswith("#"))
     return {
         "tiers": _TIERS,

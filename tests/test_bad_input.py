@@ -162,6 +162,7 @@ def test_a_request_larger_than_every_tier_keeps_its_beginning_and_says_how_much(
     with built(tmp_path, slots=2, memory=False, budget=3 * FRAME) as engine:
         report = engine.store(PROMPT, computed())
         assert (report.stored_tokens, report.dropped_tokens) == (3 * CHUNK, 5 * CHUNK)
+        assert report.drops == {"no room": 5 * CHUNK}
         # Of two neighbours that are written at once the later one may get the last room.
         assert hit(engine) in (2 * CHUNK, 3 * CHUNK)
 

@@ -25,9 +25,9 @@ ABSENT = {
 }
 """What an extra does not bring: its host, which is there in a build for the machine, or options."""
 
-OPTIONS = {"triton", "numba", "llvmlite"}
+OPTIONS = {"triton", "numba", "llvmlite", "numpy"}
 """What parts of the kernels need, which are left out without it: Triton comes with torch's builds
-for GPUs, numba with hexkv-lossless[rans] and hexkv-cachegen."""
+for GPUs, numba with hexkv-lossless[rans] and hexkv-cachegen; numpy is for windows on its arrays."""
 
 IMPORTS = """\
 import importlib, importlib.util, json, pkgutil

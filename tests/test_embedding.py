@@ -5,57 +5,51 @@ import re
 from pathlib import Path
 from threading import Event
 
+import numpy as np
 import pytest
 
 import hexkv.api
-from hexkv.api import DType, KVLayout, PrefixCache
+from hexkv.api import Cache, KVLayout, open_cache
+from hexkv.api.aio import AsyncCache
+from hexkv.api.arrays import ArrayKV
 from hexkv.contracts.device import DeviceContract
 from hexkv.contracts.doubles.heap_kv import HeapKV
 
 PAGE = (Path(__file__).parent.parent / "docs" / "embedding.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=3, heads=2, key_width=8, value_width=4)
+LAYOUT = KVLayout.attention("bfloat16", layers=3, heads=2, key_width=8, value_width=4)
 
 
-def block(beginning, **scope):
-    """What the page's block of code that has *beginning* defines."""
-    (code,) = (
-        code
-        for code in re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-        if beginning in code
-    )
-    exec(code.partition("\n\n\nasync def serve")[0], scope)
-    return scope
-
-
-class RawArrays:
+class InArrays:
     """The back door to the window's memory."""
 
     def __init__(self, window):
-        self.window = window
-
-    def _slice(self, layer, plane, position):
-        row = self.window.rows[layer][plane]
-        return slice(position * row, (position + 1) * row)
+        self.planes = window.planes
 
     def get(self, layer, plane, position):
-        return bytes(self.window.planes[layer][plane][self._slice(layer, plane, position)])
+        return self.planes[layer][plane][position].tobytes()
 
     def put(self, layer, plane, position, row):
-        self.window.planes[layer][plane][self._slice(layer, plane, position)] = row
+        there = self.planes[layer][plane][position]
+        there[...] = np.frombuffer(row, there.dtype).reshape(there.shape)
 
     def everything(self):
-        return b"".join(bytes(plane) for planes in self.window.planes for plane in planes)
+        return b"".join(plane.tobytes() for planes in self.planes for plane in planes)
 
 
-class TestTheWindowOfThePage(DeviceContract):
+class TestAWindowOnArraysOfAnyStrides(DeviceContract):
     @pytest.fixture
     def device(self):
-        return block("class ArrayKV")["ArrayKV"](LAYOUT, 30)
+        """Of an engine that keeps the tokens of a head together."""
+        planes = [
+            [np.zeros((p.heads, 30, p.width), np.uint16).transpose(1, 0, 2) for p in some]
+            for some in LAYOUT.planes
+        ]
+        return ArrayKV(LAYOUT, planes)
 
     @pytest.fixture
     def raw(self, device):
-        return RawArrays(device)
+        return InArrays(device)
 
 
 class BlockedKV(HeapKV):
@@ -71,31 +65,41 @@ class BlockedKV(HeapKV):
         return super().scatter(spans, layers)
 
 
-def test_a_cancelled_task_ends_when_its_window_is_written_to_no_more():
+def test_a_cancelled_task_ends_with_its_call_and_at_once_if_that_has_not_begun():
     prompt = list(range(32))
     config = {"pool": {"bytes": "1MiB"}, "chunk": {"size": 16}}
     computed = HeapKV(LAYOUT, len(prompt)).compute(prompt)
-    window = BlockedKV(LAYOUT, len(prompt))
+    window, unused = BlockedKV(LAYOUT, len(prompt)), BlockedKV(LAYOUT, len(prompt))
 
-    async def cancelled(load):
-        task = asyncio.ensure_future(load(prompt, window))
-        await asyncio.to_thread(window.entered.wait, 60)
+    async def turns(task):
         task.cancel()
         for _ in range(100):  # turns of the loop, which is all that an unguarded task would need
             await asyncio.sleep(0)
-        assert not task.done()
-        window.go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
 
-    with hexkv.api.open_cache(config, model="toy", layout=LAYOUT) as cache:
-        cache.store(prompt, computed)
-        asyncio.run(cancelled(block("async def load", cache=cache)["load"]))
+    async def cancelled():
+        async with AsyncCache(open_cache(config, model="toy", layout=LAYOUT), threads=1) as cache:
+            await cache.store(prompt, computed)
+            running = asyncio.ensure_future(cache.retrieve(prompt, window))
+            waiting = asyncio.ensure_future(cache.retrieve(prompt, unused))
+            await asyncio.to_thread(window.entered.wait, 60)
+            await turns(waiting)
+            assert waiting.cancelled()
+            for _ in "twice":
+                await turns(running)
+                assert not running.done()
+            window.go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert (await cache.lookup(prompt)).hit_tokens == 32
+        assert cache.cache.health().state == "closed"
+
+    asyncio.run(cancelled())
     assert window.agrees(computed, len(prompt))
+    assert not unused.entered.is_set()
 
 
-def test_the_page_names_every_call_of_the_port():
-    calls = {name for name in dir(PrefixCache) if not name.startswith("_")}
+def test_the_page_names_every_call_of_a_cache():
+    calls = {name for name in dir(Cache) if not name.startswith("_")}
     prose = re.sub(r"^```.*?^```$", "", PAGE, flags=re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"\w+", " ".join([*re.findall(r"`[^`]+`", prose), *BLOCKS])))
     assert calls - named == set()

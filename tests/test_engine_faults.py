@@ -210,6 +210,7 @@ def test_memory_of_a_late_copy_is_not_reused_before_it_ends(rig):
 
     report = r.engine.store(PROMPT, Late(LAYOUT, len(PROMPT)))
     assert report.dropped_tokens == FULL
+    assert report.drops == {"not copied": FULL}
     assert r.engine.health().leases["late copy"] > 0
     ended.set()
     r.engine.lookup(PROMPT)

@@ -1,6 +1,7 @@
 """What the engine takes as tokens, windows and layouts, and what it refuses."""
 
 from array import array
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -60,6 +61,8 @@ def test_a_window_of_the_wrong_length_is_refused(rig):
             call(PROMPT, HeapKV(LAYOUT, len(PROMPT) - 1))
         with pytest.raises(InvalidRequest, match="not a window"):
             call(PROMPT, object())
+        with pytest.raises(InvalidRequest, match="the window has no method 'gather'"):
+            call(PROMPT, SimpleNamespace(layout=LAYOUT, tokens=len(PROMPT)))
 
 
 @each("skip", [-1, len(PROMPT) + 1])
@@ -76,6 +79,12 @@ def test_a_time_that_is_none_or_never_ends_is_refused(rig, seconds):
         engine.pin(PROMPT, "somebody", seconds=seconds)
     with pytest.raises(InvalidRequest, match="a time is"):
         engine.flush(seconds)
+    for call in (
+        engine.lookup,
+        lambda prompt, timeout: engine.lookup_many([prompt], timeout=timeout),
+    ):
+        with pytest.raises(InvalidRequest, match="a time is"):
+            call(PROMPT, timeout=seconds)
     assert engine.health().pins == {}
 
 

@@ -144,6 +144,7 @@ def test_a_chunk_that_takes_more_than_the_budget_does_not_stay(rig):
     r = rig([own(2 * FRAME, rounding=HUGE)])
     report = r.engine.store(PROMPT, computed())
     assert (report.stored_tokens, report.dropped_tokens) == (0, FULL)
+    assert report.drops == {"no room": FULL}
     assert agreed(r) == {}
 
 

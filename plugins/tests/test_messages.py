@@ -206,7 +206,11 @@ def test_what_a_program_gives_is_named_with_the_type_that_is_meant():
         __module__ = "torch"
 
     with pytest.raises(InvalidRequest, match=r"^KVLayout\.dtype is of type torch\.dtype, not of"):
-        KVLayout.attention(dtype(), layers=1, heads=1, key_width=8)
+        KVLayout(dtype(), ())
+    with pytest.raises(
+        InvalidRequest, match=r"^no dtype 'int8': one of float32, float16, bfloat16"
+    ):
+        KVLayout.attention("int8", layers=1, heads=1, key_width=8)
     with pytest.raises(InvalidRequest, match=r"LayerGroup\.layers is of type str, not of type int"):
         LayerGroup("2", ())
 

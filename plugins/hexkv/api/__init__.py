@@ -3,14 +3,16 @@
 ``docs/embedding.md`` goes through it from nothing to a hit. Importing this module starts no thread,
 opens no file, and loads neither pydantic nor torch.
 
-* opening: :func:`open_cache`, which returns a :class:`PrefixCache`, and for layerwise requests
-  :class:`LayeredRead` and :class:`LayeredWrite`
+* opening: :func:`open_cache`, which returns a :class:`Cache`, that is a :class:`PrefixCache` with
+  its administration, and for layerwise requests :class:`LayeredRead` and :class:`LayeredWrite`
+* in modules of their own: :mod:`hexkv.api.aio` for asyncio, :mod:`hexkv.api.arrays` for windows on
+  NumPy arrays, :mod:`hexkv.api.admin` for the administration of another process
 * the shape and the owner of KV: :class:`KVLayout` (of :class:`LayerGroup` and :class:`Plane`),
   :class:`DType`, :class:`Namespace`, :class:`ParallelSlice`, :data:`Tokens`, :data:`ChunkKey`
 * windows on KV memory: :class:`DeviceKV`, :class:`Span`, :class:`Transfer`, :class:`Finished`,
   :class:`Deadline`
-* results: :class:`Lookup`, :class:`Retrieved`, :class:`StoreReport`, :class:`Health`,
-  :class:`TierHealth`
+* results: :class:`Lookup`, :class:`Retrieved`, :class:`StoreReport`, :class:`Reason`,
+  :class:`Health`, :class:`TierHealth`
 * observing it: :class:`Telemetry`, :class:`EventSink`, :class:`CacheEvent`; and the trace of a
   call: :func:`traced`
 * errors, all of them :class:`HexKVError`: :mod:`hexkv.ports.errors` has the tree
@@ -20,10 +22,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from hexkv.ports import (
     AdapterUnavailable,
+    Administration,
     CacheEvent,
     ChunkKey,
     Clock,
@@ -50,6 +53,7 @@ from hexkv.ports import (
     Plane,
     PoolExhausted,
     PrefixCache,
+    Reason,
     Retrieved,
     Span,
     StoreError,
@@ -57,12 +61,17 @@ from hexkv.ports import (
     Telemetry,
     TierHealth,
     Tokens,
+    TraceStep,
     Transfer,
     traced,
 )
 
+if TYPE_CHECKING:
+    from hexkv.core.admin.explain import Explanation
+
 __all__ = [
     "AdapterUnavailable",
+    "Cache",
     "CacheEvent",
     "ChunkKey",
     "ConfigError",
@@ -88,6 +97,7 @@ __all__ = [
     "Plane",
     "PoolExhausted",
     "PrefixCache",
+    "Reason",
     "Retrieved",
     "Span",
     "StoreError",
@@ -99,6 +109,24 @@ __all__ = [
     "open_cache",
     "traced",
 ]
+
+
+class Cache(PrefixCache, Protocol):
+    """An opened cache: the calls of a program, with those of an operator."""
+
+    @property
+    def admin(self) -> Administration:
+        """The operators' calls. Raises InvalidRequest over a node, which has its own."""
+        ...
+
+    def steps(self) -> Sequence[TraceStep]:
+        """Return the last steps of all calls; see :meth:`Administration.steps`."""
+        ...
+
+    def explain(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Explanation:
+        """Return where the hits of a prompt end, and why, tier by tier. Raises as :attr:`admin`."""
+        ...
+
 
 Config: TypeAlias = str | os.PathLike[str] | Mapping[str, object]
 
@@ -112,7 +140,7 @@ def open_cache(
     telemetry: Telemetry | None = None,
     events: Sequence[EventSink] = (),
     clock: Clock | None = None,
-) -> PrefixCache:
+) -> Cache:
     """Open the cache that a configuration describes. Close it, or use it as a context manager.
 
     The layers of a configuration are, weakest first: the defaults (one tier, in memory), a file,

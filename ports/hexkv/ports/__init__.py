@@ -18,15 +18,17 @@ alone. Fourteen modules, in this order, are the system:
 13. ``chunk_cache``: the cache by key, over all tiers.
 14. ``prefix_cache``: the cache by tokens, which serving engines call.
 
-The folders have the rest: ``runtime`` (time, threads, memory), ``abilities`` (optional, of stores,
-serdes and windows), ``caches`` (further calls of the two caches), ``service`` (their lower half),
-``peers`` and ``operate`` (the operator's side). Import names from here: the list below is by theme.
+The folders have the rest: ``runtime`` (dtypes, time, threads, memory), ``abilities`` (optional, of
+stores, serdes and windows), ``caches`` (further calls of the two caches), ``service`` (their lower
+half), ``peers`` and ``operate`` (the operator's side). Import names from here: the list below is by
+theme.
 """
 # fmt: off
 # ruff: noqa: I001 -- the imports are a table of contents, by theme
 
 # Names: the layout of KV, the namespace, the key of a chunk.
-from hexkv.ports.layout import DType, KVLayout, LayerGroup, Plane
+from hexkv.ports.runtime.dtype import DType
+from hexkv.ports.layout import KVLayout, LayerGroup, Plane
 from hexkv.ports.keys import (
     DIGEST_BYTES, KEY_BYTES, NAMESPACE_BYTES, ChunkKey, Namespace, ParallelSlice, Tokens,
     namespace_of,

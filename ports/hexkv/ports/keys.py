@@ -12,7 +12,7 @@ from typing import NewType, Protocol, TypeAlias
 
 from hexkv.ports.errors import InvalidRequest
 from hexkv.ports.layout import KVLayout
-from hexkv.ports.runtime._kinds import check_kinds, check_parts
+from hexkv.ports.runtime._kinds import brief, check_kinds, check_parts
 
 NAMESPACE_BYTES = 16
 """Bytes of the namespace's digest at the start of every key."""
@@ -89,6 +89,8 @@ class Namespace:
         names = [name for name, _ in self.extra]
         if names != sorted(set(names)):
             raise InvalidRequest("extra identity must have sorted, unique names")
+
+    __repr__ = brief
 
 
 class Buffer(Protocol):

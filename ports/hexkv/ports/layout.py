@@ -7,29 +7,13 @@ one layer of a chunk is one contiguous range, for every engine.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate, groupby, starmap
 from typing import Any
 
 from hexkv.ports.errors import InvalidRequest
 from hexkv.ports.runtime._kinds import check_kinds, check_parts
-
-
-class DType(StrEnum):
-    """Element types of KV, by their usual names. ``uint8`` also stands for opaque bytes."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-    FLOAT8_E4M3 = "float8_e4m3fn"
-    FLOAT8_E5M2 = "float8_e5m2"
-    UINT8 = "uint8"
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return {"float32": 4, "float16": 2, "bfloat16": 2}.get(self, 1)
+from hexkv.ports.runtime.dtype import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +62,36 @@ class KVLayout:
         if not self.groups:
             raise InvalidRequest("a layout has at least one layer")
 
+    def __repr__(self) -> str:
+        parts = (
+            f"{group.layers} x [{', '.join(f'{p.name} {p.heads}x{p.width}' for p in group.planes)}]"
+            for group in self.groups
+        )
+        return f"<KVLayout {self.dtype}: {' + '.join(parts)}>"
+
     @classmethod
     def attention(
         cls,
-        dtype: DType,
+        dtype: object,
         *,
         layers: int,
         heads: int,
         key_width: int,
         value_width: int | None = None,
     ) -> KVLayout:
-        """Return a layout of multi-head or grouped-query attention (``heads`` counts KV heads)."""
+        """Return a layout of multi-head or grouped-query attention (``heads`` counts KV heads).
+
+        *dtype* is all that :meth:`DType.of` takes. Raises InvalidRequest if it is none.
+        """
         value_width = key_width if value_width is None else value_width
         planes = (Plane("k", heads, key_width), Plane("v", heads, value_width))
-        return cls(dtype, (LayerGroup(layers, planes),))
+        return cls(DType.of(dtype), (LayerGroup(layers, planes),))
 
     @classmethod
-    def latent(cls, dtype: DType, *, layers: int, latent_width: int, rope_width: int) -> KVLayout:
+    def latent(cls, dtype: object, *, layers: int, latent_width: int, rope_width: int) -> KVLayout:
         """Return a layout of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
         planes = (Plane("latent", 1, latent_width), Plane("rope", 1, rope_width))
-        return cls(dtype, (LayerGroup(layers, planes),))
+        return cls(DType.of(dtype), (LayerGroup(layers, planes),))
 
     @cached_property
     def layers(self) -> int:

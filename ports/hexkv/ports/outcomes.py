@@ -78,6 +78,9 @@ class Reason(StrEnum):
     PRESENT = "present"
     """It is there."""
 
+    def __repr__(self) -> str:
+        return f"Reason.{self.name}"
+
     @property
     def gone(self) -> bool:
         """True if nothing is stored under the key, for any cause.

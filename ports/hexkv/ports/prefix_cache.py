@@ -1,7 +1,8 @@
 """The cache by tokens, in which a serving engine's adapter, or any program, stores KV.
 
-Safe from any thread; every call waits for its configured deadline at most. A failing tier makes a
-result smaller; it never causes an exception, or KV of other tokens or of another namespace.
+Safe from any thread; every call waits for its configured deadline at most, or for its *timeout*, in
+seconds. A failing tier makes a result smaller; it never causes an exception, or KV of other tokens
+or of another namespace.
 
 Every call with tokens takes a *namespace* if the request has one of its own, and raises
 ``InvalidTokens`` (no integers in ``[0, 2**32)``), ``LayoutMismatch`` (KV of another shape) and
@@ -15,45 +16,20 @@ from typing import Protocol, runtime_checkable
 
 from hexkv.ports.caches.keyed import KeyedAccess
 from hexkv.ports.caches.layerwise import LayerwiseCache
+from hexkv.ports.caches.lookups import PrefixLookups
 from hexkv.ports.device import DeviceKV
 from hexkv.ports.keys import ChunkKey, Namespace, Tokens
 from hexkv.ports.operate.lifecycle import CacheLifecycle
-from hexkv.ports.results import Cleared, Lookup, Retrieved, StoreReport
+from hexkv.ports.results import Cleared, Retrieved, StoreReport
 
 
 @runtime_checkable
-class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, Protocol):
+class PrefixCache(PrefixLookups, LayerwiseCache, CacheLifecycle, KeyedAccess, Protocol):
     """A cache of KV by the tokens that it was computed from; loads the longest stored prefix."""
 
     @property
     def namespace(self) -> Namespace:
         """The namespace of calls without one of their own."""
-        ...
-
-    def lookup(
-        self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
-    ) -> Lookup:
-        """Return the longest prefix of *tokens* that the tiers hold. Loads nothing.
-
-        A hint: chunks may be evicted before a later load. With *pin* the chunks are pinned for
-        that owner, until :meth:`unpin`.
-        """
-        ...
-
-    def prefetch(
-        self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None
-    ) -> int | None:
-        """Begin to load *tokens* for a retrieve with this *lookup_id*. Waits for no tier.
-
-        Return how many tokens the tiers hold; ``None`` while a store has not answered: call
-        it again later. Zero also if naming a very long prompt would delay the caller.
-        Calling it again begins nothing new. Chunks that no retrieve takes are released
-        after a time, or by :meth:`cancel`.
-        """
-        ...
-
-    def cancel(self, lookup_id: str) -> bool:
-        """Release the chunks of a prefetch. True if there was one of that id."""
         ...
 
     def retrieve(
@@ -64,6 +40,7 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, Protocol):
         skip: int = 0,
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
+        timeout: float | None = None,
     ) -> Retrieved:
         """Load the longest prefix that arrives whole into *device*.
 
@@ -74,6 +51,7 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, Protocol):
                 chunk, so a few positions may be written again, with the same KV.
             namespace: of this request.
             lookup_id: of the prefetch that began to load this prompt.
+            timeout: in place of the configured deadline, in seconds.
 
         Raises:
             InvalidRequest: the window or *skip* does not fit the tokens.
@@ -88,6 +66,7 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, Protocol):
         skip: int = 0,
         namespace: Namespace | None = None,
         wait: bool = True,
+        timeout: float | None = None,
     ) -> StoreReport:
         """Copy the chunks of *tokens* that no tier holds from *device*, and write them.
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from hexkv.ports.outcomes import Reason
+from hexkv.ports.runtime._kinds import brief
 from hexkv.ports.runtime.steps import TraceStep
 
 
@@ -47,8 +48,10 @@ class Retrieved:
     misses: Mapping[Reason, int] = field(default_factory=dict)
     """Chunks that were not loaded, by reason."""
 
-    slowest: TraceStep | None = field(default=None, compare=False)
+    slowest: TraceStep | None = field(default=None, compare=False, repr=False)
     """The part of the call that took longest; ``None`` if unknown."""
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class StoreReport:
     """Tokens whose KV was copied and is still to be written."""
 
     dropped_tokens: int = 0
-    """Tokens whose KV no tier could take."""
+    """Tokens whose KV no tier could take: the sum of :attr:`drops`."""
 
     stored_bytes: int = 0
 
@@ -76,8 +79,13 @@ class StoreReport:
     """Newly stored tokens by tier."""
 
     frozen: bool = False
-    slowest: TraceStep | None = field(default=None, compare=False)
+    slowest: TraceStep | None = field(default=None, compare=False, repr=False)
     """The part of the call that took longest; ``None`` if unknown."""
+
+    drops: Mapping[Reason, int] = field(default_factory=dict)
+    """Dropped tokens by the reason of the tier that was to take them; ``DROPPED`` if unknown."""
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,15 @@ from hexkv.contracts.prefix_cache._base import (
 from hexkv.ports import DType, InvalidRequest, InvalidTokens, KVLayout, LayoutMismatch, PrefixCache
 
 
+class _ReadOnce:
+    """A window that lacks a method."""
+
+    def __init__(self, layout: KVLayout, tokens: int) -> None:
+        self.layout, self.tokens = layout, tokens
+
+    gather = HeapKV.gather
+
+
 class Requests(PrefixCacheCase):
     """Requests are checked before anything moves, and reported correctly."""
 
@@ -54,6 +63,8 @@ class Requests(PrefixCacheCase):
             (LayoutMismatch, tokens, HeapKV(other, size), {}),
             (InvalidRequest, tokens, HeapKV(kv.layout, size - 1), {}),
             (InvalidRequest, tokens, object(), {}),
+            (InvalidRequest, tokens, _ReadOnce(kv.layout, size), {}),
+            (InvalidRequest, tokens, kv, {"timeout": -1.0}),
             (InvalidRequest, tokens, kv, {"skip": size + 1}),
             (InvalidRequest, tokens, kv, {"skip": -1}),
         ]
@@ -78,11 +89,12 @@ class Requests(PrefixCacheCase):
         hint="while no other caller uses the cache a hint is exact",
     )
     def test_a_lookup_foretells_a_retrieve(self, cache: PrefixCache) -> None:
-        """For a prompt, its beginning, a longer one, and an unknown one."""
+        """For a prompt, its beginning, a longer one, an unknown one; and for all at once."""
         tokens = self.prompt()
         put(cache, tokens)
-        for asked in (tokens, tokens[: self.chunk], tokens[:-1] + self.prompt(1), self.prompt(2)):
-            found = cache.lookup(asked)
+        prompts = (tokens, tokens[: self.chunk], tokens[:-1] + self.prompt(1), self.prompt(2))
+        for asked, found in zip(prompts, cache.lookup_many(prompts, timeout=60), strict=True):
+            assert found == cache.lookup(asked)
             assert found.tokens == len(asked)
             assert sum(found.tiers.values()) == found.hit_tokens
             assert set(found.tiers) <= {tier.name for tier in cache.health().tiers}
@@ -105,6 +117,7 @@ class Requests(PrefixCacheCase):
         new = report.stored_tokens + report.queued_tokens
         assert report.tokens == len(longer)
         assert new + report.present_tokens + report.dropped_tokens == chunks * self.chunk
+        assert sum(report.drops.values()) == report.dropped_tokens
         assert report.present_tokens == shared
         assert report.stored_bytes == new * cache.namespace.layout.token_bytes
         assert not report.frozen

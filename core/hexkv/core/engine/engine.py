@@ -11,25 +11,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from hexkv.core.admin.explain import ELSEWHERE, Explanation, explain
 from hexkv.core.engine.beside import CacheBeside, EngineParts
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.guarded import GuardedRead, GuardedWrite
 from hexkv.core.engine.keyed import KeyedCache
+from hexkv.core.engine.lookups import Lookups
 from hexkv.core.engine.naming import Naming, meet
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher, Prompt
 from hexkv.core.requests.accounts import Accounts, Laps
-from hexkv.core.requests.checks import check_seconds, check_window, skipped
+from hexkv.core.requests.checks import check_seconds, check_window, skipped, timeout_or
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.layers.retrieve import LayeredRetrieve
 from hexkv.core.requests.layers.store import LayeredStore
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import AT_ONCE
-from hexkv.core.requests.prefix import find_prefix
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Loading
 from hexkv.core.requests.store import Storing
@@ -51,7 +51,6 @@ from hexkv.ports import (
     LayeredWrite,
     Lookup,
     Namespace,
-    PrefixCache,
     PromptSink,
     Retrieved,
     StoreReport,
@@ -118,6 +117,7 @@ class CacheEngine:
         start = partial(meet, chunks, TenantsBySalt(tenants), self._prefixes)
         namer = partial(ChunkHasher, chunker, algorithm, seeded=seeded, longest=longest, sink=sink)
         self._naming = Naming(namespace, namer, chunks, chunker, start)
+        self._lookups = Lookups(self._naming, chunks, self._accounts, self._clock)
         for tenant in tenants:
             self._naming.keyer(replace(namespace, salt=tenant.salt))
         self._naming.keyer(namespace)
@@ -185,22 +185,32 @@ class CacheEngine:
             return list(self._naming.prompt(tokens, namespace).keys)
 
     def lookup(
-        self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
+        self,
+        tokens: Tokens,
+        *,
+        pin: str | None = None,
+        namespace: Namespace | None = None,
+        timeout: float | None = None,
     ) -> Lookup:
         def look(_: str) -> Lookup:
-            began = self._clock.now()
-            until = Deadline(self._clock, began + self._deadlines.lookup)
-            prompt = self._naming.prompt(tokens, namespace, until)
-            found = find_prefix(self._chunks, prompt, until)
+            seconds = timeout_or(timeout, self._deadlines.lookup)
+            answer, keys = self._lookups.look(tokens, namespace, seconds, pin)
             if pin is not None:
-                self._chunks.pin(pin, found.found.keys, self._deadlines.pin)
-            why = None if (gap := found.missing) is None else self._chunks.why_absent(gap)
-            answer = Lookup(prompt.length, found.tokens, found.by_tier(), why)
-            if self._accounts.watched:
-                self._accounts.looked_up(prompt, answer, began, pin)
+                self._chunks.pin(pin, keys, self._deadlines.pin)
             return answer
 
         return self._calls.do(look)
+
+    def lookup_many(
+        self,
+        prompts: Sequence[Tokens],
+        *,
+        namespace: Namespace | None = None,
+        timeout: float | None = None,
+    ) -> Sequence[Lookup]:
+        with self._calls.call():
+            seconds = timeout_or(timeout, self._deadlines.lookup)
+            return self._lookups.look_many(prompts, namespace, seconds)
 
     def prefetch(
         self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None
@@ -226,10 +236,12 @@ class CacheEngine:
         skip: int = 0,
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
+        timeout: float | None = None,
     ) -> Retrieved:
         def retrieve(owner: str) -> Retrieved:
             laps = Laps(self._clock)
-            until = Deadline.after(self._clock, self._deadlines.retrieve)
+            seconds = self._deadlines.retrieve if timeout is None else check_seconds(timeout)
+            until = Deadline.after(self._clock, seconds)
             prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             if first := skipped(skip, prompt.length):
@@ -251,15 +263,12 @@ class CacheEngine:
         skip: int = 0,
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
+        timeout: float | None = None,
     ) -> Iterator[LayeredRead]:
         with self._calls.in_steps() as owner, ExitStack() as held:
             with self._door.passing():
-                patience = TimeBudget(self._clock, self._deadlines.retrieve)
-                with patience.step() as until:
-                    prompt = self._naming.prompt(tokens, namespace, until)
-                check_window(device, prompt.layout, prompt.length)
-                skip = skipped(skip, prompt.length)
-                prompt = prompt.since(skip)
+                patience = TimeBudget(self._clock, timeout_or(timeout, self._deadlines.retrieve))
+                prompt, skip = self._naming.in_steps(tokens, device, skip, namespace, patience)
                 layers = LayeredRetrieve(
                     self._requests,
                     PromptRequest(prompt, device, owner, Laps(self._clock), lookup_id),
@@ -281,10 +290,12 @@ class CacheEngine:
         skip: int = 0,
         namespace: Namespace | None = None,
         wait: bool = True,
+        timeout: float | None = None,
     ) -> StoreReport:
         def store(owner: str) -> StoreReport:
             laps = Laps(self._clock)
-            until = Deadline.after(self._clock, self._deadlines.store)
+            seconds = self._deadlines.store if timeout is None else check_seconds(timeout)
+            until = Deadline.after(self._clock, seconds)
             prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             first = skipped(skip, prompt.length)
@@ -309,14 +320,12 @@ class CacheEngine:
         skip: int = 0,
         namespace: Namespace | None = None,
         wait: bool = True,
+        timeout: float | None = None,
     ) -> Iterator[LayeredWrite]:
         with self._calls.in_steps() as owner, ExitStack() as held:
             with self._door.passing():
-                patience = TimeBudget(self._clock, self._deadlines.store)
-                with patience.step() as until:
-                    whole = self._naming.prompt(tokens, namespace, until)
-                check_window(device, whole.layout, whole.length)
-                prompt = whole.since(skipped(skip, whole.length))
+                patience = TimeBudget(self._clock, timeout_or(timeout, self._deadlines.store))
+                prompt, _ = self._naming.in_steps(tokens, device, skip, namespace, patience)
                 chosen = prompt.part(0, 0) if (frozen := self._calls.frozen) else prompt
                 layers = LayeredStore(
                     self._requests,
@@ -341,11 +350,9 @@ class CacheEngine:
         seconds: float | None = None,
         namespace: Namespace | None = None,
     ) -> int:
-        seconds = self._deadlines.pin if seconds is None else check_seconds(seconds)
+        seconds = timeout_or(seconds, self._deadlines.pin)
         with self._calls.call():
-            until = Deadline.after(self._clock, self._deadlines.lookup)
-            prompt = self._naming.prompt(tokens, namespace, until)
-            found = find_prefix(self._chunks, prompt, until, served=False)
+            found = self._lookups.kept(tokens, namespace, self._deadlines.lookup)
             self._chunks.pin(owner, found.found.keys, seconds)
             return found.tokens
 
@@ -380,7 +387,7 @@ class CacheEngine:
             self._calls.frozen, self._calls.why = frozen, why
 
     def flush(self, seconds: float | None = None) -> bool:
-        seconds = self._deadlines.store if seconds is None else check_seconds(seconds)
+        seconds = timeout_or(seconds, self._deadlines.store)
         with self._calls.call():
             return self._chunks.flush(Deadline.after(self._clock, seconds))
 
@@ -391,9 +398,3 @@ class CacheEngine:
 
     def health(self) -> Health:
         return self._calls.health(self._deadlines.lookup)
-
-
-if TYPE_CHECKING:
-
-    def _is_a_cache(engine: CacheEngine) -> PrefixCache:
-        return engine

@@ -7,11 +7,12 @@ from functools import partial
 
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import NamespaceHasher
-from hexkv.core.keys.prompts import ChunkHasher
+from hexkv.core.keys.prompts import ChunkHasher, Prompt
 from hexkv.core.keys.tokens import pack
-from hexkv.core.requests.checks import check_namespace
+from hexkv.core.requests.checks import check_namespace, check_window, skipped
+from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.tiers.index.tenants import TenantsBySalt
-from hexkv.ports import ChunkService, KeySpace, LayoutMismatch, Namespace, Tokens
+from hexkv.ports import ChunkService, DeviceKV, KeySpace, LayoutMismatch, Namespace, Tokens
 
 
 class Naming:
@@ -36,6 +37,25 @@ class Naming:
         # The same bound methods, without an extra call.
         self.prompt = self._namer.name
         self.keyer = self._namer.keyer
+
+    def in_steps(
+        self,
+        tokens: Tokens,
+        device: DeviceKV,
+        skip: int,
+        namespace: Namespace | None,
+        patience: TimeBudget,
+    ) -> tuple[Prompt, int]:
+        """Return the prompt of a layered request behind its *skip* tokens, and how many these are.
+
+        Raises:
+            InvalidRequest, InvalidTokens, LayoutMismatch
+        """
+        with patience.step() as until:
+            prompt = self.prompt(tokens, namespace, until)
+        check_window(device, prompt.layout, prompt.length)
+        first = skipped(skip, prompt.length)
+        return prompt.since(first), first
 
     def packed(self, tokens: Tokens) -> memoryview:
         """Return *tokens* that are not named as a prefix, each in four bytes.

@@ -161,6 +161,11 @@ class Kept:
     size: int = 0
     queued: int = 0
     tiers: dict[str, int] = field(default_factory=dict)
+    drops: dict[Reason, int] = field(default_factory=dict)
+
+    def drop(self, why: Reason, tokens: int) -> None:
+        """Count *tokens* that no tier took."""
+        self.drops[why] = self.drops.get(why, 0) + tokens
 
 
 class Accounts:
@@ -228,14 +233,19 @@ class Accounts:
         starts, ends = prompt.unnamed
         if ends:
             self._telemetry.count(CounterName.DROPPED, len(ends), reason=Reason.TIMED_OUT)
+            kept.drop(Reason.TIMED_OUT, ends[-1] - starts[0])
         # All other tokens: so every token is counted, for any answer of a store.
         dropped = kept.asked - kept.present - kept.stored - kept.queued
+        dropped += ends[-1] - starts[0] if ends else 0
+        if rest := dropped - sum(kept.drops.values()):
+            kept.drop(Reason.DROPPED, rest)
         answer = StoreReport(
             tokens=prompt.length,
             stored_tokens=kept.stored,
             present_tokens=kept.present,
             queued_tokens=kept.queued,
-            dropped_tokens=dropped + (ends[-1] - starts[0] if ends else 0),
+            dropped_tokens=dropped,
+            drops=kept.drops,
             stored_bytes=kept.size,
             tiers=kept.tiers,
             slowest=spent.slowest,

@@ -35,6 +35,11 @@ def check_seconds(seconds: object) -> float:
     return number
 
 
+def timeout_or(timeout: object, usual: float) -> float:
+    """Return *timeout* as :func:`check_seconds` does; *usual* for ``None``."""
+    return usual if timeout is None else check_seconds(timeout)
+
+
 def check_window(device: DeviceKV, layout: KVLayout, tokens: int) -> None:
     """Check that *device* is a window on *tokens* positions of KV with *layout*.
 
@@ -45,6 +50,10 @@ def check_window(device: DeviceKV, layout: KVLayout, tokens: int) -> None:
     held = getattr(device, "layout", None)
     if not isinstance(held, KVLayout):
         raise InvalidRequest(f"a {type(device).__name__} is not a window on a device's KV")
+    try:
+        device.gather, device.scatter  # noqa: B018 - a window lacks one now or in the middle
+    except AttributeError as error:
+        raise InvalidRequest(f"the window has no method {error.name!r}") from error
     if device.tokens != tokens:
         raise InvalidRequest(
             f"the device window (slot mapping) addresses {device.tokens} positions "

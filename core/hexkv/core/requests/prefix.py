@@ -10,10 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Protocol
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.tiers.matching import run_of
-from hexkv.ports import ChunkKey, ChunkService, Deadline
+from hexkv.ports import ChunkKey, Deadline
+
+
+class Matches(Protocol):
+    """What a search needs of a :class:`~hexkv.ports.ChunkService`."""
+
+    @property
+    def near(self) -> bool: ...
+    def match(
+        self,
+        keys: Sequence[ChunkKey],
+        deadline: Deadline,
+        *,
+        served: bool = True,
+        below: int = 0,
+        loads: bool = False,
+    ) -> Sequence[str | None]: ...
 
 
 @dataclass(slots=True)  # a frozen one takes three times as long to make
@@ -61,7 +78,7 @@ class Prefix:
 
 
 def find_prefix(
-    chunks: ChunkService,
+    chunks: Matches,
     prompt: Prompt,
     deadline: Deadline,
     *,
@@ -89,7 +106,7 @@ def find_prefix(
 
 
 def find_tail(
-    chunks: ChunkService,
+    chunks: Matches,
     prompt: Prompt,
     tiers: Sequence[str],
     deadline: Deadline,

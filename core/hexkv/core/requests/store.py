@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import compress
+from itertools import compress, repeat
 from operator import sub
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -223,6 +223,7 @@ class Storing:
             self._settle()
         if dropped:
             specs = [prompt.spec(i) for i in dropped]
+            self.kept.drop(Reason.NOT_COPIED, sum(spec.tokens for spec in specs))
             if not self._chunks.drop(specs, Reason.NOT_COPIED):
                 self._telemetry.count(CounterName.DROPPED, len(specs), reason=Reason.NOT_COPIED)
 
@@ -274,3 +275,8 @@ class Storing:
         self.kept.size += part.layout.chunk_bytes(stored)
         if not whole:
             self.kept.queued += sum(tokens) - stored
+        elif stored < sum(tokens):
+            here = map(any, zip(*on.values(), strict=True)) if on else repeat(False)
+            for key, count, there in zip(part.keys, tokens, here, strict=False):
+                if not there:
+                    self.kept.drop(self._chunks.why_dropped(key), count)

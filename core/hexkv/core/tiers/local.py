@@ -18,7 +18,7 @@ from hexkv.core.tiers.holds.hold import LocalHold
 from hexkv.core.tiers.holds.hold_ahead import HoldAhead
 from hexkv.core.tiers.holds.layered_hold import LayeredHold
 from hexkv.core.tiers.holds.recording import counting
-from hexkv.core.tiers.matching import computed_again, run_of, runs, why_absent
+from hexkv.core.tiers.matching import computed_again, run_of, runs, why_absent, why_dropped
 from hexkv.core.tiers.read.direct import read_to_room
 from hexkv.core.tiers.stores.encoding_choice import rate_to_pay
 from hexkv.core.tiers.tier import Tier
@@ -155,6 +155,9 @@ class LocalChunks:
 
     def why_absent(self, key: ChunkKey) -> Reason | None:
         return why_absent(self.stack.tiers, self._runtime, key)
+
+    def why_dropped(self, key: ChunkKey) -> Reason:
+        return why_dropped(self.stack.tiers, self._runtime, key)
 
     def worth_loading(self, tier: str, saved: float) -> bool:
         if (rate := self.compute_rate) is None or not saved:

@@ -16,6 +16,8 @@ T = TypeVar("T")
 Found = Sequence["Tier | None"]
 """The first tier that holds each chunk."""
 
+_REASONS = frozenset(map(str, Reason))
+
 
 def run_of(found: Sequence[T | None]) -> list[T]:
     """Return the elements before the first ``None``."""
@@ -68,3 +70,12 @@ def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Re
             return newest.cause
     lost = any(tier.calls.wrote(key) for tier in tiers if tier.rules.reads)
     return Reason.LOST if lost else Reason.ABSENT
+
+
+def why_dropped(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Reason:
+    """Return why the last write of a chunk was dropped; ``DROPPED`` if that is forgotten."""
+    notes = [runtime.history.find(key, tier.name) for tier in tiers]
+    newest = max((note for note in notes if note), key=attrgetter("when"), default=None)
+    if newest is None:
+        return Reason.DROPPED
+    return Reason(newest.detail) if newest.detail in _REASONS else newest.cause

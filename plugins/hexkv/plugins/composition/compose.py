@@ -55,7 +55,6 @@ from hexkv.ports import (
     FrameFile,
     MemoryRegion,
     Namespace,
-    PrefixCache,
     Serde,
     Telemetry,
     frame_bytes,
@@ -75,7 +74,7 @@ def build(
     telemetry: Telemetry | None = None,
     events: Sequence[EventSink] = (),
     rank: int | None = None,
-) -> PrefixCache:
+) -> CacheEngine:
     """Return the engine that *settings* describe. If that fails, everything is closed again.
 
     Args:

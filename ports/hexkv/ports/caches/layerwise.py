@@ -88,6 +88,7 @@ class LayerwiseCache(Protocol):
         skip: int = 0,
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
+        timeout: float | None = None,
     ) -> AbstractContextManager[LayeredRead]:
         """``retrieve``, layer by layer. Leaving the context early frees everything."""
         ...
@@ -100,6 +101,7 @@ class LayerwiseCache(Protocol):
         skip: int = 0,
         namespace: Namespace | None = None,
         wait: bool = True,
+        timeout: float | None = None,
     ) -> AbstractContextManager[LayeredWrite]:
         """:meth:`store`, layer by layer. No tier has anything before the call of its ``result``.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hexkv.ports.runtime._kinds import brief
+
 
 @dataclass(frozen=True, slots=True)
 class TierHealth:
@@ -41,6 +43,8 @@ class TierHealth:
     full: bool = False
     """True if the store had no room for the last chunks, although the budget has."""
 
+    __repr__ = brief
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -71,3 +75,5 @@ class Health:
     directory: str | None = None
     """Why the directory does not get this cache's content; empty if it does. ``None``: there is no
     directory."""
+
+    __repr__ = brief

@@ -1,6 +1,9 @@
-"""Checks of the fields of value objects against their types, which Python does not check."""
+"""Value objects: their fields checked against their types, and reprs that fit a line."""
 
 from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
 
 from hexkv.ports.errors import InvalidRequest
 
@@ -26,6 +29,16 @@ def check_kinds(owner: str, kind: type, **values: object) -> None:
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             found, wanted = _named(type(value)), _named(kind)
             raise InvalidRequest(f"{owner}.{name} is of type {found}, not of type {wanted}")
+
+
+def brief(self: Any) -> str:
+    """Return the repr of a dataclass, without the fields that have their default."""
+    shown = []
+    for one in fields(self):
+        usual = one.default if one.default_factory is MISSING else one.default_factory()
+        if one.repr and (value := getattr(self, one.name)) != usual:
+            shown.append(f"{one.name}={value!r}")
+    return f"{type(self).__name__}({', '.join(shown)})"
 
 
 def _named(kind: type) -> str:

@@ -65,6 +65,11 @@ class FarTiers:
         del key
         return None
 
+    def why_dropped(self, key: ChunkKey) -> Reason:
+        """Return ``DROPPED``: the other process notes the reasons."""
+        del key
+        return Reason.DROPPED
+
     def worth_loading(self, tier: str, saved: float) -> bool:
         """Return True: only the other process knows the speed of its tiers."""
         del tier, saved

@@ -77,6 +77,10 @@ class ServiceReads(Protocol):
         """Return why no tier serves a chunk; ``None`` if that is unknown. Queries no store."""
         ...
 
+    def why_dropped(self, key: ChunkKey) -> Reason:
+        """Return why the last write of a chunk was dropped; ``DROPPED`` if that is unknown."""
+        ...
+
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """Note that one request uses these chunks."""
         ...

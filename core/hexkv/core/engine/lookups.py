@@ -1,0 +1,89 @@
+"""Lookups of prompts: one, or many within one deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from hexkv.core.engine.naming import Naming
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.requests.accounts import Accounts
+from hexkv.core.requests.prefix import Prefix, find_prefix
+from hexkv.ports import ChunkKey, ChunkService, Clock, Deadline, Lookup, Namespace, Tokens
+
+
+class Lookups:
+    """The lookups of one engine."""
+
+    def __init__(
+        self, naming: Naming, chunks: ChunkService, accounts: Accounts, clock: Clock
+    ) -> None:
+        """Look up prompts as *naming* names them, and report each to *accounts*."""
+        self._naming = naming
+        self._chunks = chunks
+        self._accounts = accounts
+        self._clock = clock
+
+    def look(
+        self, tokens: Tokens, namespace: Namespace | None, seconds: float, pin: str | None
+    ) -> tuple[Lookup, Sequence[ChunkKey]]:
+        """Return the longest prefix of *tokens* that the tiers hold, and its chunks."""
+        began = self._clock.now()
+        until = Deadline(self._clock, began + seconds)
+        prompt = self._naming.prompt(tokens, namespace, until)
+        found = find_prefix(self._chunks, prompt, until)
+        return self._answer(prompt, found, began, pin), found.found.keys
+
+    def look_many(
+        self, prompts: Sequence[Tokens], namespace: Namespace | None, seconds: float
+    ) -> list[Lookup]:
+        """Return the same for each prompt. Full chunks are matched once, all of them together."""
+        began = self._clock.now()
+        until = Deadline(self._clock, began + seconds)
+        named = [self._naming.prompt(tokens, namespace, until) for tokens in prompts]
+        keys = list(dict.fromkeys(chain.from_iterable(prompt.keys for prompt in named)))
+        known = _KnownTiers(
+            self._chunks, dict(zip(keys, self._chunks.match(keys, until), strict=True))
+        )
+        found = [find_prefix(known, prompt, until) for prompt in named]
+        return [
+            self._answer(prompt, prefix, began, None)
+            for prompt, prefix in zip(named, found, strict=True)
+        ]
+
+    def kept(self, tokens: Tokens, namespace: Namespace | None, seconds: float) -> Prefix:
+        """Return the longest prefix of *tokens* on any tier, also those that serve no requests."""
+        until = Deadline.after(self._clock, seconds)
+        prompt = self._naming.prompt(tokens, namespace, until)
+        return find_prefix(self._chunks, prompt, until, served=False)
+
+    def _answer(self, prompt: Prompt, found: Prefix, began: float, pin: str | None) -> Lookup:
+        missing = found.missing
+        why = None if missing is None else self._chunks.why_absent(missing)
+        answer = Lookup(prompt.length, found.tokens, found.by_tier(), why)
+        if self._accounts.watched:
+            self._accounts.looked_up(prompt, answer, began, pin)
+        return answer
+
+
+class _KnownTiers:
+    """Answers of a service; other chunks are looked up there."""
+
+    def __init__(self, chunks: ChunkService, tiers: dict[ChunkKey, str | None]) -> None:
+        self._chunks = chunks
+        self._tiers = tiers
+        self.near = chunks.near
+
+    def match(
+        self,
+        keys: Sequence[ChunkKey],
+        deadline: Deadline,
+        *,
+        served: bool = True,
+        below: int = 0,
+        loads: bool = False,
+    ) -> Sequence[str | None]:
+        try:
+            return [self._tiers[key] for key in keys]
+        except KeyError:  # shorter chunks than those of the prompts
+            return self._chunks.match(keys, deadline, served=served, below=below, loads=loads)
