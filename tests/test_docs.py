@@ -315,6 +315,19 @@ def test_no_example_says_which_weights_a_model_has():
     assert [name(path) for path in EXAMPLES if said.search(path.read_text())] == []
 
 
+@pytest.mark.thorough
+def test_a_page_installs_from_an_index_first_and_from_a_clone_second():
+    clone = re.compile(r"make (?:into|demo)|pip install \.|git clone")
+    late = [
+        name(path)
+        for path in PAGES
+        if path.name not in ("CONTRIBUTING.md", "CHANGELOG.md", "status.md")
+        and (found := clone.search(path.read_text()))
+        and re.search(r"pip install \"?hexkv", path.read_text()[: found.start()]) is None
+    ]
+    assert late == []
+
+
 OPERATIONS = ROOT / "docs" / "operations.md"
 
 
