@@ -36,6 +36,7 @@
 #   make test-docs  its pages in a real browser, wide and narrow; pictures in build/pages (Debian's Chromium)
 #   make monitoring  the dashboard and the rules in examples/deploy/monitoring again, from their code
 #   make status  docs/status.md again, from docs/status.yaml
+#   make pictures  the pictures of the documents again, from docs/pictures/draw.py
 #   make changelog VERSION=0.2.0  what changed since the last release, from changes/ into CHANGELOG.md
 #   make version VERSION=0.2.0  the version of all distributions, and the range in which they require each other
 #   make release  wheels, sdists, SBOMs, checksums and the statements that a publisher signs, in WHEELS=dist; each
@@ -258,6 +259,9 @@ monitoring: $(VENV)/full
 
 status: $(VENV)/full
 	$(RUN) docs/site/status.py
+
+pictures: $(VENV)/made
+	$(RUN) docs/pictures/draw.py
 
 changelog: $(VENV)/full
 	@test -n "$(VERSION)" || { echo "say which: make changelog VERSION=0.2.0"; exit 2; }

@@ -375,7 +375,14 @@ def test_the_table_of_folders_names_every_distribution():
     assert shown == {project(folder)["name"] for folder in FOLDERS}
 
 
-def test_the_page_of_the_state_is_made_of_its_file_and_names_commands_that_exist():
+def test_pages_and_pictures_that_are_made_are_as_their_sources_make_them():
+    pictures = ROOT / "docs" / "pictures"
+    for file, draw in runpy.run_path(str(pictures / "draw.py"))["PICTURES"].items():
+        assert (pictures / f"{file}.svg").read_text() == draw(), "make pictures"
+    reference = runpy.run_path(str(ROOT / "docs" / "site" / "configuration.py"))["page"]()
+    assert re.findall(r"^`(.+)`\n: ", reference, re.MULTILINE) == [
+        key for key, _ in configured(EngineSettings)
+    ]
     status = runpy.run_path(str(ROOT / "docs" / "site" / "status.py"))
     assert (ROOT / "docs" / "status.md").read_text() == status["page"](), "make status"
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

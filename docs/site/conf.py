@@ -1,5 +1,7 @@
 """How Sphinx makes the documentation site of the repository's own pages: ``make docs``."""
 
+import re
+import sys
 from importlib.metadata import version as installed
 from pathlib import Path
 
@@ -7,6 +9,9 @@ from docutils.nodes import document
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import GoogleDocstring
+
+sys.path.insert(0, str(Path(__file__).parent))
+from configuration import page as configuration
 
 project = "hexkv"
 version = release = installed("hexkv")
@@ -28,9 +33,13 @@ exclude_patterns = [
     *("core", "plugins/hexkv", "ports"),
 ]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    *("myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"),
+    *("sphinx_copybutton", "sphinx_design"),
+]
+copybutton_prompt_text = "$ "
 myst_heading_anchors = 4
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 
 html_theme = "furo"
 html_title = f"hexkv {version}"
@@ -46,10 +55,11 @@ napoleon_numpy_docstring = False
 
 
 def setup(app: Sphinx) -> None:
-    """Do three things that no setting of Sphinx does."""
+    """Do what no setting of Sphinx does."""
     # A colon in the text below an attribute is a colon, and what stands before it no type.
     GoogleDocstring._parse_attribute_docstring = lambda self: self._consume_to_end()
     app.connect("doctree-read", unlink_folders)
+    app.connect("doctree-read", leave_decisions_out)
     app.connect("source-read", list_ports)
 
 
@@ -61,8 +71,18 @@ def unlink_folders(app: Sphinx, doctree: document) -> None:
             node.replace_self(node.children)
 
 
+def leave_decisions_out(app: Sphinx, doctree: document) -> None:
+    """Keep decisions and notes, which their index and other pages link, out of the side bar."""
+    del doctree
+    if re.match(r"docs/(adr|notes)/\d", app.env.docname):
+        app.env.metadata[app.env.docname]["orphan"] = True
+
+
 def list_ports(app: Sphinx, page: str, source: list[str]) -> None:
-    """Give each module of the ports a section of its page."""
+    """Give each module of the ports a section of its page, and each key of a configuration."""
+    if page == "docs/reference/configuration":
+        app.env.note_dependency("docs/operations.md")
+        source[0] += "\n" + configuration()
     if page == "docs/reference/ports":
         ports = Path(app.srcdir, "ports/hexkv/ports")
         names = (path.relative_to(ports).with_suffix("").parts for path in ports.rglob("[!_]*.py"))
