@@ -42,7 +42,7 @@ _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
     "hexkv-observe": [("command", "top"), ("observe", "server")],
     "hexkv-peer": [("store", "peers")],
     "hexkv-peers": [("peers", "service")],
-    "hexkv-plan": [("command", name) for name in ("plan", "report", "serdes", "size")],
+    "hexkv-plan": [("command", name) for name in ("bench", "plan", "report", "serdes", "size")],
     "hexkv-obstore": [("store", "obstore")],
     "hexkv-operate": [("operate", "verbs")],
     "hexkv-redis": [("directory", "redis"), ("store", "redis")],
@@ -64,7 +64,7 @@ GROUPS: Mapping[str, frozenset[str]] = {
     "Commands to look": frozenset(
         {"adapters", "admin", "config", "explain", "fleet", "inspect", "top", "trace"}
     ),
-    "Commands to plan": frozenset({"blend", "plan", "report", "serdes", "size"}),
+    "Commands to plan": frozenset({"bench", "blend", "plan", "report", "serdes", "size"}),
     "Commands for data": frozenset({"export", "fsck", "import", "tokens", "warm"}),
     "Commands to develop": frozenset({"check", "completion", "new-adapter"}),
 }
