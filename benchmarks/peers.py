@@ -70,7 +70,7 @@ def engine_of(label: str, peers: Sequence[str], name: str) -> CacheEngine:
         },
         "peers": {"channel": "tcp", "serve": {"bytes": (count + 1) * frame}},
     }
-    return cast("CacheEngine", build(configured(None, {}, wanted), Namespace("bench", layout)))
+    return build(configured(None, {}, wanted), Namespace("bench", layout))
 
 
 def window(label: str, tensors: list[list[torch.Tensor]]) -> ContiguousKV:
