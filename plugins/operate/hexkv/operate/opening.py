@@ -18,13 +18,16 @@ from hexkv.plugins.composition.tiers import TierOpener
 
 
 def administer(
-    opener: TierOpener,
+    opener: TierOpener | None,
     stack: TierStack,
     deadlines: Deadlines,
     tenants: Sequence[Tenant],
     calls: Calls,
 ) -> KeyedAdmin:
-    """See :class:`~hexkv.plugins.composition.administering.Administer`."""
+    """See :class:`~hexkv.plugins.composition.administering.Administer`.
+
+    Without an *opener* no tiers are attached, and no settings change.
+    """
     admin = KeyedAdmin(
         stack,
         calls,
@@ -33,8 +36,9 @@ def administer(
         pin=deadlines.pin,
         tenants={hashed_salt(tenant.salt): tenant.name for tenant in tenants},
     )
-    admin.open_tier = partial(open_tier, opener, stack)
-    admin.adjusting = Adjusting(admin, stack, opener)
+    if opener is not None:
+        admin.open_tier = partial(open_tier, opener, stack)
+        admin.adjusting = Adjusting(admin, stack, opener)
     return admin
 
 
