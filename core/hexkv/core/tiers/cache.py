@@ -67,8 +67,8 @@ class TierStack(Arrangement):
             tails: a further question of the same request, which is not counted.
         """
         rate = self.runtime.computing.rate
-        if rate is None or not keys:
-            return self.tiers
+        if rate is None or not keys or len(self.lending) == len(self.tiers):
+            return self.tiers  # no rates to compare, or all of them in memory
         known = self.answers.find(keys[-1], take=loads) if loads or ahead else None
         if known is not None:
             return [tier for tier in known if tier in self.tiers]
