@@ -7,8 +7,8 @@ from configured import CHUNK, FRAME, NAMESPACE, built
 from dict_store import DictStore
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.operate.adjusting import Adjusting
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.composition.adjusting import Adjusting
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.composition.tiers import TierOpener
 from hexkv.plugins.configuration.config import load

@@ -25,7 +25,7 @@ import hexkv.plugins
 import hexkv.ports
 from depth import thorough
 from hexkv.contracts.kit.cases import each
-from hexkv.plugins.composition.adjusting import OF_A_TIER, OTHERS
+from hexkv.operate.adjusting import OF_A_TIER, OTHERS
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.configuration.places import render

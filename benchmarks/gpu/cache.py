@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.gpu.timing import Rate, Size, Value, pages_of, pinned, rate, window_on
 from benchmarks.nodes import served
-from hexkv.api import PrefixCache, open_cache
+from hexkv.api import Cache, open_cache
 from hexkv.ports import DeviceKV, HexKVError
 
 _LIMIT = "one copy from or to pinned memory"
@@ -59,7 +59,7 @@ class Prompts:
         return [self._dice.randrange(1 << 20) for _ in range(self.tokens)]
 
 
-def _cache(size: Size, stored: int, tiers: Sequence[object], **more: object) -> PrefixCache:
+def _cache(size: Size, stored: int, tiers: Sequence[object], **more: object) -> Cache:
     """A cache with pinned memory for *stored* bytes, and half as much again."""
     pool = stored * 3 // 2 + (64 << 20)
     config = {
@@ -99,15 +99,13 @@ def engine(device: torch.device, size: Size) -> Iterator[Rate]:
                 run = opened.enter_context(ThreadPoolExecutor(threads)).map
             kept = [prompts.new() for _ in prompts.windows]
 
-            def store(
-                cache: PrefixCache = cache, prompts: Prompts = prompts, run: Run = run
-            ) -> None:
+            def store(cache: Cache = cache, prompts: Prompts = prompts, run: Run = run) -> None:
                 new = [prompts.new() for _ in prompts.windows]
                 for report in run(cache.store, new, prompts.windows):
                     assert report.stored_tokens == prompts.tokens, report
 
             def retrieve(
-                cache: PrefixCache = cache,
+                cache: Cache = cache,
                 prompts: Prompts = prompts,
                 run: Run = run,
                 kept: list[list[int]] = kept,
@@ -161,7 +159,7 @@ def tiers(device: torch.device, size: Size) -> Iterator[Rate | Value]:
             cache.store(kept, window)
             assert cache.flush(_SECONDS), f"{name}: writes are not done"
 
-            def retrieve(cache: PrefixCache = cache) -> None:
+            def retrieve(cache: Cache = cache) -> None:
                 found = cache.retrieve(kept, window)
                 assert found.hit_tokens == prompts.tokens, found
 

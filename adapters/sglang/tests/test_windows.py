@@ -9,9 +9,10 @@ from recorded_driver import Beside, Recording
 from hexkv.adapters.sglang.pages.devices import copy_layers
 from hexkv.adapters.sglang.pages.pools import memory_of, window_on
 from hexkv.contracts.device import DeviceContract
-from hexkv.kernels import PagedMemory, fused
+from hexkv.kernels import PagedMemory
 from hexkv.kernels.dtypes import bits, torch_dtype
-from hexkv.kernels.staging import DeviceStaging
+from hexkv.kernels.gpu import fused
+from hexkv.kernels.gpu.staging import DeviceStaging
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch
 
 PAGE, PAGES = 4, 28

@@ -15,9 +15,9 @@ from hexkv.adapters.sglang.hicache import HexKVStorage
 from hexkv.adapters.sglang.identity.updates import CHANGED
 from hexkv.adapters.sglang.layer_events import LayerEvents
 from hexkv.adapters.sglang.linker import HexKVLinker
-from hexkv.kernels import fused
+from hexkv.kernels.gpu import fused
+from hexkv.kernels.gpu.staging import DeviceStaging
 from hexkv.kernels.paged import PagedKV
-from hexkv.kernels.staging import DeviceStaging
 from hexkv.ports import ConfigError, Finished
 from processes import until
 from sglang_pools import LAYERS, PAGE, device_pool, extra, host_pool, names, page_of, slots
