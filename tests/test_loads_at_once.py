@@ -154,7 +154,7 @@ def spilling(rig):
 
 def test_stores_that_wait_lose_nothing_that_memory_evicts_to_a_full_queue(spilling):
     r = spilling
-    r.tiers["memory"].index._budget = 4 * CHUNKS * FRAME  # no call fills it alone
+    r.tiers["memory"].index.budget = 4 * CHUNKS * FRAME  # no call fills it alone
 
     def store(thread):
         for number in range(thread, 20, 4):
@@ -170,7 +170,7 @@ def test_stores_that_wait_lose_nothing_that_memory_evicts_to_a_full_queue(spilli
 
 def test_a_hit_neither_waits_for_a_full_queue_nor_evicts_to_it(spilling):
     r = spilling
-    r.tiers["memory"].index._budget = CHUNKS * FRAME
+    r.tiers["memory"].index.budget = CHUNKS * FRAME
     stored(r, 2)
     assert r.engine.flush()
     r.tiers["below"].writing.hold()
@@ -188,11 +188,11 @@ def test_what_memory_evicts_while_the_queue_below_is_full_is_offered_again(spill
     below = r.tiers["below"]
     below.writing.hold()
     stored(r, 1)
-    r.tiers["memory"].index._budget = 2 * FRAME
+    r.tiers["memory"].index.budget = 2 * FRAME
     stored(r, 3, wait=False)
     assert r.telemetry.total(CounterName.DROPPED, tier="below") > 0
     below.writing.unhold()
-    r.tiers["memory"].index._budget = 1 << 30
+    r.tiers["memory"].index.budget = 1 << 30
     for _ in range(2 * CHUNKS * 3):
         stored(r, 3)
         assert r.engine.flush()

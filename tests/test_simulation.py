@@ -103,11 +103,11 @@ def unlimited(patch):
     real = TierIndex.reserve
 
     def reserve(self, keys, sizes, after=None):
-        budget, self._budget = self._budget, None
+        budget, self.budget = self.budget, None
         try:
             return real(self, keys, sizes, after)
         finally:
-            self._budget = budget
+            self.budget = budget
 
     patch.setattr(TierIndex, "reserve", reserve)
 

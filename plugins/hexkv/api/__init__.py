@@ -6,7 +6,7 @@ opens no file, and loads neither pydantic nor torch.
 * opening: :func:`open_cache`, which returns a :class:`Cache`, that is a :class:`PrefixCache` with
   its administration, and for layerwise requests :class:`LayeredRead` and :class:`LayeredWrite`
 * in modules of their own: :mod:`hexkv.api.aio` for asyncio, :mod:`hexkv.api.arrays` for windows on
-  NumPy arrays, :mod:`hexkv.api.admin` for the administration of another process
+  NumPy arrays
 * the shape and the owner of KV: :class:`KVLayout` (of :class:`LayerGroup` and :class:`Plane`),
   :class:`DType`, :class:`Namespace`, :class:`ParallelSlice`, :data:`Tokens`, :data:`ChunkKey`
 * windows on KV memory: :class:`DeviceKV`, :class:`Span`, :class:`Transfer`, :class:`Finished`,

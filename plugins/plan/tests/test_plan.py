@@ -164,7 +164,7 @@ def test_a_name_cannot_break_the_drawing_and_equal_lines_lie_side_by_side():
     assert "&lt;a&amp;b&gt;" in drawn
     ET.fromstring(drawn)
     values = [[0.5, 0.2, 0.9], [0.5, 0.2, 0.1], [0.5, 0.7, 0.9]]
-    series = [svg.Line(str(number), of) for number, of in enumerate(values)]
+    series = [svg.ChartLine(str(number), of) for number, of in enumerate(values)]
     found = svg.lines(series, [1, 2, 3], title="t", below="x", beside="y")
     spots = [re.findall(r",([\d.]+)", points) for points in re.findall(r'points="(.*?)"', found)]
     for column in zip(*spots, strict=True):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import Lock
 from typing import Any, Protocol, cast, runtime_checkable
+from weakref import proxy
 
 from pydantic import ValidationError
 
@@ -105,7 +106,8 @@ class Adjusting:
     """
 
     def __init__(self, admin: Administration, stack: TierStack, opener: TierOpener) -> None:
-        self._admin = admin
+        # No circle: a cache that is dropped ends at once.
+        self._admin: Administration = proxy(admin)
         self._stack = stack
         self._opener = opener
         self._loaded = opener.loaded

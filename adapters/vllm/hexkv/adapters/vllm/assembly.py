@@ -76,8 +76,7 @@ def read(config: VllmConfig, memory: Memory) -> Configuration:
 
 def adapters_of(config: VllmConfig) -> Adapters | None:
     """The LoRA adapters that this worker loads from now on; ``None`` without LoRA."""
-    lora_config = getattr(config, "lora_config", None)
-    if lora_config is None:
+    if (lora_config := getattr(config, "lora_config", None)) is None:
         return None
     from vllm.lora.worker_manager import WorkerLoRAManager  # with LoRA only: it takes a second
 
