@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hexkv.api
-from hexkv.api import Cache, KVLayout, open_cache
+from hexkv.api import Cache, EngineClosed, KVLayout, open_cache
 from hexkv.api.aio import AsyncCache
 from hexkv.api.arrays import ArrayKV
 from hexkv.contracts.device import DeviceContract
@@ -92,6 +92,9 @@ def test_a_cancelled_task_ends_with_its_call_and_at_once_if_that_has_not_begun()
                 await running
             assert (await cache.lookup(prompt)).hit_tokens == 32
         assert cache.cache.health().state == "closed"
+        with pytest.raises(EngineClosed):
+            await cache.lookup(prompt)
+        await cache.close()
 
     asyncio.run(cancelled())
     assert window.agrees(computed, len(prompt))

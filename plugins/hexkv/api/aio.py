@@ -35,6 +35,7 @@ class AsyncCache:
         self.cache = cache
         self._threads = ThreadPoolExecutor(threads, "hexkv async")
         self._free = asyncio.Semaphore(threads)
+        self._closed = False
         self.lookup = self._awaited(cache.lookup)
         self.lookup_many = self._awaited(cache.lookup_many)
         self.retrieve = self._awaited(cache.retrieve)
@@ -53,6 +54,8 @@ class AsyncCache:
 
         async def awaited(*args: P.args, **kwargs: P.kwargs) -> T:
             async with self._free:
+                if self._closed:  # it raises at once
+                    return call(*args, **kwargs)
                 work = partial(copy_context().run, call, *args, **kwargs)
                 running = asyncio.get_running_loop().run_in_executor(self._threads, work)
                 try:
@@ -69,6 +72,7 @@ class AsyncCache:
     async def close(self) -> None:
         """Close the cache, and end the threads."""
         await self._awaited(self.cache.close)()
+        self._closed = True
         self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
