@@ -1,5 +1,8 @@
 """Administration by key: its contract in this process, and what only the core can tell."""
 
+from functools import partial
+from threading import Thread
+
 import pytest
 
 from administration import ALL, CHUNKS, SALT, TENANTS, AdministrationContract, Managed
@@ -125,6 +128,18 @@ def test_a_file_read_anew_changes_what_differs_or_nothing(tmp_path, caplog):
         done = "tiers.disk.budget: 576KiB, tier memory removed"
         assert caplog.messages == [f"admin: SIGHUP: the configuration is read anew: {done}"]
         assert [*managed.counts()] == ["disk", "more"]
+
+        def read_slowly():
+            """Read a file, which others change while that takes its time."""
+            now = partial(read, FRAME, {**smaller, "budget": 40 * FRAME}, more)
+            others = Thread(target=reread, args=[partial(now, compute_rate=7.0)], daemon=True)
+            others.start()
+            others.join(60.0)
+            assert not others.is_alive()
+            return now(compute_rate=6.0)
+
+        reread(read_slowly)
+        assert stack.runtime.computing.rate == 7.0
 
 
 def test_memory_is_no_other_place_for_what_a_drained_disk_has(tmp_path):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, count
 from threading import Lock
 from typing import Any, Protocol, cast, runtime_checkable
 from weakref import proxy
@@ -112,6 +112,8 @@ class Adjusting:
         self._opener = opener
         self._loaded = opener.loaded
         self._lock = Lock()
+        self._numbers = count(1)
+        self._newest = 0
 
     def adjust(self, settings: Mapping[str, object]) -> None:
         """See :meth:`hexkv.ports.Administration.adjust`."""
@@ -121,19 +123,24 @@ class Adjusting:
     def reread(self, read: Callable[[], Loaded]) -> None:
         """Apply a configuration that was changed; refuse it as a whole, in one line of the log.
 
+        No effect if a later call has read it and is done: some files take long to read.
+
         Args:
             read: returns the present one.
         """
+        number = next(self._numbers)
         try:
+            found = read()
+            check(found, self._opener.registry)
             with self._lock:
-                found = read()
-                check(found, self._opener.registry)
+                if number < self._newest:
+                    return
                 changes = differences(self._loaded.settings, found.settings)
                 if changes.restart:
                     places = ", ".join(map(found.locate, changes.restart))
                     raise ConfigError(f"needs a restart: {places}")
                 self._apply(changes)
-                self._loaded = found
+                self._loaded, self._newest = found, number
         except HexKVError as error:
             words = " ".join(str(error).split())
             log.warning("admin: SIGHUP: refused, the former configuration is kept: %s", words)
