@@ -1,11 +1,13 @@
 """What the engine promises when frames, stores or devices fail: no wrong KV, and an answer."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from threading import Event
+from threading import Event, Semaphore
 
 import pytest
 
+from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
@@ -215,6 +217,31 @@ def test_memory_of_a_late_copy_is_not_reused_before_it_ends(rig):
     ended.set()
     r.engine.lookup(PROMPT)
     assert r.at_rest()
+
+
+def test_a_call_with_little_time_costs_others_neither_a_hit_nor_a_tier(rig):
+    begun, go_on = Semaphore(0), Event()
+
+    class Slow(ScanningStore):
+        def read(self, keys, sink, deadline):
+            begun.release()
+            go_on.wait(60.0)
+            return super().read(keys, sink, deadline)
+
+    r = rig([tier("disk", Slow({}))])
+    r.engine.store(PROMPT, computed())
+    with ThreadPoolExecutor(2) as threads:
+        hasty = threads.submit(r.engine.retrieve, PROMPT, empty(), timeout=1.0)
+        assert begun.acquire(timeout=60.0)
+        other = threads.submit(r.engine.retrieve, PROMPT, empty())
+        apart = begun.acquire(timeout=60.0)
+        r.clock.advance(1.0)
+        assert hasty.result().misses == {"timed out": 1, "behind a miss": 9}
+        go_on.set()
+        assert apart
+        assert other.result().hit_tokens == FULL
+    assert r.engine.retrieve(PROMPT, empty()).hit_tokens == FULL
+    assert r.telemetry.total(CounterName.BREAKER_OPENED, tier="disk") == 0
 
 
 def test_a_store_queues_the_next_copy_before_it_waits_and_a_refused_one_ends_it(rig):

@@ -13,7 +13,7 @@ from hexkv.contracts.kit.cases import each
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules, Priority, Refused
 from hexkv.core.io.scheduler import Lane
-from hexkv.ports import CounterName
+from hexkv.ports import CounterName, Deadline
 
 
 class ByHand:
@@ -179,11 +179,17 @@ def test_a_lane_that_still_ends_tasks_is_slow_and_not_dead(lane, executor, clock
     assert lane.breaker.state == "closed"
 
 
-def test_a_lane_is_not_blamed_for_time_that_others_used_up(lane, clock):
+def test_a_lane_is_not_blamed_for_time_that_others_used_up_or_callers_did_not_give(lane, clock):
     over = deadline(0.0, clock)
     ticket = lane.submit(Priority.GET, 1, saying("a"))
     assert not ticket.wait(over)
+    for _ in range(2):
+        assert not ticket.wait(Deadline.after(clock, 2.0, usual=10.0))
+        with pytest.raises(Refused, match="queue full"):
+            lane.admit(Priority.GET, [100], Deadline.after(clock, 2.0, usual=10.0))
     assert lane.breaker.state == "closed"
+    assert not ticket.wait(Deadline.after(clock, 2.0, usual=10.0))
+    assert lane.breaker.state == "open"
 
 
 def test_puts_are_held_back_and_nothing_else_is(lane, executor):

@@ -24,7 +24,7 @@ from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher, Prompt
 from hexkv.core.requests.accounts import Accounts, Laps
-from hexkv.core.requests.checks import check_seconds, check_window, skipped, timeout_or
+from hexkv.core.requests.checks import check_window, deadline_of, skipped, timeout_or
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.layers.retrieve import LayeredRetrieve
 from hexkv.core.requests.layers.store import LayeredStore
@@ -193,8 +193,8 @@ class CacheEngine:
         timeout: float | None = None,
     ) -> Lookup:
         def look(_: str) -> Lookup:
-            seconds = timeout_or(timeout, self._deadlines.lookup)
-            answer, keys = self._lookups.look(tokens, namespace, seconds, pin)
+            until = deadline_of(self._clock, timeout, self._deadlines.lookup)
+            answer, keys = self._lookups.look(tokens, namespace, until, pin)
             if pin is not None:
                 self._chunks.pin(pin, keys, self._deadlines.pin)
             return answer
@@ -209,8 +209,8 @@ class CacheEngine:
         timeout: float | None = None,
     ) -> Sequence[Lookup]:
         with self._calls.call():
-            seconds = timeout_or(timeout, self._deadlines.lookup)
-            return self._lookups.look_many(prompts, namespace, seconds)
+            until = deadline_of(self._clock, timeout, self._deadlines.lookup)
+            return self._lookups.look_many(prompts, namespace, until)
 
     def prefetch(
         self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None
@@ -240,8 +240,7 @@ class CacheEngine:
     ) -> Retrieved:
         def retrieve(owner: str) -> Retrieved:
             laps = Laps(self._clock)
-            seconds = self._deadlines.retrieve if timeout is None else check_seconds(timeout)
-            until = Deadline.after(self._clock, seconds)
+            until = deadline_of(self._clock, timeout, self._deadlines.retrieve)
             prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             if first := skipped(skip, prompt.length):
@@ -267,7 +266,7 @@ class CacheEngine:
     ) -> Iterator[LayeredRead]:
         with self._calls.in_steps() as owner, ExitStack() as held:
             with self._door.passing():
-                patience = TimeBudget(self._clock, timeout_or(timeout, self._deadlines.retrieve))
+                patience = TimeBudget(self._clock, self._deadlines.retrieve, timeout)
                 prompt, skip = self._naming.in_steps(tokens, device, skip, namespace, patience)
                 layers = LayeredRetrieve(
                     self._requests,
@@ -294,8 +293,7 @@ class CacheEngine:
     ) -> StoreReport:
         def store(owner: str) -> StoreReport:
             laps = Laps(self._clock)
-            seconds = self._deadlines.store if timeout is None else check_seconds(timeout)
-            until = Deadline.after(self._clock, seconds)
+            until = deadline_of(self._clock, timeout, self._deadlines.store)
             prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             first = skipped(skip, prompt.length)
@@ -324,7 +322,7 @@ class CacheEngine:
     ) -> Iterator[LayeredWrite]:
         with self._calls.in_steps() as owner, ExitStack() as held:
             with self._door.passing():
-                patience = TimeBudget(self._clock, timeout_or(timeout, self._deadlines.store))
+                patience = TimeBudget(self._clock, self._deadlines.store, timeout)
                 prompt, _ = self._naming.in_steps(tokens, device, skip, namespace, patience)
                 chosen = prompt.part(0, 0) if (frozen := self._calls.frozen) else prompt
                 layers = LayeredStore(

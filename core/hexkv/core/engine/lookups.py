@@ -25,21 +25,19 @@ class Lookups:
         self._clock = clock
 
     def look(
-        self, tokens: Tokens, namespace: Namespace | None, seconds: float, pin: str | None
+        self, tokens: Tokens, namespace: Namespace | None, until: Deadline, pin: str | None
     ) -> tuple[Lookup, Sequence[ChunkKey]]:
         """Return the longest prefix of *tokens* that the tiers hold, and its chunks."""
         began = self._clock.now()
-        until = Deadline(self._clock, began + seconds)
         prompt = self._naming.prompt(tokens, namespace, until)
         found = find_prefix(self._chunks, prompt, until)
         return self._answer(prompt, found, began, pin), found.found.keys
 
     def look_many(
-        self, prompts: Sequence[Tokens], namespace: Namespace | None, seconds: float
+        self, prompts: Sequence[Tokens], namespace: Namespace | None, until: Deadline
     ) -> list[Lookup]:
         """Return the same for each prompt. Full chunks are matched once, all of them together."""
         began = self._clock.now()
-        until = Deadline(self._clock, began + seconds)
         named = [self._naming.prompt(tokens, namespace, until) for tokens in prompts]
         keys = list(dict.fromkeys(chain.from_iterable(prompt.keys for prompt in named)))
         known = _KnownTiers(

@@ -16,14 +16,13 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from threading import Condition, RLock
 from typing import TypeVar
 from weakref import ref
 
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.rules import WORDS, LaneRules, Priority, Refused
-from hexkv.core.io.ticket import Room, Ticket
+from hexkv.core.io.ticket import Room, Task, Ticket
 from hexkv.core.notices import Notices
 from hexkv.core.runtime import StepRing
 from hexkv.core.turns import Line, Turn
@@ -37,18 +36,6 @@ _OPENED = {
     Reason.FAILURES: "several calls in a row failed",
     Reason.TIMED_OUT: "no call was answered in time",
 }
-
-
-@dataclass(order=True, slots=True)
-class _Task:
-    rank: tuple[int, int]
-    size: int = field(compare=False)
-    work: Callable[[bool], tuple[object, bool | None]] = field(compare=False)
-    ticket: Ticket[object] = field(compare=False)
-    deadline: Deadline | None = field(compare=False)
-    name: str = field(compare=False)
-    queued: float = field(compare=False)
-    wanted: bool = field(default=True, compare=False)
 
 
 class Lane:
@@ -74,8 +61,8 @@ class Lane:
         self._executor, self._telemetry = executor, telemetry
         self._direction = "writing" if self._row.endswith("/write") else "reading"
         self._notices = Notices(log, f"tier {self._tier}", clock, verbs=("is off", "is on again"))
-        self._heap: list[_Task] = []
-        self._live: dict[Ticket[object], _Task] = {}
+        self._heap: list[Task] = []
+        self._live: dict[Ticket[object], Task] = {}
         """Tasks that wait or run."""
 
         self._bytes = 0
@@ -150,7 +137,7 @@ class Lane:
                     if bar := self._bar(probe):
                         raise Refused(bar)
                     return self._room(sizes)
-                dead = self._ended == ended
+                dead = self._ended == ended and self._is_silent(deadline)
         finally:
             with self._lock:
                 self._line.leave(turn)
@@ -196,7 +183,7 @@ class Lane:
                 self._check()
             rank = (int(priority), next(self._order))
             when = WORDS[priority], self._clock.now()
-            task = _Task(rank, size, work, ticket, deadline, *when)  # type: ignore[arg-type]
+            task = Task(rank, size, work, ticket, deadline, *when)  # type: ignore[arg-type]
             # The step first: one that finds no task costs little, but a task without one would
             # stay for ever, if an unexpected exception came between the two.
             self._executor.run(self.name, self._step)
@@ -215,7 +202,7 @@ class Lane:
             ended, hopeless = self._ended, deadline.expired
             if self._await(ticket, deadline):
                 return True
-            if self._ended != ended or hopeless:
+            if self._ended != ended or hopeless or not self._is_silent(deadline):
                 return False  # slow, or others used up the time; but not dead
         self._blame(at_once=True)
         return False
@@ -293,7 +280,7 @@ class Lane:
             wanted = task.wanted and not (self._closed or late)
         return self._do(task, wanted=wanted)
 
-    def _do(self, task: _Task, *, wanted: bool) -> Completion:
+    def _do(self, task: Task, *, wanted: bool) -> Completion:
         result: object
         well: bool | None
         begun = self._clock.now()
@@ -348,7 +335,7 @@ class Lane:
         if self._closed or (self.breaker.pause and not self.breaker.admits()):
             raise Refused(Reason.CLOSED if self._closed else Reason.TIER_OFF)
 
-    def _tasks(self) -> dict[Ticket[object], _Task]:
+    def _tasks(self) -> dict[Ticket[object], Task]:
         """Tasks that wait or run; counted again if an exception interrupted a change."""
         if self._torn:
             self._live.update((task.ticket, task) for task in self._heap)
@@ -385,6 +372,11 @@ class Lane:
 
     def _may_pass(self, turn: Turn, sizes: Sequence[int]) -> bool:
         return self._line.first is turn and self._fits(sizes[0])
+
+    def _is_silent(self, deadline: Deadline) -> bool:
+        """True if a task waits or runs for as long as callers usually wait."""
+        first = min([task.queued for task in self._live.values()], default=self._clock.now())
+        return not deadline.usual or self._clock.now() - first >= deadline.usual
 
     def _blame(self, *, at_once: bool) -> None:
         """Note that the lane ended no task at all while a caller waited."""

@@ -1,8 +1,9 @@
-"""A caller's side of a lane: room for a task in its queue, and the ticket of a submitted one."""
+"""A lane's tasks, and a caller's side of one: room for it in the queue, and its ticket."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from threading import Condition
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
@@ -77,3 +78,17 @@ class Ticket(Generic[T]):
         """Stop waiting: a task that has not begun releases its resources at once."""
         if not self.done:
             self._lane.abandon(self)
+
+
+@dataclass(order=True, slots=True)
+class Task:
+    """Work in the queue of a lane; of two, the one of less rank goes first."""
+
+    rank: tuple[int, int]
+    size: int = field(compare=False)
+    work: Callable[[bool], tuple[object, bool | None]] = field(compare=False)
+    ticket: Ticket[object] = field(compare=False)
+    deadline: Deadline | None = field(compare=False)
+    name: str = field(compare=False)
+    queued: float = field(compare=False)
+    wanted: bool = field(default=True, compare=False)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from math import inf, isfinite
 from operator import index
 
-from hexkv.ports import DeviceKV, InvalidRequest, KVLayout, LayoutMismatch, Namespace
+from hexkv.ports import (
+    Clock,
+    Deadline,
+    DeviceKV,
+    InvalidRequest,
+    KVLayout,
+    LayoutMismatch,
+    Namespace,
+)
 
 
 def check_namespace(namespace: object) -> None:
@@ -38,6 +46,15 @@ def check_seconds(seconds: object) -> float:
 def timeout_or(timeout: object, usual: float) -> float:
     """Return *timeout* as :func:`check_seconds` does; *usual* for ``None``."""
     return usual if timeout is None else check_seconds(timeout)
+
+
+def deadline_of(clock: Clock, timeout: object, usual: float) -> Deadline:
+    """Return the deadline of a call that begins now, after *timeout* or the *usual* seconds.
+
+    Raises:
+        InvalidRequest: as :func:`check_seconds`.
+    """
+    return Deadline.after(clock, timeout_or(timeout, usual), usual)
 
 
 def check_window(device: DeviceKV, layout: KVLayout, tokens: int) -> None:

@@ -24,10 +24,13 @@ class Deadline(NamedTuple):
     at: float
     """On ``clock.now()``'s scale."""
 
+    usual: float = 0.0
+    """The usual seconds, if a caller chose fewer: only a store silent for as long is at fault."""
+
     @classmethod
-    def after(cls, clock: Clock, seconds: float) -> Deadline:
-        """Return a deadline *seconds* from now."""
-        return cls(clock, clock.now() + seconds)
+    def after(cls, clock: Clock, seconds: float, usual: float = 0.0) -> Deadline:
+        """Return a deadline *seconds* from now, where *usual* ones may be longer."""
+        return cls(clock, clock.now() + seconds, usual if seconds < usual else 0.0)
 
     def remaining(self) -> float:
         """Return the seconds left, never negative, for use as a timeout."""

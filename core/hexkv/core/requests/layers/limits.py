@@ -9,25 +9,33 @@ from weakref import WeakKeyDictionary
 
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.requests.accounts import Spent
+from hexkv.core.requests.checks import timeout_or
 from hexkv.ports import Clock, Deadline, traceparent
 
 
 class TimeBudget:
     """The time that one call may wait, over all its steps."""
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
+    def __init__(self, clock: Clock, usual: float, timeout: object = None) -> None:
+        """Give a call the *usual* seconds, or *timeout* if it is not ``None``.
+
+        Raises:
+            InvalidRequest: as :func:`hexkv.core.requests.checks.check_seconds`.
+        """
         self.spent = 0.0
         self._clock = clock
         self._begun = clock.now()
         self._parent = traceparent()
-        self._seconds = seconds
+        self._seconds = timeout_or(timeout, usual)
+        self._usual = usual if self._seconds < usual else 0.0
 
     @contextmanager
     def step(self) -> Iterator[Deadline]:
         """Yield the deadline of one step, after the time that earlier steps have left."""
         start = self._clock.now()
         try:
-            yield Deadline.after(self._clock, max(0.0, self._seconds - self.spent))
+            left = max(0.0, self._seconds - self.spent)
+            yield Deadline.after(self._clock, left, self._usual)
         finally:
             self.spent += self._clock.now() - start
 
@@ -37,7 +45,7 @@ class TimeBudget:
 
     def end(self) -> Deadline:
         """Return the deadline of work that has to end before the call: the full time from now."""
-        return Deadline.after(self._clock, self._seconds)
+        return Deadline.after(self._clock, self._seconds, self._usual)
 
 
 def room(pace: Pipelining, slots: int) -> int:

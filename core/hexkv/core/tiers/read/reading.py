@@ -139,6 +139,7 @@ class Fetcher:
             blocks: list[BlockLease] = []
             fresh: list[ChunkKey] = []
             fetch = Fetch(tier, blocks, partial(self._count_wasted, tier.name), self._decode)
+            fetch.late = deadline.usual > 0  # others have more time than such a read
             until = now if claims or wait is None else wait
             free = self._blocks(wanted[: room.count], owner, until)
             # In one step: of two calls that want a chunk at the same moment, one joins the other's
