@@ -51,6 +51,9 @@ def test_wrong_tokens_are_refused(rig, tokens):
         r.engine.retrieve(tokens, empty([1]))
     with pytest.raises(InvalidTokens):
         r.engine.store(tokens, empty([1]))
+    for prompts in ([PROMPT, tokens], None, 5):
+        with pytest.raises(InvalidTokens):
+            r.engine.lookup_many(prompts)
     assert r.at_rest()
 
 

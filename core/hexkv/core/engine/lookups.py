@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from hexkv.core.engine.naming import Naming
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.accounts import Accounts
 from hexkv.core.requests.prefix import Prefix, find_prefix
-from hexkv.ports import ChunkKey, ChunkService, Clock, Deadline, Lookup, Namespace, Tokens
+from hexkv.ports import (
+    ChunkKey,
+    ChunkService,
+    Clock,
+    Deadline,
+    InvalidTokens,
+    Lookup,
+    Namespace,
+    Tokens,
+)
 
 
 class Lookups:
@@ -36,8 +45,14 @@ class Lookups:
     def look_many(
         self, prompts: Sequence[Tokens], namespace: Namespace | None, until: Deadline
     ) -> list[Lookup]:
-        """Return the same for each prompt. Full chunks are matched once, all of them together."""
+        """Return the same for each prompt. Full chunks are matched once, all of them together.
+
+        Raises:
+            InvalidTokens: *prompts* is no sequence of prompts.
+        """
         began = self._clock.now()
+        if not isinstance(prompts, Iterable):
+            raise InvalidTokens(f"a {type(prompts).__name__} is not a sequence of prompts")
         named = [self._naming.prompt(tokens, namespace, until) for tokens in prompts]
         keys = list(dict.fromkeys(chain.from_iterable(prompt.keys for prompt in named)))
         known = _KnownTiers(
