@@ -64,8 +64,8 @@ class ChunkStore(Protocol):
         """Return True for each chunk that is readable, as far as known without reading it.
 
         A chunk that was never stored, or that this store deleted, is False: True is no guess.
-        A store that gets no answer does not know, and raises; one that knows a chunk to be out
-        of reach may return False.
+        A store that gets no answer, or none in time, does not know, and raises; one that knows a
+        chunk to be out of reach may return False.
         """
         ...
 

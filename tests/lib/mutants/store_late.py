@@ -39,6 +39,10 @@ def denies_when_late(self, real, keys, deadline):
     return [False] * len(keys) if deadline.expired else real(keys, deadline)
 
 
+def denies_the_rest_when_late(self, real, keys, deadline):
+    return [here and not deadline.expired for here in real(keys, deadline)]
+
+
 def stops_amid_a_batch_in_a_mixture(self, real, items, deadline):
     outcomes = real(items, deadline)
     late = [i for i, outcome in enumerate(outcomes) if outcome == TimedOut()]
@@ -185,6 +189,13 @@ def reads_no_range_of_what_is_gone(self, real, key, start, into, deadline):
 DICT_STORE = {
     "L1.25 deletes nothing when late": Wrong(
         "What there is no time to delete was not there.", delete=denies_when_late
+    ),
+    "L1.25 denies when late": Wrong(
+        "A chunk that there is no time to look for is absent.", contains=denies_when_late
+    ),
+    "L1.25 denies the rest when late": Wrong(
+        "The same, amid a batch: the first chunks are found, and the next ones denied.",
+        contains=denies_the_rest_when_late,
     ),
     "L1.30 reads to the end of its batch": Wrong(
         "The deadline is looked at once, before the first chunk.",

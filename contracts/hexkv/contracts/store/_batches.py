@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.contracts.kit.cases import each
 from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.store._base import (
@@ -25,6 +25,7 @@ from hexkv.ports import (
     ChunkKey,
     ChunkStore,
     Corrupt,
+    Deadline,
     Failed,
     Hit,
     Item,
@@ -40,6 +41,24 @@ from hexkv.ports import (
 A, B, C = (chunk_key(name) for name in "abc")
 MANY = 4000
 _BASE = bytes(range(0x41, 0x41 + KEY_BYTES))
+
+
+class _Passing(ManualClock):
+    """A clock that jumps far beyond a deadline after some looks at it."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.left = looks
+
+    def now(self) -> float:
+        self.left -= 1
+        return super().now() + (1000.0 if self.left < 0 else 0.0)
+
+
+def _passing(looks: int) -> Deadline:
+    """Return a deadline that has not passed for the first *looks* at it."""
+    clock = _Passing(looks + 1)
+    return Deadline.after(clock, 10.0)
 
 
 def _changed(place: int, value: int = 0) -> bytes:
@@ -204,7 +223,8 @@ class Batches(StoreCase):
         "L1.25",
         "tells the truth when the deadline has passed",
         clause="ChunkStore, every call's deadline",
-        why="in a hurry, half a frame would be taken for a whole one",
+        why="in a hurry, half a frame would be taken for a whole one, or a chunk for absent",
+        hint="a store without an answer in time raises StoreUnreachable: False is an answer",
     )
     def test_an_expired_deadline_makes_nobody_lie(self, store: ChunkStore) -> None:
         frames = {A: content(5000, seed=1), B: content(300, seed=2)}
@@ -221,6 +241,10 @@ class Batches(StoreCase):
             assert isinstance(late, Stored | TimedOut | Failed)
             if isinstance(late, Stored):
                 same(read(store, C), [b"late"])
+        for looks in range(4):
+            with suppress(StoreError):
+                here = promptly(lambda looks=looks: store.contains([A, B], _passing(looks)))  # type: ignore[misc]
+                assert all(here), f"late after {looks} looks at the clock, contains denies a chunk"
         with suppress(StoreError):
             gone = promptly(lambda: store.delete([A, B], deadline(-1.0)))
             for key, was_there in zip(frames, gone, strict=True):

@@ -15,6 +15,7 @@ from hexkv.adapters.local.files.files import (
     Direct,
     FileIO,
     chunk_error,
+    in_time,
     make_file,
     open_frame,
     store_error,
@@ -142,11 +143,12 @@ class DiskStore:
                 raise store_error(error, f"counting in {self._root}") from error
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        doing = f"looking into {self._root}"
         with self._call():
             try:
-                return [not deadline.expired and self._there(key) for key in keys]
+                return [self._there(key) for key in in_time(keys, deadline, doing)]
             except OSError as error:
-                raise store_error(error, f"looking into {self._root}") from error
+                raise store_error(error, doing) from error
 
     def read(
         self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline

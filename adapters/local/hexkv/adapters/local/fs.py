@@ -18,7 +18,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from hexkv.adapters.local.files.files import FileIO, chunk_error, make_file, open_frame, store_error
+from hexkv.adapters.local.files.files import (
+    FileIO,
+    chunk_error,
+    in_time,
+    make_file,
+    open_frame,
+    store_error,
+)
 from hexkv.adapters.local.files.layout import FOLDERS, MARKER, chunks_in, file_path
 from hexkv.adapters.local.files.marker import Presence, check_format
 from hexkv.adapters.local.files.nofollow import move, regular_size, remove, resolved
@@ -96,13 +103,14 @@ class SharedFileStore:
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         self._check_open()
+        doing = f"looking into {self._root}"
         try:
             return [
-                not deadline.expired and _unless_gone(partial(self._there, self._path(key)))
-                for key in keys
+                _unless_gone(partial(self._there, self._path(key)))
+                for key in in_time(keys, deadline, doing)
             ]
         except OSError as error:
-            raise store_error(error, f"looking into {self._root}") from error
+            raise store_error(error, doing) from error
 
     def read(
         self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline

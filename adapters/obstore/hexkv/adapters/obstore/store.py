@@ -112,13 +112,9 @@ class ObjectStorage:
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         unique = list(dict.fromkeys(keys))
         answers = self._requests.run(
-            all_of([partial(self._asked, key, deadline) for key in unique], _as_answer)
+            all_of([partial(self._asked, key, deadline) for key in unique])
         )
-        failures = [answer for answer in answers if isinstance(answer, StoreError)]
-        if failures and not any(answer is True for answer in answers):
-            raise failures[0]
-        # Chunks without an answer count as absent.
-        found = {key: answer is True for key, answer in zip(unique, answers, strict=True)}
+        found = dict(zip(unique, answers, strict=True))
         return [found[key] for key in keys]
 
     def read(
@@ -301,10 +297,6 @@ class ObjectStorage:
             raise Late("no answer in time") from error
         except BaseError as error:
             raise _meaning(error) from error
-
-
-def _as_answer(error: StoreError) -> StoreError:
-    return error
 
 
 def _meaning(error: BaseError) -> StoreError:

@@ -100,9 +100,8 @@ class S3Store:
             return False
 
         replies = self._crew.each(len(unknown), ask)
-        if failures and not any(replies):
+        if failures:
             raise failures[0]
-        # Chunks without an answer count as absent, and are asked for again next time.
         found = dict(zip(unknown, replies, strict=True))
         return [found[k] if a is None else a for k, a in zip(keys, answers, strict=True)]
 

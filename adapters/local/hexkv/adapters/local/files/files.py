@@ -7,7 +7,7 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal
 
@@ -23,8 +23,10 @@ from hexkv.adapters.local.files.nofollow import ABSENT, open_file
 from hexkv.ports import (
     PAGE,
     PIECE,
+    ChunkKey,
     ConfigError,
     Corrupt,
+    Deadline,
     Hit,
     Miss,
     ReadOutcome,
@@ -273,6 +275,18 @@ def make_file(path: str, size: int, fill: Callable[[int], None], *, reserves: bo
     os.close(file)  # over a network, closing reports whether the bytes arrived
     if there != size:
         raise OSError(errno.EIO, f"the file has {there} bytes, not {size}", path)
+
+
+def in_time(keys: Sequence[ChunkKey], deadline: Deadline, doing: str) -> Iterator[ChunkKey]:
+    """Yield *keys*; *doing* names the operation in the message of an error.
+
+    Raises:
+        StoreUnreachable: the deadline passed, so nothing is known of the next ones.
+    """
+    for key in keys:
+        if deadline.expired:
+            raise StoreUnreachable(f"{doing}: no answer in time")
+        yield key
 
 
 def store_error(error: OSError, doing: str) -> StoreError:
