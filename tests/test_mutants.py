@@ -34,9 +34,9 @@ CORRECT = [
 ]
 MODEST = {
     "TestPlainStore": (
-        "SupportsClear, SupportsQuarantine, SupportsRangeRead, SupportsScan, SupportsZeroCopy, "
-        "foreign, huge, limit, reopen, service.cut, service.full, service.garbage, service.kill, "
-        "service.slow, service.stall, sibling, unreadable"
+        "SupportsClear, SupportsLimit, SupportsQuarantine, SupportsRangeRead, SupportsScan, "
+        "SupportsZeroCopy, foreign, huge, limit, reopen, service.cut, service.full, "
+        "service.garbage, service.kill, service.slow, service.stall, sibling, unreadable"
     ),
     "TestLossySerde": (
         "a bound on its error, float16, float32, float8_e4m3fn, float8_e5m2, per_layer, uint8"

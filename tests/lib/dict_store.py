@@ -86,10 +86,13 @@ class DictStore:
         return [TimedOut() if deadline.expired else self.write_one(item) for item in items]
 
     def write_one(self, item):
-        if isinstance(self.medium, Shelf) and self.medium.full:
+        if not self.has_room(item) or (isinstance(self.medium, Shelf) and self.medium.full):
             return Failed(StoreFull("no room"))
         self.publish(self.name(item.key), bytes(item.frame))
         return Stored(len(item.frame))
+
+    def has_room(self, item):
+        return True
 
     def publish(self, name, frame):
         self.medium[name] = frame
@@ -117,12 +120,23 @@ class ScanningStore(DictStore):
 
 
 class CapableStore(ScanningStore):
-    """Also quarantines, clears, reads ranges, and keeps leases."""
+    """Also quarantines, clears, reads ranges, keeps leases, and has a limit of bytes."""
+
+    most = None
 
     def __init__(self, medium):
         super().__init__(medium)
         self.leases = {}
         self.aside = {}
+
+    def limit(self, size):
+        self.most = size
+
+    def has_room(self, item):
+        return self.most is None or len(item.frame) + self.used_bytes() <= self.most
+
+    def used_bytes(self):
+        return sum(map(len, list(self.medium.values())))
 
     def publish(self, name, frame):
         self.let_go(name)

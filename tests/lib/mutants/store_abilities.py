@@ -91,6 +91,16 @@ def lends_a_part_of_what_was_written(self, real, keys, owner):
     ]
 
 
+def evicts_to_its_limit(self, real, size):
+    real(size)
+    while self.medium and self.used_bytes() > size:
+        self.medium.pop(next(iter(self.medium)))
+
+
+def limits_the_next_bytes(self, real, size):
+    real(self.used_bytes() + size)
+
+
 ROWS = {
     "scan.2 scan remembers the first size": Wrong(
         "A chunk is listed with the size that it had when it was new.",
@@ -119,6 +129,16 @@ ROWS = {
     "range.3 range of nothing is empty": Wrong(
         "A chunk that is not there has as many bytes as are asked for.",
         read_range=range_of_nothing_is_empty,
+    ),
+    "limit.1 evicts to its limit": Wrong(
+        "Chunks beyond the limit are dropped.", limit=evicts_to_its_limit
+    ),
+    "limit.1 limits what comes next": Wrong(
+        "The limit counts the bytes that are written after it.", limit=limits_the_next_bytes
+    ),
+    "limit.1 never grows": Wrong(
+        "A limit is a minimum of all limits.",
+        limit=lambda self, size: setattr(self, "most", min(size, self.most or size)),
     ),
     "sharing.3 keeps out of sight": Wrong(
         "What is kept as a lease is lent, and neither read nor listed.",

@@ -43,6 +43,7 @@ _BY_PREFIX = {
     "checksum": Level.L1,
     "chunker": Level.L1,
     "device": Level.L1,
+    "limit": Level.L1,
     "memory": Level.L1,
     "plugin": Level.L0,
     "policy": Level.L1,

@@ -10,8 +10,8 @@ L5     namespaces, stores and foreign entries on one service do not interfere
 L6     its speed comes near to that of its medium
 =====  ==========================================================================
 
-and ``scan``, ``quarantine``, ``clear``, ``sharing`` and ``range`` for the optional abilities, which
-are checked where a store offers them.
+and ``scan``, ``quarantine``, ``clear``, ``sharing``, ``range`` and ``limit`` for the optional
+abilities, which are checked where a store offers them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from hexkv.contracts.store._data import Data
 from hexkv.contracts.store._filling import Filling
 from hexkv.contracts.store._huge import Lengths
 from hexkv.contracts.store._lifecycle import Lifecycle
+from hexkv.contracts.store._limit import OwnLimit
 from hexkv.contracts.store._listing import Listing
 from hexkv.contracts.store._service import Ability, BehindProxy, Service
 from hexkv.contracts.store._speed import Speed
@@ -72,6 +73,7 @@ class StoreContract(
     Listing,
     Quarantine,
     RangeRead,
+    OwnLimit,
     Clearing,
     Sharing,
     Damage,
