@@ -424,3 +424,22 @@ def test_a_chunk_lost_by_a_prefetch_past_its_time_comes_from_the_next_tier(rig, 
     assert (got.hit_tokens, got.misses) == (FULL, {})
     assert target.agrees(computed(), FULL)
     assert r.at_rest()
+
+
+def test_layers_look_again_for_chunks_that_a_prefetch_lost_after_they_began(rig):
+    first, second = Gated(), ScanningStore({})
+    r = rig([tier("first", first), tier("second", second)])
+    r.engine.store(PROMPT, computed())
+    first.gate.clear()
+    r.engine.prefetch("a", PROMPT)
+    target = empty()
+    with r.engine.retrieve_layers(PROMPT, target, lookup_id="a") as layers:
+        del first.medium[r.engine.chunk_keys(PROMPT)[1]]
+        r.clock.advance(11)  # past the deadline of the prefetched reads
+        first.gate.set()
+        assert r.tiers["first"].reading.drain(r.engine.admin._until(30))
+        assert len(list(layers)) == LAYOUT.layers
+        got = layers.result()
+    assert (got.hit_tokens, got.misses) == (FULL, {})
+    assert target.agrees(computed(), FULL)
+    assert r.at_rest()

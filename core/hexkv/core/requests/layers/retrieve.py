@@ -107,14 +107,9 @@ class LayeredRetrieve:
             self._encoded = decoded_by(self._chunks.serdes, self._device, by_layers=True)
             self._find(deadline)
             self._hold(deadline)
-            held = self._parts[-1].end if self._parts else 0
-            self._hit = self._begun() if self._chunks.near else held
             tokens = self._prompt.ends[self._hit - 1] - self._prompt.starts[0] if self._hit else 0
             self._groups = layer_groups(self._prompt.layout, tokens)
-            for part in self._parts:
-                part.hold.divide(self._groups)
-            if self._chunks.near and any(part.hold.bytes for part in self._parts):
-                self._hosts.hold(self)
+            self._divide(self._parts)
             self._beside = self._hit > 0 and in_background(self._device)
             if self._beside:
                 open_lane(self._copier.executor)
@@ -200,8 +195,11 @@ class LayeredRetrieve:
         self._release([part for part in parts if part.end == part.start])
         return self._parts
 
-    def _hold(self, deadline: Deadline) -> None:
-        """Hold the chunks between those that were prefetched, and behind them, in order."""
+    def _hold(self, deadline: Deadline, *, again: bool = False) -> None:
+        """Hold the chunks between those that are held, and behind them, in order.
+
+        *again*: from whatever tier, because one was not where it was found.
+        """
         ready, self._parts = self._parts, []
         wait = not ready and self._hosts.may_wait()
         found, end, number = self._prefix.tiers, len(self._prompt), 0
@@ -211,7 +209,7 @@ class LayeredRetrieve:
                 number = self._parts[-1].end
                 continue
             stop = min(end, ready[0].start) if ready else end
-            tiers = found[number:stop] if self._chunks.near else None
+            tiers = found[number:stop] if self._chunks.near and not again else None
             until = Deadline(deadline.clock, 0.0)
             if wait:
                 until = deadline
@@ -239,6 +237,26 @@ class LayeredRetrieve:
                 break
             number = stop
         self._release(ready)
+        held = self._parts[-1].end if self._parts else 0
+        self._hit = self._begun() if self._chunks.near else held
+
+    def _divide(self, parts: Sequence[Held]) -> None:
+        """Announce the groups of layers to the holds of *parts*, and their blocks to the hosts."""
+        for part in parts:
+            part.hold.divide(self._groups)
+        if self._chunks.near and any(part.hold.bytes for part in parts):
+            self._hosts.hold(self)
+
+    def _hold_again(self, lost: Held, here: int, deadline: Deadline) -> None:
+        """Hold the chunks of a prefetch that *lost* all but its first *here* ones."""
+        before = list(self._parts)
+        lost.end = lost.start + here
+        if not here:
+            self._parts.remove(lost)
+            self._release([lost])
+        self._held = None
+        self._hold(deadline, again=True)
+        self._divide([part for part in self._parts if part not in before])
 
     def _begun(self) -> int:
         """Return the number of chunks that are held or on their way, as far as known."""
@@ -300,7 +318,11 @@ class LayeredRetrieve:
             if part.hold.replaced != before:
                 self._held = None
             if part.start + here < min(part.end, self._hit):
-                self._shorten(part.start + here, why)
+                if part.early and why is Reason.TIMED_OUT and not deadline.expired:
+                    self._hold_again(part, here, deadline)
+                    self._load(group, deadline)
+                else:
+                    self._shorten(part.start + here, why)
                 break
 
     def _release(self, behind: Sequence[Held]) -> None:
