@@ -3,6 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from depth import examples
 from families import CHUNK, ends, families, longest
 from hexkv.contracts.chunk_cache._base import LAYOUT
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.ports import Reason
 from nodes import Node
 from processes import until
 
@@ -79,3 +81,16 @@ def test_a_node_that_knows_the_size_of_chunks_keeps_tails_where_it_is_told_to(tm
         assert engine.lookup(tokens).hit_tokens == 2 * CHUNK + 8
         assert engine.flush()
         assert [tier.chunks for tier in engine.health().tiers] == [3, 2]
+
+
+@pytest.mark.thorough
+def test_layers_miss_for_the_reason_that_a_retrieve_has_where_the_node_is_gone(tmp_path):
+    tokens = list(range(2 * CHUNK + 8))
+    with Node(tmp_path) as node, node.engine(chunk={"size": CHUNK, "tail": 8}) as engine:
+        engine.store(tokens, computed(tokens))
+        node.stop()
+        whole, by_layer = (loaded(engine, tokens, None, by_layer=way) for way in (False, True))
+        assert whole.hit_tokens == by_layer.hit_tokens == 0
+        assert whole.misses[Reason.TIER_OFF] == 1
+        assert by_layer.misses == whole.misses
+        node.start()
