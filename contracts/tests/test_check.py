@@ -228,7 +228,9 @@ def test_every_promise_can_be_listed_and_says_what_it_is_for(check):
         assert promise["why"], promise["number"]
     numbers = [promise["number"] for promise in listed]
     assert len(numbers) == len(set(numbers))
-    assert {"L1.4", "plugin.3", "policy.8", "serde.17", "wire.30"} <= set(numbers)
+    assert {"L1.4", "plugin.3", "policy.8", "serde.17", "wire.30", "segments.1", "holds.1"} <= set(
+        numbers
+    )
     assert check("--list")[0] == 0
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Iterator
 
-from hexkv.contracts.check import suite
+from hexkv import contracts
 from hexkv.contracts.kit.promise import Level, Promise
 from hexkv.contracts.kit.whole import Whole
 from hexkv.plugins.cli.output import installed
@@ -24,7 +25,8 @@ def _order(promise: Promise) -> tuple[Level, list[tuple[str, int]]]:
 def every_promise() -> Iterator[Promise]:
     """The promise of each test, in no order."""
     boxes = {spec.black_box for spec in installed().adapters.values()} - {""}
-    modules = [suite, *map(importlib.import_module, sorted(boxes))]
+    kit = [found.name for found in pkgutil.walk_packages(contracts.__path__, "hexkv.contracts.")]
+    modules = map(importlib.import_module, [*kit, *sorted(boxes)])
     for contract in (found for module in modules for found in vars(module).values()):
         if isinstance(contract, type) and issubclass(contract, Whole):
             for name in dir(contract):
