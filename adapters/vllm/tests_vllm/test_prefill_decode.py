@@ -117,7 +117,7 @@ def test_a_decoder_computes_what_the_prefiller_did_not(half_done, node, end):
 
 
 def test_a_decoder_waits_no_longer_than_it_may(half_done):
-    prefill, decode, words = half_done(connector={"wait_seconds": 0.05})
+    prefill, decode, words = half_done(connector={"wait_seconds": 0.5})
     decode.run(60)
     assert decode.answers()["d"] == alone(words, 4)
     assert decode.cached["d"] == 96

@@ -20,7 +20,7 @@ class OwnLimit(StoreCase):
 
     @promise(
         "limit.1",
-        "takes as many bytes as its latest limit, and keeps what is beyond",
+        "takes as many bytes as its latest limit, and keeps chunks beyond",
         clause="SupportsLimit.limit",
         why="a tier whose budget changes would lose chunks that are in its index, or stay full",
         hint="change the number alone; the core evicts",
