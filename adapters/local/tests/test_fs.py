@@ -2,11 +2,14 @@
 
 import errno
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from threading import Barrier, Thread
 
 import pytest
 
@@ -340,3 +343,19 @@ def test_writers_sweep_folder_by_folder_and_never_fail_by_it(tmp_path, monkeypat
         assert put(store, A, b"frame") == Stored(5)
     assert set(swept) == set(range(256))
     assert len(swept) <= 400
+
+
+def test_threads_that_find_the_directory_gone_make_it_again_and_store(tmp_path):
+    """One marker for each thread on its way: none is renamed before it is written whole."""
+    root, frame = tmp_path / "shared", memoryview(FRAME)
+    with closing(open_fs(root)) as store, ThreadPoolExecutor(8) as threads:
+        for turn in range(40):
+            shutil.rmtree(root)
+            start = Barrier(8)
+
+            def write(number, turn=turn, start=start):
+                start.wait(60)
+                return store.write([Item(chunk_key(f"{turn} {number}"), frame)], deadline(60.0))
+
+            for (outcome,) in threads.map(write, range(8)):
+                assert outcome == Stored(len(FRAME))

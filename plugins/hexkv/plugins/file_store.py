@@ -6,6 +6,7 @@ its own library need not know any of it.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol, runtime_checkable
@@ -28,6 +29,11 @@ from hexkv.ports import (
     SupportsScan,
     WriteOutcome,
 )
+
+OF_ONE_FILE = frozenset(
+    {errno.EIO, errno.EACCES, errno.EPERM, errno.EBADMSG, errno.EISDIR, errno.EUCLEAN}
+)
+"""Errors of one file, where others of its directory may well be read and written."""
 
 Directory = Literal["disk", "fs"]
 """The stores of files: of one machine, and of many hosts."""

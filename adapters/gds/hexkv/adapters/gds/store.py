@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from hexkv.adapters.gds.cufile import CuFileError
-from hexkv.plugins.file_store import FileStore, OverFiles
+from hexkv.plugins.file_store import OF_ONE_FILE, FileStore, OverFiles
 from hexkv.ports import (
     PAGE,
     ChunkKey,
@@ -122,7 +122,8 @@ class GdsStore(OverFiles):
         except CuFileError as error:
             return Failed(self._failed(error))
         except OSError as error:
-            return Failed(StoreUnreachable(f"reading from {self._root}: {error.strerror}"))
+            kind = StoreError if error.errno in OF_ONE_FILE else StoreUnreachable
+            return Failed(kind(f"reading from {self._root}: {error.strerror}"))
         finally:
             os.close(file)
         self._failures = 0

@@ -20,6 +20,7 @@ from hexkv.adapters.local.files.direct import (
     try_direct,
 )
 from hexkv.adapters.local.files.nofollow import ABSENT, open_file
+from hexkv.plugins.file_store import OF_ONE_FILE
 from hexkv.ports import (
     PAGE,
     PIECE,
@@ -52,9 +53,6 @@ _FILLED = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _READ = os.O_RDONLY | os.O_NONBLOCK
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-_OWN = {errno.EIO, errno.EACCES, errno.EPERM, errno.EBADMSG, errno.EISDIR, errno.EUCLEAN}
-"""Errors of one file, where others of its directory may well be read and written."""
 
 
 class FileIO:
@@ -297,7 +295,7 @@ def store_error(error: OSError, doing: str) -> StoreError:
 
 def chunk_error(error: OSError, doing: str, path: str) -> StoreError:
     """Return *error* of a call about one file; *doing* names the operation in its message."""
-    kind = StoreError if error.errno in _OWN else type(store_error(error, doing))
+    kind = StoreError if error.errno in OF_ONE_FILE else type(store_error(error, doing))
     return kind(f"{doing}: {error.strerror or error}: {path}")
 
 

@@ -11,13 +11,14 @@ import json
 import logging
 import os
 from contextlib import suppress
+from threading import get_ident
 
 from hexkv.adapters.local.files.files import NEW
 from hexkv.adapters.local.files.layout import MARKER
 from hexkv.adapters.local.files.nofollow import move, open_file, regular_size, remove
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.notices import Notices
-from hexkv.ports import Clock, ConfigError
+from hexkv.ports import Clock, ConfigError, StoreUnreachable
 
 log = logging.getLogger(__name__)
 
@@ -87,12 +88,16 @@ class Presence:
         """Make a missing folder, and the marker if that is missing, too.
 
         Raises:
-            ConfigError: the directory has another format by now.
+            StoreUnreachable: the directory has another format by now.
             OSError: it cannot be written to.
         """
         self.look()
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        check_format(self._root, aside)
+        try:
+            # A name for each thread: several may find the directory gone at the same moment.
+            check_format(self._root, f"{aside}-{get_ident()}")
+        except ConfigError as error:
+            raise StoreUnreachable(str(error)) from error
         self.look()
 
 
