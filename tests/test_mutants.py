@@ -136,7 +136,7 @@ def test_every_test_of_a_contract_is_a_promise_and_no_number_means_two_things(po
 @each("name", CORRECT)
 def test_a_correct_adapter_passes_and_skips_only_what_it_does_not_offer(found, name):
     tags = [verdict.tag for verdict in found.verdicts[f"witnesses.{name}"]]
-    assert tags.count("passed") > 5
+    assert tags.count("passed") >= 5  # as many quick promises has the smallest contract
     assert set(tags) == ({"passed", "skipped"} if name in MODEST else {"passed"})
 
 
