@@ -58,7 +58,7 @@ OUTPUT = Path(__file__).resolve().parent / "results" / "judged.json"
 
 
 class S3FIFO:
-    """Three queues: new chunks, those used meanwhile, and the names of new ones that were evicted.
+    """Three queues: new chunks, those used there, and the names of new ones that were evicted.
 
     After Yang et al., "FIFO queues are all you need for cache eviction" (SOSP 2023), with the
     paper's tenth for new chunks. Within one request the last chunk is the oldest. It reorders its

@@ -57,11 +57,11 @@ class AdminSession(PlacedSession):
         self._going = True
         """False once the client requests an end, or has ended."""
 
-    def take(self, told: Head, body: bytes) -> bool:
-        if told.verb == ClientMessage.STOP:
+    def take(self, head: Head, body: bytes) -> bool:
+        if head.verb == ClientMessage.STOP:
             self._going = False
             log.info("admin: %s: wants its verb to end", self.name)
-        return super().take(told, body)
+        return super().take(head, body)
 
     def let_go(self) -> None:
         if self._going and self._under_way:

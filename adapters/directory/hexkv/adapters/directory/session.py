@@ -46,11 +46,11 @@ class DirectorySession(PlacedSession):
             RequestKind.MEMBERS: self._members,
         }
 
-    def take(self, told: rpc.Head, body: bytes) -> bool:
-        if told.verb == RequestKind.PART:
-            head, _, tags = unpack_request(body)
-            self._cell.take(head.number, tags)
-        return told.verb == RequestKind.PART or super().take(told, body)
+    def take(self, head: rpc.Head, body: bytes) -> bool:
+        if head.verb == RequestKind.PART:
+            part, _, tags = unpack_request(body)
+            self._cell.take(part.number, tags)
+        return head.verb == RequestKind.PART or super().take(head, body)
 
     def respond(self, asked: Request) -> None:
         head, text, tags = unpack_request(asked.body)

@@ -127,10 +127,10 @@ class Session:
         """
         raise NotImplementedError
 
-    def take(self, told: Head, body: bytes) -> bool:
+    def take(self, head: Head, body: bytes) -> bool:
         """Take a message that is not answered, in order. False if it is a request."""
         del body
-        return not told.request
+        return not head.request
 
     def note(self, asked: Head) -> Any:
         """Note that a request was read, in order; the result comes with it."""

@@ -98,10 +98,10 @@ class NodeSession(Session):
         else:
             verb(self, asked)
 
-    def take(self, told: Head, body: bytes) -> bool:
-        if (taken := TOLD.get(told.verb)) is None:
+    def take(self, head: Head, body: bytes) -> bool:
+        if (taken := TOLD.get(head.verb)) is None:
             return False
-        taken(self, told, body)
+        taken(self, head, body)
         return True
 
     def note(self, asked: Head) -> Grant | None:
