@@ -194,9 +194,9 @@ class CacheEngine:
     ) -> Lookup:
         def look(_: str) -> Lookup:
             until = deadline_of(self._clock, timeout, self._deadlines.lookup)
-            answer, keys = self._lookups.look(tokens, namespace, until, pin)
+            answer, prefix = self._lookups.look(tokens, namespace, until, pin)
             if pin is not None:
-                self._chunks.pin(pin, keys, self._deadlines.pin)
+                self._chunks.pin(pin, prefix.found.keys, self._deadlines.pin)
             return answer
 
         return self._calls.do(look)

@@ -35,12 +35,12 @@ class Lookups:
 
     def look(
         self, tokens: Tokens, namespace: Namespace | None, until: Deadline, pin: str | None
-    ) -> tuple[Lookup, Sequence[ChunkKey]]:
-        """Return the longest prefix of *tokens* that the tiers hold, and its chunks."""
+    ) -> tuple[Lookup, Prefix]:
+        """Return the longest prefix of *tokens* that the tiers hold, also with its chunks."""
         began = self._clock.now()
         prompt = self._naming.prompt(tokens, namespace, until)
         found = find_prefix(self._chunks, prompt, until)
-        return self._answer(prompt, found, began, pin), found.found.keys
+        return self._answer(prompt, found, began, pin), found
 
     def look_many(
         self, prompts: Sequence[Tokens], namespace: Namespace | None, until: Deadline
