@@ -156,8 +156,10 @@ def check_every_way(subjects, examples):
     @given(seed=st.integers(0, 2**32))
     def right_or_refused(seed):
         chance = Random(seed)
-        model, cached = subjects[chance.choice(KINDS)]
-        kind = chance.choice([*CACHES, "loaded"])
+        right_or_refused_of(chance, chance.choice(KINDS), chance.choice([*CACHES, "loaded"]))
+
+    def right_or_refused_of(chance, subject, kind):
+        model, cached = subjects[subject]
         length, new = chance.choice(LENGTHS), chance.choice(LENGTHS)
         tokens = chance.choices(range(128), k=length)
         try:
@@ -177,6 +179,8 @@ def check_every_way(subjects, examples):
         seen["right"] += assert_right(model, cached, saved) > 0
 
     right_or_refused()
+    for kind in [*CACHES, "loaded"]:  # so that some of both are certain
+        right_or_refused_of(Random(2), "llama-gqa", kind)
     assert min(seen.values()) > examples // 20, seen
 
 
