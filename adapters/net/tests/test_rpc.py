@@ -176,7 +176,9 @@ def test_a_client_that_is_half_open_is_dismissed_in_time(served, ends):
     assert over.wait(PATIENCE)
 
 
-def test_both_directions_move_at_once_over_tls(served, tmp_path):
+@pytest.fixture
+def encrypted(tmp_path):
+    """The two ends of a connection with TLS, after the handshake: the client's and the server's."""
     authority, file = trustme.CA(), tmp_path / "server.pem"
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(file))
     ca = tmp_path / "ca.pem"
@@ -188,13 +190,31 @@ def test_both_directions_move_at_once_over_tls(served, tmp_path):
         .context()
         .wrap_socket(other, server_hostname="localhost", do_handshake_on_connect=False)
     )
-    with ThreadPoolExecutor(4) as threads:
-        threads.submit(Stream(server).secure, soon())
+    with client, server, ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(Stream(server).secure, soon())
         Stream(client).secure(soon())
-        _, link, _ = served(pair=(client, server))
+        accepted.result(PATIENCE)
+        yield client, server
+
+
+def test_both_directions_move_at_once_over_tls(served, encrypted):
+    _, link, _ = served(pair=encrypted)
+    with ThreadPoolExecutor(4) as threads:
         bodies = [bytes([n]) * (LARGEST - n) for n in range(12)]
         found = threads.map(lambda body: link.call(ECHO, body, soon()).body, bodies)
         assert list(found) == bodies
+
+
+@each("tls", [True, False])
+def test_a_request_that_was_not_sent_in_time_leaves_nothing_of_it_before_the_next(tls, request):
+    """TLS keeps the record of a message that did not fit, and sends it before the next one."""
+    ends = request.getfixturevalue("encrypted") if tls else socket.socketpair()
+    with ends[0] as ours, ends[1]:
+        link = Link(ours, CLOCK, lambda: None, most=LARGEST)
+        sent = iter(lambda: link.ask(ECHO, bytes(8), soon(0)), None)
+        assert len(list(sent)) > 100
+        assert link.alive is not tls
+        link.abandon()
 
 
 @contextmanager

@@ -289,7 +289,7 @@ class Link:
                     rest = rest[self._pipe.send(rest, NOW) :]
                     continue
                 except BlockingIOError:
-                    self._half_sent = len(rest) < len(data)
+                    self._half_sent = self._pipe.encrypted or len(rest) < len(data)
                 if not self._pipe.await_room(deadline.remaining()):
                     self._doubt(NOTICED)
                     if self._half_sent:

@@ -40,6 +40,10 @@ class Pipe:
         self._socket = sock
         self._read = select.poll()
         self._read.register(sock, select.POLLIN)
+        self.encrypted = isinstance(sock, ssl.SSLSocket)
+        """True if a :attr:`send` that raises ``BlockingIOError`` may have made the first bytes a
+        record, which goes before all others: it is repeated with the same bytes."""
+
         if isinstance(sock, ssl.SSLSocket):
             sock.settimeout(0.0)
             tls = _Tls(sock, self._read)
