@@ -117,7 +117,7 @@ class CacheEngine:
         start = partial(meet, chunks, TenantsBySalt(tenants), self._prefixes)
         namer = partial(ChunkHasher, chunker, algorithm, seeded=seeded, longest=longest, sink=sink)
         self._naming = Naming(namespace, namer, chunks, chunker, start)
-        self._lookups = Lookups(self._naming, chunks, self._accounts, self._clock)
+        self._lookups = Lookups(self._naming, requests, self._accounts, deadlines)
         for tenant in tenants:
             self._naming.keyer(replace(namespace, salt=tenant.salt))
         self._naming.keyer(namespace)
@@ -192,14 +192,7 @@ class CacheEngine:
         namespace: Namespace | None = None,
         timeout: float | None = None,
     ) -> Lookup:
-        def look(_: str) -> Lookup:
-            until = deadline_of(self._clock, timeout, self._deadlines.lookup)
-            answer, prefix = self._lookups.look(tokens, namespace, until, pin)
-            if pin is not None:
-                self._chunks.pin(pin, prefix.found.keys, self._deadlines.pin)
-            return answer
-
-        return self._calls.do(look)
+        return self._calls.do(lambda _: self._lookups.look(tokens, namespace, timeout, pin))
 
     def lookup_many(
         self,
@@ -209,8 +202,7 @@ class CacheEngine:
         timeout: float | None = None,
     ) -> Sequence[Lookup]:
         with self._calls.call():
-            until = deadline_of(self._clock, timeout, self._deadlines.lookup)
-            return self._lookups.look_many(prompts, namespace, until)
+            return self._lookups.look_many(prompts, namespace, timeout)
 
     def prefetch(
         self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None
@@ -350,7 +342,7 @@ class CacheEngine:
     ) -> int:
         seconds = timeout_or(seconds, self._deadlines.pin)
         with self._calls.call():
-            found = self._lookups.kept(tokens, namespace, self._deadlines.lookup)
+            found = self._lookups.kept(tokens, namespace)
             self._chunks.pin(owner, found.found.keys, seconds)
             return found.tokens
 

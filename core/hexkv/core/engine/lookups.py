@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+from hexkv.core.engine.calls import Deadlines
 from hexkv.core.engine.naming import Naming
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.accounts import Accounts
+from hexkv.core.requests.checks import deadline_of
+from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefix import Prefix, find_prefix
 from hexkv.ports import (
     ChunkKey,
     ChunkService,
-    Clock,
     Deadline,
     InvalidTokens,
     Lookup,
@@ -25,25 +27,29 @@ class Lookups:
     """The lookups of one engine."""
 
     def __init__(
-        self, naming: Naming, chunks: ChunkService, accounts: Accounts, clock: Clock
+        self, naming: Naming, requests: Pipeline, accounts: Accounts, deadlines: Deadlines
     ) -> None:
         """Look up prompts as *naming* names them, and report each to *accounts*."""
         self._naming = naming
-        self._chunks = chunks
+        self._chunks = requests.chunks
         self._accounts = accounts
-        self._clock = clock
+        self._clock = requests.runtime.clock
+        self._deadlines = deadlines
 
     def look(
-        self, tokens: Tokens, namespace: Namespace | None, until: Deadline, pin: str | None
-    ) -> tuple[Lookup, Prefix]:
-        """Return the longest prefix of *tokens* that the tiers hold, also with its chunks."""
+        self, tokens: Tokens, namespace: Namespace | None, timeout: object, pin: str | None
+    ) -> Lookup:
+        """Return the longest prefix of *tokens* that the tiers hold; *pin* it for that owner."""
         began = self._clock.now()
+        until = deadline_of(self._clock, timeout, self._deadlines.lookup)
         prompt = self._naming.prompt(tokens, namespace, until)
         found = find_prefix(self._chunks, prompt, until)
-        return self._answer(prompt, found, began, pin), found
+        if pin is not None:
+            self._chunks.pin(pin, found.found.keys, self._deadlines.pin)
+        return self._answer(prompt, found, began, pin)
 
     def look_many(
-        self, prompts: Sequence[Tokens], namespace: Namespace | None, until: Deadline
+        self, prompts: Sequence[Tokens], namespace: Namespace | None, timeout: object
     ) -> list[Lookup]:
         """Return the same for each prompt. Full chunks are matched once, all of them together.
 
@@ -51,6 +57,7 @@ class Lookups:
             InvalidTokens: *prompts* is no sequence of prompts.
         """
         began = self._clock.now()
+        until = deadline_of(self._clock, timeout, self._deadlines.lookup)
         if not isinstance(prompts, Iterable):
             raise InvalidTokens(f"a {type(prompts).__name__} is not a sequence of prompts")
         named = [self._naming.prompt(tokens, namespace, until) for tokens in prompts]
@@ -64,9 +71,9 @@ class Lookups:
             for prompt, prefix in zip(named, found, strict=True)
         ]
 
-    def kept(self, tokens: Tokens, namespace: Namespace | None, seconds: float) -> Prefix:
+    def kept(self, tokens: Tokens, namespace: Namespace | None) -> Prefix:
         """Return the longest prefix of *tokens* on any tier, also those that serve no requests."""
-        until = Deadline.after(self._clock, seconds)
+        until = Deadline.after(self._clock, self._deadlines.lookup)
         prompt = self._naming.prompt(tokens, namespace, until)
         return find_prefix(self._chunks, prompt, until, served=False)
 

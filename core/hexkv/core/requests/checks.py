@@ -54,7 +54,7 @@ def deadline_of(clock: Clock, timeout: object, usual: float) -> Deadline:
     Raises:
         InvalidRequest: as :func:`check_seconds`.
     """
-    return Deadline.after(clock, timeout_or(timeout, usual), usual)
+    return Deadline.after(clock, usual if timeout is None else check_seconds(timeout), usual)
 
 
 def check_window(device: DeviceKV, layout: KVLayout, tokens: int) -> None:

@@ -52,7 +52,7 @@ def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Re
     For chunks that left a tier, the reason is the history's newest note: with more space, or more
     time, the chunk would have been a hit.
     """
-    rate, off = runtime.computing.rate, False
+    rate, off, lost = runtime.computing.rate, False, False
     for tier in tiers:
         if not tier.rules.reads:
             continue
@@ -61,14 +61,14 @@ def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Re
             return Reason.SLOWER
         # For a store with an incomplete index nothing is known unless it is queried.
         off = off or (tier.off and (tier.remote or all(tier.index.contains([key]))))
+        lost = lost or tier.calls.wrote(key)
     if off:
         return Reason.TIER_OFF
-    if len(runtime.history):
+    if runtime.history.places:
         notes = [runtime.history.find(key, tier.name) for tier in tiers if tier.rules.reads]
         newest = max((note for note in notes if note), key=attrgetter("when"), default=None)
         if newest is not None and newest.cause.gone:
             return newest.cause
-    lost = any(tier.calls.wrote(key) for tier in tiers if tier.rules.reads)
     return Reason.LOST if lost else Reason.ABSENT
 
 

@@ -30,7 +30,8 @@ class Deadline(NamedTuple):
     @classmethod
     def after(cls, clock: Clock, seconds: float, usual: float = 0.0) -> Deadline:
         """Return a deadline *seconds* from now, where *usual* ones may be longer."""
-        return cls(clock, clock.now() + seconds, usual if seconds < usual else 0.0)
+        row = clock, clock.now() + seconds, usual if seconds < usual else 0.0
+        return tuple.__new__(cls, row)  # every call has one: the class takes twice as long
 
     def remaining(self) -> float:
         """Return the seconds left, never negative, for use as a timeout."""
