@@ -16,8 +16,18 @@ TOKEN_BYTES = 4
 AT_ONCE = 1 << 16
 """The number of a list's tokens packed between two checks of the clock: about 2 ms."""
 
-_SIGNED = "bhilqn"
-_UNSIGNED = "BHILQN"
+_ORDERS: dict[str, Literal["little", "big"]] = {
+    **dict.fromkeys(("", "@", "="), sys.byteorder),
+    "<": "little",
+    ">": "big",
+    "!": "big",
+}
+_FORMATS = {
+    order + code: (code.islower(), name)
+    for order, name in _ORDERS.items()
+    for code in "bhilqnBHILQN"
+}
+"""Whether integers of a buffer's format have a sign, and their byte order."""
 
 
 class _Tensor(Protocol):
@@ -122,12 +132,11 @@ def _first_fault(tokens: Sequence[SupportsIndex]) -> str:
 
 def _pack_buffer(view: memoryview, source: object) -> memoryview:
     """Return the tokens of *view*, which is all of *source*."""
-    code = view.format[-1]
-    if len(view.format.lstrip("@=<>!")) != 1 or code not in _SIGNED + _UNSIGNED:
+    if (found := _FORMATS.get(view.format)) is None:
         raise InvalidTokens(f"tokens must be integers, not of buffer format {view.format!r}")
     if view.ndim != 1:
         raise InvalidTokens(f"tokens must have one dimension, not {view.ndim}")
-    signed, order, width = code in _SIGNED, _byte_order(view.format), view.itemsize
+    (signed, order), width = found, view.itemsize
     ready = width == TOKEN_BYTES and order == "little"
     if ready and not signed:
         return _bytes_of(view)
@@ -165,12 +174,6 @@ def _is_array(source: object) -> TypeGuard[_Array]:
     """True for arrays of numpy's own class: others may leave out elements, or hide them."""
     kind = type(source)
     return (kind.__module__, kind.__qualname__) == ("numpy", "ndarray")
-
-
-def _byte_order(code: str) -> Literal["little", "big"]:
-    if code[0] in "<>!":
-        return "little" if code[0] == "<" else "big"
-    return sys.byteorder
 
 
 def _bytes_of(view: memoryview) -> memoryview:
