@@ -36,6 +36,9 @@ class Arrangement:
         self.lending: set[str] = set()
         """The names of the tiers in memory."""
 
+        self.at_once = True
+        """True if all tiers are in memory: none takes time to answer."""
+
         self.step = self._run = Pipelining.of(self.pool).run
         """The number of chunks to write together, so that writing begins soon."""
 
@@ -165,6 +168,7 @@ class Arrangement:
         lending = {tier.name for tier in tiers if tier.lends}
         self.lending &= lending
         self.lending |= lending
+        self.at_once = len(lending) == len(tiers)
         # In a pool of one slot, a slot for each queue would be all of it.
         least = self.pool.slot_bytes if self.pool.slots > 1 else 0
         _share_out(self.tiers, self.pool.capacity, least)

@@ -67,7 +67,7 @@ class TierStack(Arrangement):
             tails: a further question of the same request, which is not counted.
         """
         rate = self.runtime.computing.rate
-        if rate is None or not keys or len(self.lending) == len(self.tiers):
+        if rate is None or not keys or self.at_once:
             return self.tiers  # no rates to compare, or all of them in memory
         known = self.answers.find(keys[-1], take=loads) if loads or ahead else None
         if known is not None:
@@ -94,10 +94,10 @@ class TierStack(Arrangement):
         """
         asked = self.tiers if tiers is None else tiers
         while True:
-            moves = self.moves
-            # A tier that answers after its lookup budget counts as a miss.
-            soon = self.runtime.clock.now() + self.patience
-            until = Deadline(self.runtime.clock, soon) if soon < deadline.at else deadline
+            moves, until = self.moves, deadline
+            if not self.at_once:  # a tier that answers after its lookup budget counts as a miss
+                soon = Deadline.after(self.runtime.clock, self.patience)
+                until = soon if soon.at < deadline.at else deadline
             found = find_tiers(asked, keys, until, asks=asks)
             # A chunk moved to a faster tier during the lookup was found on neither.
             if moves == self.moves or None not in found or deadline.expired:
