@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby, repeat
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -38,7 +40,7 @@ class _Shape(NamedTuple):
     """Bytes from one to the next in a chunk."""
 
     @classmethod
-    def of(cls, heads: int, width: int, tokens: int, apart: Sequence[int], element: int) -> _Shape:
+    def of(cls, heads: int, width: int, apart: Sequence[int], tokens: int, element: int) -> _Shape:
         """Return that of ``[1, heads, tokens, width]`` with strides *apart*, in elements."""
         _, head, token, step = [places * element for places in apart]
         size = width * element
@@ -69,6 +71,7 @@ class SeparateLayers:
     def __init__(self, layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
         """Use *tensors* in host memory, which were checked, as *layout*."""
         self._layout = layout
+        self._element = layout.dtype.itemsize
         self._tensors = tensors
         self._looks: dict[int, list[_Look]] = {}
         self._last: tuple[object, _Shape] | None = None
@@ -97,35 +100,41 @@ class SeparateLayers:
             InvalidRequest: a tensor's memory has changed since its array was made.
         """
         pairs: list[tuple[Array, Move, Array]] = []
-        rows = [(move, move.batch.height, *move.batch) for move in moves]
+        looks: list[_Look] = []
         for layer in layers:
-            looks = self._looks.get(layer)
-            if looks is None:
-                looks = self._looks[layer] = self._look(layer)
-            for memory, tensor, home, _, before, shape in looks:
-                if tensor.data_ptr() != home:
-                    raise InvalidRequest("KV has other memory than when it was looked at")
-                dtype, _, row, _, _, strides = shape
-                for move, height, tokens, _, buffer, offset, step, _ in rows:
-                    at = offset + tokens * before
-                    part: Array = np.ndarray(
-                        (height, tokens, *row), dtype, buffer, at, (step, *strides)
-                    )
-                    pairs.append((part, move, memory))
+            if layer not in self._looks:
+                self._looks[layer] = self._look(layer)
+            looks += self._looks[layer]
+        for (dtype, _, row, _, _, strides), alike in groupby(looks, itemgetter(-1)):
+            memories, tensors, homes, _, before, _ = zip(*alike, strict=True)
+            if homes != tuple([tensor.data_ptr() for tensor in tensors]):
+                raise InvalidRequest("KV has other memory than when it was looked at")
+            # Planes of one shape lie in a chunk at equal distances: one view of all of them.
+            count = len(before)
+            apart = (before[-1] - before[0]) // max(count - 1, 1)
+            for move in moves:
+                tokens, _, buffer, offset, step, _ = batch = move.batch
+                parts: Array = np.ndarray(
+                    (count, batch.height, tokens, *row),
+                    dtype,
+                    buffer,
+                    offset + tokens * before[0],
+                    (tokens * apart, step, *strides),
+                )
+                pairs += zip(parts, repeat(move), memories, strict=False)
         return pairs
 
     def _look(self, layer: int) -> list[_Look]:
         looks: list[_Look] = []
-        before, element = self._layout.layer_span(layer, 1)[0], self._layout.dtype.itemsize
+        before, element = self._layout.layer_span(layer, 1)[0], self._element
         for plane, tensor in zip(self._layout.planes[layer], self._tensors[layer], strict=True):
-            heads, width = plane.heads, plane.width
-            traits = heads, width, tensor.stride()
+            traits = plane.heads, plane.width, tensor.stride()
             last = self._last
             if last is None or last[0] != traits:
-                made = _Shape.of(heads, width, tensor.shape[2], traits[2], element)
-                last = self._last = traits, made
+                made = _Shape.of(*traits, tensor.shape[2], element)
+                last = self._last = traits, made  # at once: another thread may look, too
             shape, home = last[1], tensor.data_ptr()
             memory = on_host(home, shape.length, shape.dtype, shape.shape, shape.steps)
             looks.append((memory, tensor, home, tensor.untyped_storage(), before, shape))
-            before += heads * width * element
+            before += traits[0] * traits[1] * element
         return looks
