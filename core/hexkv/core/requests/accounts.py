@@ -226,8 +226,9 @@ class Accounts:
 
     def stored(self, prompt: Prompt, kept: Kept, spent: Spent) -> StoreReport:
         """Return the result of a store of *prompt*."""
-        self._telemetry.count(CounterName.PRESENT, kept.present_chunks)
-        self._telemetry.count(CounterName.PRESENT_TOKENS, kept.present)
+        if kept.present_chunks:
+            self._telemetry.count(CounterName.PRESENT, kept.present_chunks)
+            self._telemetry.count(CounterName.PRESENT_TOKENS, kept.present)
         self._telemetry.observe(HistogramName.STORE, spent.seconds)
         starts, ends = prompt.unnamed
         if ends:
