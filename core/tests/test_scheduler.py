@@ -157,6 +157,17 @@ def test_failures_in_a_row_open_the_breaker_and_are_counted_once(lane, executor,
     assert telemetry.total(CounterName.BREAKER_OPENED, tier="disk") == 1
 
 
+def test_failures_of_tasks_with_less_time_than_usual_show_nothing(lane, executor, clock):
+    def late(go):
+        clock.advance(1.0)
+        return None, False
+
+    for _ in range(5):
+        lane.submit(Priority.GET, 1, late, Deadline.after(clock, 1.0, usual=10.0))
+        executor.work()
+    assert lane.breaker.state == "closed"
+
+
 def test_a_wait_in_vain_opens_the_breaker_of_a_lane_that_ends_nothing(lane, clock, telemetry):
     ticket = lane.submit(Priority.GET, 1, saying("a"))
     assert not ticket.wait(deadline(5.0, clock))

@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 
+from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.node.server.verbs import VERBS
 from hexkv.adapters.node.wire import Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, content, put, soon, specs
@@ -92,6 +93,33 @@ def test_a_node_that_hangs_costs_one_deadline_until_it_says_something(tmp_path, 
         until(lambda: client.connected)
         assert client.match([key], soon()) == ["memory"]
         client.close()
+        node.at_rest()
+
+
+def test_a_client_with_little_time_costs_others_neither_a_hit_nor_a_tier(tmp_path, monkeypatch):
+    some, going_on, read = specs(6), Event(), DiskStore.read
+
+    def slowly(self, keys, sink, deadline):
+        assert going_on.wait(60)
+        return read(self, keys, sink, deadline)
+
+    with Node(tmp_path, memory=2) as node:
+        hasty, other = node.client(), node.client()
+        put(other, some)
+        found = other.match([spec.key for spec in some], soon())
+        some = [spec for spec, tier in zip(some, found, strict=True) if tier == "disk"]
+        monkeypatch.setattr(DiskStore, "read", slowly)
+        for _ in range(6):
+            with hasty.hold(some, "hasty", within(0.01)) as hold:
+                until(lambda hold=hold: hold.done)
+                assert Reason.TIER_OFF not in hold.reasons
+        assert {tier.reading for tier in node.served.health().tiers} == {"closed"}
+        going_on.set()
+        with other.hold(some, "other", soon()) as hold:
+            assert hold.wait(soon())
+            assert set(hold.reasons) == {None}
+        hasty.close()
+        other.close()
         node.at_rest()
 
 

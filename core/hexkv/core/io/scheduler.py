@@ -303,7 +303,7 @@ class Lane:
             if wanted and well:
                 if self.breaker.succeeded():
                     self._notices.works(self._direction)
-            elif wanted and well is not None:
+            elif wanted and well is not None and not _hurried(task.deadline):
                 self._failed(Reason.FAILURES)
             with self._lock:
                 task.ticket.result = result
@@ -388,3 +388,8 @@ class Lane:
         if self.breaker.failed(at_once=at_once):
             self._notices.failed(self._direction, _OPENED[why])
             self._telemetry.count(CounterName.BREAKER_OPENED, 1, tier=self._tier, reason=why)
+
+
+def _hurried(deadline: Deadline | None) -> bool:
+    """True if a task had less time than usual, and is over it: its failure shows nothing."""
+    return deadline is not None and deadline.usual > 0 and deadline.expired

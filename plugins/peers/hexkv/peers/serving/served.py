@@ -111,6 +111,9 @@ class ServedChunks:
         leaving = None if gone is None else _Leaving(gone)
         serdes = open_serdes(loaded, registry, OpenContext(clock)) if encodes else {}
         tenants = tenants_of(loaded)
+        self.deadlines = loaded.settings.deadlines
+        """The times that calls usually take at most: clients that wait for less blame no tier."""
+
         self._tenants = {hashed_salt(tenant.salt): tenant.name for tenant in tenants}
         self._clock = clock
         self.telemetry = Totals()

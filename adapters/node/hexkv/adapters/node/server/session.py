@@ -22,7 +22,10 @@ from hexkv.adapters.node.server.verbs import AT_ONCE, TOLD, VERBS
 from hexkv.adapters.node.wire import Space, Verb
 from hexkv.peers.serving.served import ServedChunks
 from hexkv.plugins.threads import before_waiting, step_aside
-from hexkv.ports import Clock, EngineClosed, Lease
+from hexkv.ports import Clock, Deadline, EngineClosed, Lease
+
+_LESS = 0.9
+"""The part of the usual time below which a client has chosen less: the way here takes some."""
 
 
 class NodeSession(Session):
@@ -115,6 +118,19 @@ class NodeSession(Session):
     @property
     def holds(self) -> bool:
         return len(self.granted) > 0
+
+    def until(self, asked: Head) -> Deadline:
+        """Return the time until which the client waits.
+
+        If it waits for less than this node's own configuration allows, its haste is no fault of a
+        tier, which others may have more time for.
+        """
+        usual = self.served.deadlines
+        if asked.verb == Verb.MATCH:
+            seconds = usual.lookup
+        else:
+            seconds = usual.retrieve if asked.verb == Verb.HOLD else usual.store
+        return Deadline.after(self.clock, asked.seconds, _LESS * seconds)
 
     def let_go(self) -> None:
         self.granted.close()
