@@ -98,14 +98,13 @@ class ChunkServiceContract(Whole):
         """The layers of a group are in the leases once it was brought; a gap ends the hold."""
         some = specs(4)
         put(service, [*some[:2], some[3]])
-        hold = service.hold(some, "layers", soon(), HoldTerms(layered=True))
-        hold.divide(GROUPS)
+        hold = service.hold(some, "layers", soon(), HoldTerms(layered=GROUPS))
         for number in range(len(GROUPS)):
             called: list[int] = []
             hold.once(number, lambda here=called: here.append(1))  # type: ignore[misc]
             assert hold.bring(number, soon()) == 2
             self._check_layers(hold, some[:2], number)
-            hold.go_on(number + 1, soon())
+            hold.go_on(number, soon())
             assert called == [1]
         assert payloads(hold.leases[:2]) == contents(some[:2])
         assert hold.reasons[2] is not None

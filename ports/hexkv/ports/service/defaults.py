@@ -21,9 +21,6 @@ class WholeChunks:
     lent = False
     replaced = 0
 
-    def divide(self, groups: Sequence[range]) -> None:
-        """Do nothing: all layers come with the first group."""
-
     def once(self, group: int, then: Callable[[], None]) -> None:
         """Call *then*: all layers are here."""
         del group

@@ -41,9 +41,9 @@ class HoldTerms(NamedTuple):
     """The time after which a service in another process takes the hold back, in any state of this
     process, unless :meth:`ServiceHold.keep` came before."""
 
-    layered: bool = False
-    """True: for a request that copies a few layers at a time, which :meth:`ServiceHold.divide`
-    sets; they may be read one after another. Nothing behind a chunk without memory is read."""
+    layered: Sequence[range] = ()
+    """For a request that copies a few layers at a time: groups of neighbouring layers, all of them
+    in order, which may be read one after another. Nothing behind a chunk without memory is read."""
 
 
 class ServiceHold(Hold, Protocol):
@@ -86,10 +86,6 @@ class ServiceHold(Hold, Protocol):
         """
         ...
 
-    def divide(self, groups: Sequence[range]) -> None:
-        """Set the groups of neighbouring layers to bring, in order; once, and before any."""
-        ...
-
     def bring(self, group: int, deadline: Deadline) -> int:
         """Wait for a group of layers, each once and in order.
 
@@ -108,7 +104,7 @@ class ServiceHold(Hold, Protocol):
         ...
 
     def go_on(self, group: int, deadline: Deadline) -> None:
-        """Begin to read what comes behind *group*, which was brought and copied."""
+        """Begin to read groups behind *group*, which was brought and copied."""
         ...
 
     def used(self, deadline: Deadline) -> None:

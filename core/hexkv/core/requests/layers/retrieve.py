@@ -15,7 +15,6 @@ from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.prefix import Prefix, find_prefix
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Held, worth_waiting
-from hexkv.core.tiers.read.ranges import FIRST
 from hexkv.ports import (
     Deadline,
     HoldTerms,
@@ -28,12 +27,6 @@ from hexkv.ports import (
 
 if TYPE_CHECKING:
     from hexkv.core.requests.pipeline import Pipeline
-
-_GROUPS_AHEAD = 4
-"""Groups of layers that are read ahead of the one that the model computes. One is copied."""
-
-_AT_FIRST = 2
-"""The same for the first groups: the copy that the host waits for shares CPUs with the readers."""
 
 
 class LayeredRetrieve:
@@ -106,10 +99,10 @@ class LayeredRetrieve:
         with self._budget.step() as deadline:
             self._encoded = decoded_by(self._chunks.serdes, self._device, by_layers=True)
             self._find(deadline)
-            self._hold(deadline)
-            tokens = self._prompt.ends[self._hit - 1] - self._prompt.starts[0] if self._hit else 0
+            ends = self._prompt.ends[: len(self._prompt)]
+            tokens = ends[-1] - self._prompt.starts[0] if ends else 0
             self._groups = layer_groups(self._prompt.layout, tokens)
-            self._divide(self._parts)
+            self._hold(deadline)
             self._beside = self._hit > 0 and in_background(self._device)
             if self._beside:
                 open_lane(self._copier.executor)
@@ -223,7 +216,7 @@ class LayeredRetrieve:
                 tiers,
                 until,
                 self._encoded,
-                layered=True,
+                layered=self._groups,
             )
             try:
                 specs = self._prompt.specs(number, stop)
@@ -240,24 +233,17 @@ class LayeredRetrieve:
         self._release(ready)
         held = self._parts[-1].end if self._parts else 0
         self._hit = self._begun() if self._chunks.near else held
-
-    def _divide(self, parts: Sequence[Held]) -> None:
-        """Announce the groups of layers to the holds of *parts*, and their blocks to the hosts."""
-        for part in parts:
-            part.hold.divide(self._groups)
-        if self._chunks.near and any(part.hold.bytes for part in parts):
+        if self._chunks.near and any(part.hold.bytes for part in self._parts):
             self._hosts.hold(self)
 
     def _hold_again(self, lost: Held, here: int, deadline: Deadline) -> None:
         """Hold the chunks of a prefetch that *lost* all but its first *here* ones."""
-        before = list(self._parts)
         lost.end = lost.start + here
         if not here:
             self._parts.remove(lost)
             self._release([lost])
         self._held = None
         self._hold(deadline, again=True)
-        self._divide([part for part in self._parts if part not in before])
 
     def _begun(self) -> int:
         """Return the number of chunks that are held or on their way, as far as known."""
@@ -279,9 +265,8 @@ class LayeredRetrieve:
         elif not self._copier.finish(ahead, self._budget.end()):
             self._shorten(0, Reason.DEVICE)
         self._next = group + 1
-        ahead_of_host = _AT_FIRST if group < FIRST else _GROUPS_AHEAD
         for part in self._parts:
-            part.hold.go_on(group + ahead_of_host, deadline)
+            part.hold.go_on(group, deadline)
         self._copy_ahead()
 
     def _copy_ahead(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import takewhile
 
 from hexkv.core.frames.codec import layers_per_part
 from hexkv.core.memory.pipelining import Pipelining
@@ -12,8 +13,9 @@ from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.holds.hold import LocalHold
-from hexkv.core.tiers.matching import Found, runs
-from hexkv.core.tiers.read.ranges import RangeReader
+from hexkv.core.tiers.holds.recording import Ended
+from hexkv.core.tiers.matching import Found, runs, why_absent
+from hexkv.core.tiers.read.ranges import FIRST, RangeReader
 from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
@@ -32,6 +34,12 @@ from hexkv.ports import (
 
 log = logging.getLogger(__name__)
 
+_GROUPS_AHEAD = 4
+"""Groups of layers that are read ahead of the one that the model computes. One is copied."""
+
+_AT_FIRST = 2
+"""The same for the first groups: the copy that the host waits for shares CPUs with the readers."""
+
 
 class LayeredHold(LocalHold):
     """The first of some chunks, as far as there is memory for all their layers. For one thread.
@@ -46,21 +54,23 @@ class LayeredHold(LocalHold):
         owner: str,
         deadline: Deadline,
         terms: HoldTerms,
+        ended: Ended | None = None,
     ) -> None:
         self._reader = RangeReader(stack.runtime, wanted, terms.encoded)
         self._parted = False
-        self._hit = 0
-        super().__init__(stack, wanted, owner, deadline, terms)
+        self._left = len(terms.layered)
+        """The number of groups that were not brought yet."""
 
-    def divide(self, groups: Sequence[range]) -> None:
-        if self._parted:
-            step = layers_per_part(self._wanted[0].layout)
-            parts = [range(group.start // step, -(-group.stop // step)) for group in groups]
-            self._reader.divide(parts)
-            self._reader.read_ahead(0, self._deadline)
+        self._hit = 0
+        super().__init__(stack, wanted, owner, deadline, terms, ended)
+
+    @property
+    def done(self) -> bool:
+        return not (self._parted and self._left) and super().done
 
     def bring(self, group: int, deadline: Deadline) -> int:
         self._settle(deadline)
+        self._left = len(self._terms.layered) - group - 1
         if self._parted:
             for run in runs(sorted(self._reader.take(group, deadline))):
                 if run[0] < self._hit:
@@ -80,15 +90,21 @@ class LayeredHold(LocalHold):
 
     def go_on(self, group: int, deadline: Deadline) -> None:
         if self._parted:
-            self._reader.read_ahead(group, deadline)
+            ahead = _AT_FIRST if group < FIRST else _GROUPS_AHEAD
+            self._reader.read_ahead(group + ahead, deadline)
 
     def used(self, deadline: Deadline) -> None:
-        leases = [lease for lease in self._leases[: self._hit] if lease is not None]
+        first = takewhile(lambda lease: lease is not None, self._leases[: self._hit])
+        leases = [lease for lease in first if lease is not None]
         origins = self._origins[: len(leases)]
         with self._fitted(leases, origins) as kept:
             keys = [spec.key for spec in self._wanted[: len(kept)]]
             batch = Batch(keys, kept, self._terms.after)
             self._stack.promote(batch, origins[: len(kept)], deadline)
+        if self._parted and self._ended is not None:
+            behind = [why or Reason.REFUSED for why in self._reasons[self._hit :]]
+            here: list[Reason | None] = [None] * self._hit
+            self._ended([*origins, *[""] * len(behind)], [*here, *behind])
 
     def release(self) -> None:
         self._reader.drop()
@@ -119,8 +135,24 @@ class LayeredHold(LocalHold):
             number += begun
             if number < end:
                 break
-        self._reasons[number:] = [Reason.REFUSED] * (len(found) - number)
+        self._reasons[number:] = [self._why(i, found[i]) for i in range(number, len(found))]
         self._hit = number
+        if self._parted:
+            step = layers_per_part(self._wanted[0].layout)
+            groups = self._terms.layered
+            self._reader.divide([range(g.start // step, -(-g.stop // step)) for g in groups])
+            self._reader.read_ahead(0, self._deadline)
+
+    def _why(self, number: int, tier: Tier | None) -> Reason:
+        """Return why a chunk on *tier* is not read."""
+        key, stack = self._wanted[number].key, self._stack
+        absent = why_absent(stack.tiers, stack.runtime, key) if tier is None else None
+        return absent or Reason.REFUSED
+
+    def _end(self) -> None:
+        """Report the result, unless the last group does."""
+        if not self._parted:
+            super()._end()
 
     def _begin_parts(self, tier: Tier, start: int, end: int, wait: Deadline | None) -> int:
         """Begin to read chunks part by part, as many as there are blocks for."""
