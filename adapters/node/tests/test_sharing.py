@@ -298,6 +298,8 @@ def test_a_body_that_is_none_is_malformed_and_nothing_else(data):
         wire.read_space: wire.pack_space(1, wire.Space("{}", LAYOUT, "raw")),
         wire.read_release: wire.pack_release([(1, 2), (3, wire.ALL)]),
         (lambda body: wire.read_chunks(body, 2)): wire.pack_chunks(chunks),
+        wire.read_layers: wire.pack_layers(wire.LayerGroups(1, 2, [range(1), range(1, 3)])),
+        wire.read_brought: wire.pack_brought(wire.Brought(1, 2, "corrupt")),
     }
     assert wire.read_wanted(good[wire.read_wanted]) == wanted._replace(
         spaces=(0, 0, 0), tokens=(TOKENS,) * 3, positions=(-1, 0, 16)

@@ -48,7 +48,7 @@ class Verb(IntEnum):
     SPACE = 1
     """Defines a number for later requests: identity, layout, serde."""
     RELEASE = 2
-    """Gives back leases. Not answered, like ``SPACE`` and ``LASTS``."""
+    """Gives back leases. Not answered, like ``SPACE``, ``LASTS`` and ``LAYERS``."""
     PING = 3
     MATCH = 4
     HOLD = 5
@@ -70,6 +70,9 @@ class Verb(IntEnum):
     LASTS = 21
     """Sets the seconds that a request's leases last, unless a ``KEEP`` comes before."""
     KEEP = 22
+    LAYERS = 23
+    """Sets the groups of layers of the ``HOLD`` behind it. Not answered by itself: its own number
+    is that of the answer about the groups behind the first one, if they come later."""
 
 
 MINOR = frozenset(
@@ -90,8 +93,34 @@ class State(IntEnum):
     """The state of one chunk of a hold."""
 
     COMING = 0
+    """With a place: only the first group of its layers is here."""
     HERE = 1
     MISSING = 2
+
+
+class LayerGroups(NamedTuple):
+    """The groups of layers of a hold, as ``LAYERS`` names them."""
+
+    hold: int
+    """The number of the ``HOLD``."""
+
+    about: int
+    """The number of the answer about the groups."""
+
+    groups: Sequence[range]
+
+
+class Brought(NamedTuple):
+    """What a hold has by now of its groups of layers."""
+
+    groups: int
+    """The number of the first groups that are here."""
+
+    chunks: int
+    """How many of the first chunks have them."""
+
+    why: str
+    """Why the next chunk has not; empty if it has, or is none of the hold."""
 
 
 class Space(NamedTuple):
@@ -321,6 +350,46 @@ def read_chunks(body: bytes, most: int) -> Chunks:
     if count > most:
         raise BadMessage(f"{count} chunks for {most}")
     return Chunks(states, offsets, sizes, words)
+
+
+def pack_layers(layers: LayerGroups) -> bytes:
+    """Return the body of ``LAYERS``."""
+    ends = [group.stop for group in layers.groups]
+    return pack(f"<QQI{len(ends)}I", layers.hold, layers.about, len(ends), *ends)
+
+
+def read_layers(body: bytes) -> LayerGroups:
+    """Read the body of ``LAYERS``.
+
+    Raises:
+        BadMessage: it is none.
+    """
+    reader = Reader(body)
+    hold, about = reader.column("Q", 2)
+    ends = reader.column("I", reader.count(4))
+    reader.end()
+    groups = list(map(range, (0, *ends), ends))
+    if not ends or ends[-1] > MAX_LAYERS or not all(groups):
+        raise BadMessage("no groups of layers")
+    return LayerGroups(hold, about, groups)
+
+
+def pack_brought(brought: Brought) -> bytes:
+    """Return the body of an answer about groups of layers."""
+    return pack("<II", brought.groups, brought.chunks) + text(brought.why)
+
+
+def read_brought(body: bytes) -> Brought:
+    """Read the body of an answer about groups of layers.
+
+    Raises:
+        BadMessage: it is none.
+    """
+    reader = Reader(body)
+    groups, chunks = reader.column("I", 2)
+    why = reader.text()
+    reader.end()
+    return Brought(groups, chunks, why)
 
 
 def pack_release(names: Iterable[tuple[int, int]]) -> bytes:

@@ -112,8 +112,7 @@ class LayeredHold(LocalHold):
 
     def _begin(self, found: Found) -> None:
         """Begin with the chunks, in order, as far as there are blocks."""
-        pool = self._stack.pool
-        free = max(1, Pipelining.of(pool).keepable(pool) // pool.slot_bytes)
+        free = self._room()
         wait: Deadline | None = self._terms.wait or self._deadline
         number = 0
         while number < len(found):
@@ -142,6 +141,15 @@ class LayeredHold(LocalHold):
             groups = self._terms.layered
             self._reader.divide([range(g.start // step, -(-g.stop // step)) for g in groups])
             self._reader.read_ahead(0, self._deadline)
+
+    def _room(self) -> int:
+        """Return how many chunks the pool may hold for one call, so that others can proceed."""
+        pool = self._stack.pool
+        block = pool.slot_bytes
+        if pool.slots == 1:  # one for blocks of any size
+            block = frame_bytes(max(raw_sizes(self._wanted)))
+        slots = pool.capacity // block
+        return max(1, slots - Pipelining.with_slots(slots, block).passage(slots))
 
     def _why(self, number: int, tier: Tier | None) -> Reason:
         """Return why a chunk on *tier* is not read."""

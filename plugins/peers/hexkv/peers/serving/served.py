@@ -16,6 +16,8 @@ from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.holds.layered_hold import LayeredHold
+from hexkv.core.tiers.holds.recording import counting
 from hexkv.core.tiers.local import LocalChunks
 from hexkv.core.tiers.tier import Tier
 from hexkv.operate.opening import administer
@@ -54,10 +56,11 @@ from hexkv.ports import (
     Health,
     HexKVError,
     Hit,
-    Hold,
+    HoldTerms,
     Lease,
     MemoryRegion,
     Peers,
+    ServiceHold,
     StoreError,
 )
 
@@ -263,14 +266,24 @@ class ServedChunks:
         own = self._stack.pool.own
         return [None if block is None else block.offset for block in map(own, leases)]
 
-    def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
-        """Hold chunks as ``chunks.hold`` does, if they fit the pool.
+    def hold(
+        self,
+        wanted: Sequence[ChunkSpec],
+        owner: str,
+        deadline: Deadline,
+        groups: Sequence[range] = (),
+    ) -> ServiceHold:
+        """Hold chunks as ``chunks.hold`` does, if they fit the pool; by *groups* of layers, if any.
 
         For threads in which no signal handler or finalizer calls this cache again: the steps of the
         returned hold are not counted as calls.
         """
         with self._calls.call():
-            return self._chunks.hold(wanted, owner, deadline)
+            if not groups or not wanted:
+                return self._chunks.hold(wanted, owner, deadline)
+            ended = counting(self._stack.runtime, wanted)
+            terms = HoldTerms(layered=groups)
+            return LayeredHold(self._stack, wanted, owner, deadline, terms, ended)
 
     def meet(self, identity: str, prefix: bytes) -> None:
         """Assign the chunks of a namespace to its tenant on the tiers.

@@ -91,22 +91,31 @@ class Link:
         request: int = 0,
         *,
         waits: bool = True,
+        before: bytes = b"",
         after: bytes = b"",
     ) -> Answer | None:
         """Send a request, to be answered up to *deadline*; ``None`` if it could not be sent.
 
-        Without *waits* the server answers at once. Further messages may come right *after* it.
+        Without *waits* the server answers at once. Further messages may come right *before* and
+        *after* it.
 
         Raises:
             BadMessage: it is longer than the server accepts.
         """
         if len(body) > self._most:
             raise BadMessage(f"a request of {len(body)} bytes")
-        answer = Answer(request or self.number(), verb, self.clock.now(), deadline.at)
-        self._answers[answer.request] = answer
+        answer = self.expect(verb, deadline, request)
         seconds = deadline.remaining() if waits else 0.0
         data = message(verb, answer.request, self.generation, body, seconds=seconds)
-        return answer if self._send(data + after if after else data, deadline) else None
+        if before or after:
+            data = before + data + after
+        return answer if self._send(data, deadline) else None
+
+    def expect(self, verb: int, deadline: Deadline, request: int = 0) -> Answer:
+        """Return the answer to a request that is sent next."""
+        answer = Answer(request or self.number(), verb, self.clock.now(), deadline.at)
+        self._answers[answer.request] = answer
+        return answer
 
     def call(self, verb: int, body: bytes, deadline: Deadline) -> Answer:
         """Send a request and return its whole answer.

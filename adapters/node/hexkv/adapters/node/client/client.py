@@ -136,7 +136,7 @@ class NodeClient(Announces, FarTiers):
         deadline: Deadline,
         terms: HoldTerms = _OF_HOSTS,
     ) -> NodeHold:
-        return self._lease(Verb.HOLD, wanted, owner, deadline, lasts=terms.seconds)
+        return self._lease(Verb.HOLD, wanted, owner, deadline, terms)
 
     def stored(
         self,
@@ -303,9 +303,9 @@ class NodeClient(Announces, FarTiers):
         wanted: Sequence[ChunkSpec],
         owner: str,
         deadline: Deadline,
+        terms: HoldTerms = _OF_HOSTS,
         *,
         waits: bool = True,
-        lasts: float | None = None,
     ) -> NodeHold:
         """Request leases. Noted before it is sent, so that it is given back in every case."""
         self._check()
@@ -314,7 +314,7 @@ class NodeClient(Announces, FarTiers):
             raise InvalidRequest("a chunk is larger than the node's pool")
         link = self._link()
         if link is None or not wanted:
-            return NodeHold(self._ledger, None, None, wanted, owner, deadline)
+            return NodeHold(self._ledger, None, (None, None), wanted, owner, deadline)
         named = wanted[:_MOST]
         request = link.number()
         try:
@@ -329,13 +329,12 @@ class NodeClient(Announces, FarTiers):
                         [-1 if spec.position is None else spec.position for spec in named],
                     )
                 )
-                answer = link.lease(verb, body, deadline, request, waits=waits, lasts=lasts)
-            limited = lasts is not None
-            hold = NodeHold(self._ledger, link, answer, wanted, owner, deadline, limited=limited)
+                answers = link.lease(verb, body, deadline, request, waits=waits, terms=terms)
+            hold = NodeHold(self._ledger, link, answers, wanted, owner, deadline, terms)
         except BaseException:
             self._disown(owner, link, request)
             raise
-        if answer is None:
+        if answers[0] is None:
             self._disown(owner, link, request)
         return hold
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from struct import pack
 from threading import Lock
 from typing import TYPE_CHECKING, Self
@@ -12,11 +12,20 @@ from hexkv.adapters.net.rpc.answer import Answer
 from hexkv.adapters.net.rpc.wire import Status
 from hexkv.adapters.node.client.leases import Block, LeaseLedger, NodeLease
 from hexkv.adapters.node.client.link import NodeLink
-from hexkv.adapters.node.wire import Reader, State, Verb, read_chunks
+from hexkv.adapters.node.wire import (
+    MAX_LAYERS,
+    Brought,
+    Reader,
+    State,
+    Verb,
+    read_brought,
+    read_chunks,
+)
 from hexkv.ports import (
     PAGE,
     ChunkSpec,
     Deadline,
+    HoldTerms,
     Lease,
     Reason,
     ServiceHold,
@@ -25,6 +34,8 @@ from hexkv.ports import (
     frame_bytes,
     release_all,
 )
+
+_OF_HOSTS = HoldTerms()
 
 GRACE = 0.025
 """Seconds after a deadline that the node's answer may take: the node keeps the deadline itself."""
@@ -42,8 +53,10 @@ def taken(
     answer: Answer,
     specs: Sequence[ChunkSpec],
     owner: str,
-) -> tuple[list[NodeLease | None], list[Reason | None], list[str]]:
+) -> tuple[list[NodeLease | None], list[Reason | None], list[str], bool]:
     """Return the leases, reasons and tiers of a node's last answer to a request.
+
+    The last value is True if only the first group of layers is here.
 
     Raises:
         BadMessage: the answer is impossible; none of it is used.
@@ -51,12 +64,14 @@ def taken(
     leases: list[NodeLease | None] = [None] * len(specs)
     reasons: list[Reason | None] = [_why(answer)] * len(specs)
     origins = [""] * len(specs)
+    by_groups = False
     if answer.status is Status.DONE:
         chunks = read_chunks(answer.body, len(specs))
+        by_groups = State.COMING in chunks.states
         most = len(link.memory)
         blocks: list[Block] = []
         for place, (state, offset, size, word) in enumerate(zip(*chunks, strict=True)):
-            if state != State.HERE:
+            if state == State.MISSING:
                 reasons[place] = reason_of(word)
                 continue
             frame = frame_bytes(specs[place].raw_bytes)
@@ -68,7 +83,7 @@ def taken(
             place = lease.block.place
             leases[place], reasons[place], origins[place] = lease, None, chunks.words[place]
     ledger.answered(owner, link, answer.request)
-    return leases, reasons, origins
+    return leases, reasons, origins, by_groups
 
 
 def reason_of(word: str) -> Reason:
@@ -91,17 +106,16 @@ class NodeHold(WholeChunks):
         self,
         ledger: LeaseLedger,
         link: NodeLink | None,
-        answer: Answer | None,
+        answers: tuple[Answer | None, Answer | None],
         specs: Sequence[ChunkSpec],
         owner: str,
         deadline: Deadline,
-        *,
-        limited: bool = False,
+        terms: HoldTerms = _OF_HOSTS,
     ) -> None:
-        """Hold *specs*, by the *answer* of the node. If *limited*, the node may take it back."""
+        """Hold *specs* by *terms*, by the *answers* of the node: the second is about groups."""
         self._ledger = ledger
         self._link = link
-        self._answer = answer
+        self._answer, self._about = answers
         self._specs = specs
         self._owner = owner
         self._own = deadline
@@ -109,7 +123,19 @@ class NodeHold(WholeChunks):
         self._leases: list[NodeLease | None] = [None] * len(specs)
         self._reasons: list[Reason | None] = [None] * len(specs)
         self._origins = [""] * len(specs)
-        self._limited = limited
+        self._groups = len(terms.layered)
+        self._brought = Brought(1, len(specs), "")
+        """The groups that are here, and the chunks that have them."""
+
+        self._by_groups = False
+        """True if groups behind the first one came, or come, later."""
+
+        self._awaited: Callable[[], None] | None = None
+        """What to call once the next group is here."""
+
+        self._limited = terms.seconds is not None
+        """True if the node may take the leases back."""
+
         self._released = False
         self._ended = False
         self._owes = True
@@ -118,12 +144,13 @@ class NodeHold(WholeChunks):
         self._settling = Lock()
         """Held while the leases are taken or given back, which only one thread may do."""
 
-        if link is None or answer is None:
+        if link is None or self._answer is None:
             self._lose(Reason.TIER_OFF)
 
     @property
     def done(self) -> bool:
-        return self.wait(Deadline(self._deadline.clock, 0.0))
+        behind = self._groups if self._by_groups else 0
+        return self.wait(Deadline(self._deadline.clock, 0.0)) and self._brought.groups >= behind
 
     @property
     def begun(self) -> int:
@@ -169,13 +196,57 @@ class NodeHold(WholeChunks):
     def bring(self, group: int, deadline: Deadline) -> int:
         if not group:
             self.wait(deadline)
-        here = self._leases.index(None) if None in self._leases else len(self._leases)
         if not self._ended:
             return 0
+        awaited, self._awaited = self._awaited, None
+        here = self._leases.index(None) if None in self._leases else len(self._leases)
+        if self._by_groups:
+            here = min(here, self._reach(group, deadline))
         if behind := [lease for lease in self._leases[here:] if lease is not None]:
             release_all(behind)
         self._leases[here:] = [None] * (len(self._leases) - here)
+        if awaited is not None:
+            awaited()
         return here
+
+    def once(self, group: int, then: Callable[[], None]) -> None:
+        link = self._link
+        if self._by_groups and link is not None and self._brought.groups <= group:
+            self._hear(link, Deadline(link.clock, 0.0))
+        if self._ended and (not self._by_groups or self._brought.groups > group):
+            then()
+        else:
+            self._awaited = then
+
+    def _reach(self, group: int, deadline: Deadline) -> int:
+        """Wait for a group of layers. Return how many of the first chunks have all up to it."""
+        link, until = self._link, late(deadline)
+        while self._brought.groups <= group:
+            if link is None or not self._hear(link, until):
+                lost = Reason.TIMED_OUT if link is not None and link.alive else Reason.TIER_OFF
+                self._brought = Brought(group + 1, 0, lost)
+        if self._brought.why:
+            self._reasons[self._brought.chunks] = reason_of(self._brought.why)
+        return self._brought.chunks
+
+    def _hear(self, link: NodeLink, deadline: Deadline) -> bool:
+        """Read the next part of the answer about groups. False if none comes."""
+        about = self._about
+        if about is None or not link.wait(about, deadline, begun=True):
+            return False
+        about.told = False  # before it is read: a part that comes now is read the next time
+        over = about.final
+        try:
+            if about.status not in (Status.DONE, Status.BEGUN):
+                self._brought = Brought(MAX_LAYERS, 0, _why(about))
+            else:
+                self._brought = read_brought(about.body)
+        except BadMessage:
+            link.abandon()
+            self._brought = Brought(MAX_LAYERS, 0, Reason.FAILED)
+        if over and self._brought.groups < self._groups:  # it ends before the last group
+            self._brought = Brought(MAX_LAYERS, 0, self._brought.why or Reason.FAILED)
+        return True
 
     def keep(self, deadline: Deadline, encoded: Collection[str] = ()) -> bool:
         del encoded  # the node decodes
@@ -226,8 +297,9 @@ class NodeHold(WholeChunks):
                 if self._ended:  # another thread was sooner
                     return
                 got = taken(self._ledger, link, answer, self._specs, self._owner)
+                self._check(by_groups=got[3])
                 self._owes = False  # from now on each lease reports its own loss
-                self._leases, self._reasons, self._origins = got
+                self._leases, self._reasons, self._origins, self._by_groups = got
                 self._ended = True
         except BadMessage:
             link.abandon()
@@ -237,6 +309,11 @@ class NodeHold(WholeChunks):
             raise
         if self._released:
             self.release()
+
+    def _check(self, *, by_groups: bool) -> None:
+        """Raise ``BadMessage`` if groups of layers come that were not requested."""
+        if by_groups and self._about is None:
+            raise BadMessage("groups of layers that were not requested")
 
     def _lose(self, why: Reason) -> None:
         """End the hold without chunks, for reason *why*, unless another thread has ended it."""

@@ -21,8 +21,17 @@ from hexkv.adapters.net.rpc.link import Link, Turn
 from hexkv.adapters.net.rpc.wire import message
 from hexkv.adapters.net.stream import Stream, connect
 from hexkv.adapters.node.memory import map_sealed
-from hexkv.adapters.node.wire import ALL, HANDSHAKE, MAX_BODY, MINOR, Verb, pack_release
-from hexkv.ports import FRAME_VERSION, Clock, Deadline, StoreUnreachable
+from hexkv.adapters.node.wire import (
+    ALL,
+    HANDSHAKE,
+    MAX_BODY,
+    MINOR,
+    LayerGroups,
+    Verb,
+    pack_layers,
+    pack_release,
+)
+from hexkv.ports import FRAME_VERSION, Clock, Deadline, HoldTerms, StoreUnreachable
 
 _PATIENCE = 5.0
 """Seconds for a greeting."""
@@ -88,14 +97,24 @@ class NodeLink(Link):
         request: int,
         *,
         waits: bool,
-        lasts: float | None,
-    ) -> Answer | None:
-        """Send a request whose leases end after *lasts* seconds, as :meth:`ask`."""
-        after = b""
-        if lasts is not None:  # under number 0: a node that does not know the verb answers it
+        terms: HoldTerms,
+    ) -> tuple[Answer | None, Answer | None]:
+        """Send a request for leases by *terms*, as :meth:`ask`.
+
+        Return its answer, and the one about groups of layers.
+        """
+        # Under number 0: a node that does not know the verbs answers it.
+        before = after = b""
+        about = None
+        if terms.seconds is not None:
             name = pack("<Q", request)
-            after = message(Verb.LASTS, 0, self.generation, name, seconds=lasts)
-        return self.ask(verb, body, deadline, request, waits=waits, after=after)
+            after = message(Verb.LASTS, 0, self.generation, name, seconds=terms.seconds)
+        if len(terms.layered) > 1:
+            about = self.expect(Verb.LAYERS, deadline)
+            layers = pack_layers(LayerGroups(request, about.request, terms.layered))
+            before = message(Verb.LAYERS, 0, self.generation, layers)
+        answer = self.ask(verb, body, deadline, request, waits=waits, before=before, after=after)
+        return answer, about
 
     def use(self, request: int, places: Iterable[int]) -> bool:
         """Note places leased over this connection. False if the node has taken them back."""

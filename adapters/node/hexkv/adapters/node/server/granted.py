@@ -8,17 +8,20 @@ from math import inf
 from threading import Lock
 
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.node.wire import ALL
+from hexkv.adapters.node.wire import ALL, LayerGroups
 from hexkv.ports import Clock, Hold, Lease, frame_bytes, release_all
 
 
 class Grant:
     """The leases of one request."""
 
-    __slots__ = ("fresh", "gone", "hold", "leases", "sizes")
+    __slots__ = ("fresh", "gone", "hold", "layers", "leases", "sizes")
 
     def __init__(self) -> None:
         self.hold: Hold | None = None
+        self.layers: LayerGroups | None = None
+        """The groups of layers in which its chunks may come."""
+
         self.leases: list[Lease | None] = []
         self.sizes: dict[int, int] = {}
         """By place: bytes that count against the client's bound until given back."""
@@ -43,6 +46,9 @@ class Granted:
         self._bytes = 0
         self._grants: dict[int, Grant] = {}
         self._closed = False
+        self._layers: LayerGroups | None = None
+        """Of the next request."""
+
         self._lock = Lock()
 
     @property
@@ -64,7 +70,14 @@ class Granted:
                 raise BadMessage(f"request {request} was made before")
             grant = self._grants[request] = Grant()
             grant.gone = self._closed
+            layers, self._layers = self._layers, None
+            if layers is not None and layers.hold == request:
+                grant.layers = layers
             return grant
+
+    def divide(self, layers: LayerGroups) -> None:
+        """Set the groups of layers of the next request, if it is the one that they name."""
+        self._layers = layers
 
     def last(self, request: int, seconds: float) -> None:
         """Limit the leases of a request to *seconds*; do nothing if they were given back."""

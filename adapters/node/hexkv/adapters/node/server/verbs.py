@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from struct import pack, unpack
-from typing import NamedTuple
 
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.rpc.asked import Request
@@ -15,34 +14,24 @@ from hexkv.adapters.node.client.telling import read_named
 from hexkv.adapters.node.listing import MOST, pack_listing
 from hexkv.adapters.node.server.announced import announce, expect, push_to, seek, withdraw
 from hexkv.adapters.node.server.asked import Client
-from hexkv.adapters.node.server.granted import Grant
+from hexkv.adapters.node.server.holding import hold, pack_leases, wanted
 from hexkv.adapters.node.wire import (
-    Chunks,
     Reader,
-    State,
     Verb,
-    Wanted,
     pack_chunks,
     pack_words,
+    read_layers,
     read_release,
     read_space,
-    read_wanted,
 )
-from hexkv.plugins.threads import step_aside
 from hexkv.ports import (
     KEY_BYTES,
     MAGIC,
     NAMESPACE_BYTES,
     SHARED_OWNER,
     ChunkKey,
-    ChunkSpec,
-    Deadline,
-    Hold,
     InvalidRequest,
-    Lease,
     Publishing,
-    Reason,
-    frame_bytes,
     release_all,
     share_all,
 )
@@ -52,18 +41,6 @@ _MOST_PINS = 1 << 16
 _LONGEST_PIN = 366 * 86_400.0
 _MOST_PREFIXES = 1 << 16
 _LONGEST_SHARED = 3_600.0
-
-
-class _Leasing(NamedTuple):
-    """A request that leases."""
-
-    wanted: Wanted
-    owner: str
-    specs: Sequence[ChunkSpec]
-    frames: Sequence[int]
-    """Bytes of the frame of each chunk."""
-
-    grant: Grant
 
 
 def _ping(session: Client, asked: Request) -> None:
@@ -78,40 +55,18 @@ def _match(session: Client, asked: Request) -> None:
     session.send(asked.head, Status.DONE, pack_words(found))
 
 
-def _hold(session: Client, asked: Request) -> None:
-    _, owner, specs, frames, grant = _wanted(session, asked)
-    until = session.until(asked.head)
-    room = session.granted.reserve(grant, frames)
-    hold = session.served.hold(specs[:room], owner, until)
-    if not session.granted.held(grant, hold):
-        return
-    if not hold.done:
-        session.send(asked.head, Status.BEGUN, pack_chunks(_so_far(hold, len(specs))))
-        hold.wait(until)
-    arrived, reasons = hold.leases, hold.reasons
-    gone = len(arrived) < len(reasons)  # given back during the wait, or past its time
-    if not gone:
-        leases, places = _in_pool(session, specs, arrived, owner)
-        chunks = _chunks(leases, places, reasons, hold.origins, len(specs))
-        settled = session.granted.settle(asked.head.request, grant, leases, fresh=False)
-        gone = not settled and any(leases)
-    if gone:  # answered anyway: the client of one past its time may wait for it
-        chunks = _chunks([], [], [], [], len(specs))
-    session.send(asked.head, Status.DONE, pack_chunks(chunks))
-
-
 def _allocate(session: Client, asked: Request) -> None:
-    wanted, owner, specs, frames, grant = _wanted(session, asked)
+    asks, owner, specs, frames, grant = wanted(session, asked)
     # A chunk that could not be published need not be copied.
     room = 0 if session.served.frozen else session.granted.reserve(grant, frames)
-    for number, key in zip(wanted.spaces, wanted.keys, strict=True):
+    for number, key in zip(asks.spaces, asks.keys, strict=True):
         pair = number, key[:NAMESPACE_BYTES]
         if pair not in session.met and len(session.met) < _MOST_PREFIXES:
             session.met.add(pair)
             session.served.meet(session.spaces[number].identity, pair[1])
     leases = session.served.chunks.allocate(specs[:room], owner, session.until(asked.head))
     places = session.served.places(leases)
-    chunks = _chunks(leases, places, [None] * len(leases), [""] * len(leases), len(leases))
+    chunks = pack_leases(leases, places, [None] * len(leases), [""] * len(leases), len(leases))
     if session.granted.settle(asked.head.request, grant, leases, fresh=True) or not leases:
         session.send(asked.head, Status.DONE, pack_chunks(chunks))
 
@@ -245,6 +200,11 @@ def _release(session: Client, asked: Head, body: bytes) -> None:
         session.granted.release(request, place)
 
 
+def _layers(session: Client, asked: Head, body: bytes) -> None:
+    del asked
+    session.granted.divide(read_layers(body))
+
+
 def _lasts(session: Client, asked: Head, body: bytes) -> None:
     reader = Reader(body)
     session.granted.last(reader.number("Q"), asked.seconds)
@@ -255,13 +215,14 @@ TOLD: dict[int, Callable[[Client, Head, bytes], None]] = {
     Verb.SPACE: _space,
     Verb.RELEASE: _release,
     Verb.LASTS: _lasts,
+    Verb.LAYERS: _layers,
 }
 """Messages that are not answered. Handled in order, by the thread that reads."""
 
 VERBS: dict[int, Callable[[Client, Request], None]] = {
     Verb.PING: _ping,
     Verb.MATCH: _match,
-    Verb.HOLD: _hold,
+    Verb.HOLD: hold,
     Verb.ALLOCATE: _allocate,
     Verb.PUBLISH: _publish,
     Verb.FORGET: _forget,
@@ -290,95 +251,6 @@ AT_ONCE = frozenset(
 def _owner(session: Client, name: str) -> str:
     """Return the name of a pin's owner among the owners of all clients."""
     return name if name.startswith(SHARED_OWNER) else f"{session.name} {name}"
-
-
-def _wanted(session: Client, asked: Request) -> _Leasing:
-    """Return the parsed form of a request that leases.
-
-    Raises:
-        BadMessage: chunks are of a namespace that was not defined.
-        InvalidRequest: one is larger than the pool.
-    """
-    wanted = read_wanted(asked.body)
-    if asked.grant is None:
-        raise BadMessage("a request without a grant")
-    try:
-        spaces = {number: session.spaces[number] for number in set(wanted.spaces)}
-    except KeyError as error:
-        raise BadMessage("a namespace that was not sent") from error
-    specs = [
-        ChunkSpec(key, space.identity, space.layout, tokens, space.serde, None if at < 0 else at)
-        for key, space, tokens, at in zip(
-            wanted.keys,
-            map(spaces.__getitem__, wanted.spaces),
-            wanted.tokens,
-            wanted.positions,
-            strict=True,
-        )
-    ]
-    kinds = list(zip(wanted.spaces, wanted.tokens, strict=True))
-    raw = {kind: spaces[kind[0]].layout.chunk_bytes(kind[1]) for kind in set(kinds)}
-    if not session.served.fits(max(raw.values(), default=0)):
-        raise InvalidRequest("a chunk is larger than the pool")
-    frames = {kind: frame_bytes(size) for kind, size in raw.items()}
-    owner = f"{session.name} {wanted.owner}"
-    return _Leasing(wanted, owner, specs, list(map(frames.__getitem__, kinds)), asked.grant)
-
-
-def _chunks(
-    leases: Sequence[Lease | None],
-    places: Sequence[int | None],
-    reasons: Sequence[Reason | None],
-    origins: Sequence[str],
-    count: int,
-) -> Chunks:
-    """Return the answer for *count* chunks, of which the columns describe the first."""
-    late = count - len(leases)
-    offsets = [place or 0 for place in places]
-    if None not in leases and not late:
-        states = bytes([State.HERE]) * count
-        return Chunks(states, offsets, [lease.size for lease in leases if lease], origins)
-    states = bytes(State.MISSING if lease is None else State.HERE for lease in leases)
-    sizes = [0 if lease is None else lease.size for lease in leases]
-    words = [
-        reason or Reason.REFUSED if lease is None else origin
-        for lease, reason, origin in zip(leases, reasons, origins, strict=True)
-    ]
-    return Chunks(
-        states + bytes([State.MISSING]) * late,
-        offsets + [0] * late,
-        sizes + [0] * late,
-        words + [Reason.REFUSED] * late,
-    )
-
-
-def _so_far(hold: Hold, count: int) -> Chunks:
-    """Return the known state of a hold under way; places of chunks follow at its end."""
-    reasons = [*hold.reasons]
-    reasons += [Reason.REFUSED] * (count - len(reasons))
-    states = bytes(State.COMING if reason is None else State.MISSING for reason in reasons)
-    return Chunks(states, [0] * count, [0] * count, [reason or "" for reason in reasons])
-
-
-def _in_pool(
-    session: Client, specs: Sequence[ChunkSpec], leases: Sequence[Lease | None], owner: str
-) -> tuple[Sequence[Lease | None], Sequence[int | None]]:
-    """Return *leases* and their places; copy chunks in a store's own memory to the pool."""
-    places = session.served.places(leases)
-    if places.count(None) == leases.count(None):
-        return leases, places
-    step_aside()
-    found = list(leases)
-    for i, place in enumerate(places):
-        lease = leases[i]
-        if place is None and lease is not None:
-            now = Deadline(session.clock, 0.0)
-            copies = session.served.chunks.allocate([specs[i]], owner, now)
-            found[i] = copies[0] if copies else None
-            if copies:
-                copies[0].payload[:] = lease.payload
-            lease.release()
-    return found, session.served.places(found)
 
 
 def _tiers(publishing: Publishing, count: int) -> bytes:
