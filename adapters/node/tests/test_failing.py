@@ -123,6 +123,27 @@ def test_a_client_with_little_time_costs_others_neither_a_hit_nor_a_tier(tmp_pat
         node.at_rest()
 
 
+def test_a_store_by_layers_waits_for_a_node_that_answers_slowly(tmp_path, monkeypatch):
+    """It does not wait for memory, and does for the answer whether there is any."""
+    given_up, allocate = Event(), VERBS[Verb.ALLOCATE]
+
+    def slowly(session, asked):
+        given_up.wait(0.2)
+        allocate(session, asked)
+
+    monkeypatch.setitem(VERBS, Verb.ALLOCATE, slowly)
+    with Node(tmp_path) as node:
+        with node.engine() as engine:
+            kv = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT)
+            with engine.store_layers(PROMPT, kv) as storing:
+                for layer in range(LAYOUT.layers):
+                    storing.layer_done(layer)
+                report = storing.result()
+            given_up.set()
+            assert (report.stored_tokens, report.drops) == (len(PROMPT), {})
+        node.at_rest()
+
+
 def test_announcements_that_are_answered_late_keep_others_from_nothing(tmp_path, hanging):
     """They have a second, whatever a busy machine's deadlines are."""
     key = specs(1)[0].key

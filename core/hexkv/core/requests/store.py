@@ -187,13 +187,15 @@ class Storing:
 
     def lease(self, part: Prompt, *, wait: bool = True) -> Sequence[Lease]:
         """Return empty leases for the first chunks of *part*; with *wait*, wait for the first."""
+        chunks = self._chunks
         while True:
-            until = self.deadline
-            if not wait or self._writing:
-                # The end of an own write frees memory sooner than other holders would.
-                until = Deadline(until.clock, 0.0)
             try:
-                leases = self._chunks.allocate(part.specs(), self._owner, until)
+                if wait and not self._writing:
+                    leases = chunks.allocate(part.specs(), self._owner, self.deadline)
+                else:
+                    # The end of an own write frees memory sooner than other holders would.
+                    ahead = chunks.reserve(part.specs(), self._owner, self.deadline)
+                    leases = self._reserved(ahead)
             except InvalidRequest:  # a service was restarted with less memory than a chunk takes
                 return []
             if leases or not wait or not self._writing:
