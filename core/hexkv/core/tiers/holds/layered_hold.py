@@ -112,8 +112,8 @@ class LayeredHold(LocalHold):
 
     def _begin(self, found: Found) -> None:
         """Begin with the chunks, in order, as far as there are blocks."""
-        free = self._room()
         wait: Deadline | None = self._terms.wait or self._deadline
+        free: int | None = None
         number = 0
         while number < len(found):
             tier, end = found[number], number + 1
@@ -121,17 +121,14 @@ class LayeredHold(LocalHold):
                 break
             while end < len(found) and found[end] is tier:
                 end += 1
-            most = end if tier.lends else min(end, number + free)
             if tier.lends:
-                self._lend(range(number, most), tier, self._wanted[number:most])
-                begun = most - number
-            elif self._reader.serves(tier):
-                begun = self._begin_parts(tier, number, most, wait)
-            else:
-                begun = self._begin_whole(tier, number, most, wait)
-            wait = None
-            free -= 0 if tier.lends else begun
-            number += begun
+                self._lend(range(number, end), tier, self._wanted[number:end])
+                number, wait = end, None
+                continue
+            free = self._room() if free is None else free
+            begin = self._begin_parts if self._reader.serves(tier) else self._begin_whole
+            begun = begin(tier, number, min(end, number + free), wait)
+            number, free, wait = number + begun, free - begun, None
             if number < end:
                 break
         self._reasons[number:] = [self._why(i, found[i]) for i in range(number, len(found))]
