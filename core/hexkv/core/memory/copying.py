@@ -26,6 +26,15 @@ OWNER = "late copy"
 """The owner, in the pool's ledger, of blocks that a late copy still uses."""
 
 
+Start = Callable[[Callable[[], None]], None]
+"""Calls its argument, or has it called, once a copy may be made."""
+
+
+def at_once(submit: Callable[[], None]) -> None:
+    """Submit a copy that may be made now."""
+    submit()
+
+
 class Copy:
     """A copy in progress, and the leases on the memory that it uses."""
 
@@ -96,15 +105,24 @@ class Copier:
         *,
         gather: bool,
         layers: range | None = None,
+        beside: Start | None = None,
     ) -> Copy | None:
         """Begin a copy to or from *leases*, for :meth:`finish`; ``None`` if the device failed.
 
-        A device that raises has no copy in progress.
+        A device that raises has no copy in progress. With *beside* a worker makes the copy, which
+        *device* has to allow: it is called with the function that submits the copy, to be called
+        once the copy may be made.
 
         Raises:
             InvalidRequest: the device rejects the request as invalid.
         """
         copy = Copy(tuple(leases))
+        if beside is not None:
+            move = device.gather if gather else device.scatter
+            made = copy.transfer = BackgroundCopy(self.executor, partial(move, spans, layers))
+            self.begun[copy] = None  # before a worker can begin: an interrupt finds it here
+            beside(made.submit)
+            return copy
         try:
             self.begun[copy] = None
             move = device.gather if gather else device.scatter
@@ -124,31 +142,6 @@ class Copier:
         except BaseException:
             self._keep(copy)
             raise
-
-    def begin_beside(
-        self,
-        device: DeviceKV,
-        spans: Sequence[Span],
-        leases: Sequence[Lease],
-        *,
-        gather: bool,
-        layers: range | None = None,
-        when: Callable[[Callable[[], None]], None] | None = None,
-    ) -> Copy:
-        """Begin a copy that a worker makes; *device* has to allow this.
-
-        *when* is called with the function that submits the copy, to be called once the copy may be
-        made; by default it may be made now.
-        """
-        copy = Copy(tuple(leases))
-        move = device.gather if gather else device.scatter
-        made = copy.transfer = BackgroundCopy(self.executor, partial(move, spans, layers))
-        self.begun[copy] = None  # before a worker can begin: an interrupt finds it here
-        if when is None:
-            made.submit()
-        else:
-            when(made.submit)
-        return copy
 
     def withdraw(self, copy: Copy) -> bool:
         """Keep a worker from making *copy*. Return False if it has begun, or is not a worker's."""

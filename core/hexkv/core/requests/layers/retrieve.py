@@ -280,13 +280,13 @@ class LayeredRetrieve:
         leases, spans = self._spans()
         if self._encoded and not all(map(is_raw, leases)):
             return  # a worker only copies bytes
-        self._ahead = self._copier.begin_beside(
+        self._ahead = self._copier.begin(
             self._device,
             spans,
             leases,
             gather=False,
             layers=self._groups[group],
-            when=partial(self._once, group),
+            beside=partial(self._once, group),
         )
 
     def _once(self, group: int, then: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hexkv.core.memory.background import in_background, open_lane
-from hexkv.core.memory.copying import Copy
+from hexkv.core.memory.copying import Copy, at_once
 from hexkv.core.requests.accounts import Kept
 from hexkv.core.requests.layers.groups import layer_groups
 from hexkv.core.requests.layers.limits import TimeBudget, room
@@ -161,11 +161,8 @@ class LayeredStore:
         if not layers:
             return
         device, spans, leases = self._device, self._spans, self._leases
-        copy: Copy | None
-        if self._beside:
-            copy = self._copier.begin_beside(device, spans, leases, gather=True, layers=layers)
-        else:
-            copy = self._copier.begin(device, spans, leases, gather=True, layers=layers)
+        beside = at_once if self._beside else None
+        copy = self._copier.begin(device, spans, leases, gather=True, layers=layers, beside=beside)
         if copy is None:
             self._failed = True
         else:

@@ -11,19 +11,15 @@ from hexkv.core.frames.codec import layers_per_part
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.batches import Batch
-from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.holds.hold import LocalHold
-from hexkv.core.tiers.holds.recording import Ended
 from hexkv.core.tiers.matching import Found, runs, why_absent
 from hexkv.core.tiers.read.ranges import FIRST, RangeReader
 from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,
-    ChunkSpec,
     CorruptFrame,
     Deadline,
-    HoldTerms,
     Lease,
     PoolExhausted,
     Reason,
@@ -47,22 +43,10 @@ class LayeredHold(LocalHold):
     A chunk of which a part does not arrive is read whole, which finds out why.
     """
 
-    def __init__(
-        self,
-        stack: TierStack,
-        wanted: Sequence[ChunkSpec],
-        owner: str,
-        deadline: Deadline,
-        terms: HoldTerms,
-        ended: Ended | None = None,
-    ) -> None:
-        self._reader = RangeReader(stack.runtime, wanted, terms.encoded)
-        self._parted = False
-        self._left = len(terms.layered)
-        """The number of groups that were not brought yet."""
+    _parted = False
+    """True if any chunk is read part by part."""
 
-        self._hit = 0
-        super().__init__(stack, wanted, owner, deadline, terms, ended)
+    _hit = 0
 
     @property
     def done(self) -> bool:
@@ -107,8 +91,14 @@ class LayeredHold(LocalHold):
             self._ended([*origins, *[""] * len(behind)], [*here, *behind])
 
     def release(self) -> None:
-        self._reader.drop()
+        if self._parted:
+            self._reader.drop()
         super().release()
+
+    def _start(self) -> None:
+        self._reader = RangeReader(self._stack.runtime, self._wanted, self._terms.encoded)
+        self._left = len(self._terms.layered)
+        super()._start()
 
     def _begin(self, found: Found) -> None:
         """Begin with the chunks, in order, as far as there are blocks."""
