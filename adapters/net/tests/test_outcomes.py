@@ -6,6 +6,7 @@ from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime
 from hexkv.adapters.net.outcomes import answering, collect, land, plain, slices
 from hexkv.adapters.net.pool import Pool
 from hexkv.contracts.doubles import ListSink, deadline
+from hexkv.contracts.kit.cases import each
 from hexkv.ports import Failed, Hit, Miss, Reason, StoreUnreachable, TimedOut
 
 
@@ -17,7 +18,7 @@ class Line:
         return well
 
 
-@pytest.mark.parametrize("error", [OutOfTime("late"), ConnectionBroken("gone")])
+@each("error", [OutOfTime("late"), ConnectionBroken("gone")])
 def test_what_was_answered_before_it_broke_stays_answered(listener, error):
     pool, outcomes = Pool(listener.address, Line), [None, None]
 

@@ -1,11 +1,10 @@
 """What `hexkv node` refuses before it takes memory."""
 
-import pytest
-
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.__main__ import main
 
 
-@pytest.mark.parametrize("extra", [[], ["--take-over"]], ids=["new", "take over"])
+@each("extra", [[], ["--take-over"]])
 def test_what_a_node_cannot_be_is_said_in_one_line(tmp_path, capsys, extra):
     """What is wrong in the configuration comes before what is wrong with the socket."""
     right, wrong = tmp_path / "right.yaml", tmp_path / "hexkv.yaml"

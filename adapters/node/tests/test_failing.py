@@ -123,6 +123,7 @@ def test_a_client_with_little_time_costs_others_neither_a_hit_nor_a_tier(tmp_pat
         node.at_rest()
 
 
+@pytest.mark.thorough
 def test_a_store_by_layers_waits_for_a_node_that_answers_slowly(tmp_path, monkeypatch):
     """It does not wait for memory, and does for the answer whether there is any."""
     given_up, allocate = Event(), VERBS[Verb.ALLOCATE]

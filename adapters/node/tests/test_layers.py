@@ -5,10 +5,12 @@ from threading import Event
 import pytest
 
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.node.server.verbs import TOLD
+from hexkv.adapters.node.wire import Verb
 from hexkv.contracts.chunk_cache._base import TOKENS, soon
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.frames.codec import layer_parts, part_span
-from hexkv.ports import DType, KVLayout, Namespace, Reason, frame_bytes
+from hexkv.ports import CounterName, DType, KVLayout, Namespace, Reason, frame_bytes
 from nodes import Node
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=9, heads=2, key_width=16)
@@ -67,6 +69,15 @@ def stored(node, engine):
     return kv
 
 
+def found(node):
+    """How many chunks of the disk were hits of the node, and how many of its chunks were not."""
+    telemetry = node.served.telemetry
+    assert telemetry.total(CounterName.LOOKUPS) == sum(
+        telemetry.total(counter) for counter in (CounterName.HITS, CounterName.MISSES)
+    )
+    return telemetry.total(CounterName.HITS, tier="disk"), telemetry.total(CounterName.MISSES)
+
+
 def test_the_first_layers_are_loaded_before_the_last_ones_are_read(node, ranges):
     with node.engine(NAMESPACE) as engine:
         kv, window = stored(node, engine), HeapKV(LAYOUT, len(PROMPT))
@@ -79,6 +90,7 @@ def test_the_first_layers_are_loaded_before_the_last_ones_are_read(node, ranges)
                     ranges.going_on.set()
         got = layers.result()
         assert (got.hit_tokens, got.tiers) == (len(PROMPT), {"disk": len(PROMPT)})
+        assert found(node) == (6, 0)
         assert window.agrees(kv, len(PROMPT))
         assert engine.retrieve(PROMPT, window).tiers == {"memory": len(PROMPT)}
         assert window.agrees(kv, len(PROMPT))
@@ -103,8 +115,10 @@ def test_a_damaged_layer_is_read_again_or_ends_the_hit(node, ranges, tmp_path):
             assert [*layers] == [*range(LAYOUT.layers)]
         got = layers.result()
         assert (got.hit_tokens, got.misses[Reason.CORRUPT]) == (0, 1)
+        assert found(node) == (6, 6)
 
 
+@pytest.mark.thorough
 def test_a_request_that_is_left_between_two_layers_leaves_nothing(node, ranges):
     with node.engine(NAMESPACE) as engine:
         kv, window = stored(node, engine), HeapKV(LAYOUT, len(PROMPT))
@@ -117,6 +131,18 @@ def test_a_request_that_is_left_between_two_layers_leaves_nothing(node, ranges):
         assert window.agrees(kv, len(PROMPT))
 
 
+@pytest.mark.thorough
+def test_a_node_that_knows_no_groups_of_layers_sends_whole_chunks(node, ranges, monkeypatch):
+    monkeypatch.delitem(TOLD, Verb.LAYERS)
+    with node.engine(NAMESPACE) as engine:
+        kv, window = stored(node, engine), HeapKV(LAYOUT, len(PROMPT))
+        with engine.retrieve_layers(PROMPT, window) as layers:
+            assert [*layers] == [*range(LAYOUT.layers)]
+        assert layers.result().hit_tokens == len(PROMPT)
+        assert window.agrees(kv, len(PROMPT))
+
+
+@pytest.mark.thorough
 def test_layers_that_do_not_come_in_time_end_the_hit(node, ranges):
     quick = {"lookup": 60.0, "retrieve": 0.5, "store": 60.0, "close": 60.0}
     with node.engine(NAMESPACE) as patient, node.engine(NAMESPACE, deadlines=quick) as engine:

@@ -11,6 +11,7 @@ from hexkv.adapters.node.server.verbs import TOLD, VERBS
 from hexkv.adapters.node.wire import Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, SIZE, TOKENS, content, now, put, soon, specs
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.contracts.kit.cases import each
 from hexkv.core.tiers.holds.hold import LocalHold
 from hexkv.ports import HoldTerms
 from nodes import FRAME, Node
@@ -220,19 +221,19 @@ def slow_holds(monkeypatch):
     return reading, going_on
 
 
-@pytest.mark.parametrize("by_layers", [False, True])
-def test_chunks_stored_after_a_prefetch_are_hits_of_its_retrieve(node, by_layers):
+@each("by_layers, prompt", [(False, PROMPT), (True, OTHER)])
+def test_chunks_stored_after_a_prefetch_are_hits_of_its_retrieve(node, by_layers, prompt):
     with node.engine() as one, node.engine() as other:
-        kv, half = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT), PROMPT[: 2 * TOKENS]
+        kv, half = HeapKV(LAYOUT, len(prompt)).compute(prompt), prompt[: 2 * TOKENS]
         one.store(half, HeapKV(LAYOUT, len(half)).compute(half))
-        other.prefetch("a", PROMPT)
-        one.store(PROMPT, kv)
-        target = HeapKV(LAYOUT, len(PROMPT))
+        other.prefetch("a", prompt)
+        one.store(prompt, kv)
+        target = HeapKV(LAYOUT, len(prompt))
         if by_layers:
-            with other.retrieve_layers(PROMPT, target, lookup_id="a") as layers:
+            with other.retrieve_layers(prompt, target, lookup_id="a") as layers:
                 assert len(list(layers)) == LAYOUT.layers
                 got = layers.result()
         else:
-            got = other.retrieve(PROMPT, target, lookup_id="a")
-        assert (got.hit_tokens, got.misses) == (len(PROMPT), {})
+            got = other.retrieve(prompt, target, lookup_id="a")
+        assert (got.hit_tokens, got.misses) == (len(prompt), {})
         assert target.agrees(kv, len(PROMPT))

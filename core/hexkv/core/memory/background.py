@@ -52,8 +52,9 @@ class BackgroundCopy:
         self._changed = Condition(self._lock)
 
     def submit(self) -> None:
-        """Queue it for a worker."""
-        self._executor.run(LANE, self._step)
+        """Queue it for a worker, unless it was withdrawn."""
+        if self._move is not None:
+            self._executor.run(LANE, self._step)
 
     def withdraw(self) -> bool:
         """Prevent the copy, for good. Return False if a worker has begun."""

@@ -59,7 +59,7 @@ def hold(session: Client, asked: Request) -> None:
     found = session.served.hold(specs[:room], owner, until, groups)
     if groups and not found.done:
         with found:
-            _by_layers(session, asked, found, specs, owner)
+            _by_layers(session, asked, found, specs, owner, until)
         return
     if not session.granted.held(grant, found):
         return
@@ -93,13 +93,18 @@ def _groups(asks: Wanted, specs: Sequence[ChunkSpec], grant: Grant) -> Sequence[
 
 
 def _by_layers(
-    session: Client, asked: Request, found: ServiceHold, specs: Sequence[ChunkSpec], owner: str
+    session: Client,
+    asked: Request,
+    found: ServiceHold,
+    specs: Sequence[ChunkSpec],
+    owner: str,
+    until: Deadline,
 ) -> None:
     """Send the places of chunks once the first group of layers is here, and bring the others.
 
     The client has shares: its blocks stay where they are, whatever becomes of the hold.
     """
-    until, grant = session.until(asked.head), asked.grant
+    grant = asked.grant
     session.send(asked.head, Status.BEGUN, pack_chunks(_so_far(found, len(specs))))
     count = found.bring(0, until)
     shares: list[Lease | None] = [*share_all([it for it in found.leases[:count] if it], owner)]
@@ -114,6 +119,9 @@ def _by_layers(
         chunks = chunks._replace(states=coming)
     session.send(asked.head, Status.DONE, pack_chunks(chunks))
     if gone or found.done:
+        return
+    if not count:
+        found.used(until)
         return
     about = asked.head._replace(verb=Verb.LAYERS, request=grant.layers.about)
     try:
