@@ -211,7 +211,9 @@ class NodeHold(WholeChunks):
 
     def once(self, group: int, then: Callable[[], None]) -> None:
         link = self._link
-        if self._by_groups and link is not None and self._brought.groups <= group:
+        # A look after its time would count against the node, whose last part may be on its way.
+        looks = self._by_groups and not self._own.expired
+        if looks and link is not None and self._brought.groups <= group:
             self._hear(link, Deadline(link.clock, 0.0))
         if self._ended and (not self._by_groups or self._brought.groups > group):
             then()
