@@ -6,7 +6,8 @@ then moves a plane of all layers, where a copy for each layer costs a call and t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import accumulate
 
 import torch
@@ -85,28 +86,25 @@ class Stacks:
 
     def scatter(self, moves: Sequence[Move], layers: range) -> None:
         """Copy *layers* from the chunks of *moves*."""
-        pairs = self._pairs(moves, layers)
-        if self._host:
-            for chunks, move, memory in pairs:
-                move.scatter(chunks, memory)
-            return
-        with torch.inference_mode():  # else memory made in that mode could not be written
-            for chunks, move, memory in pairs:
+        # Else memory made in that mode could not be written.
+        with nullcontext() if self._host else torch.inference_mode():
+            for chunks, move, memory in self._pairs(moves, layers):
                 move.scatter(chunks, memory)
 
-    def _pairs(self, moves: Sequence[Move], layers: range) -> list[tuple[Array, Move, Memory]]:
-        """Return each stack's part of each batch of chunks, and its memory.
+    def _pairs(self, moves: Sequence[Move], layers: range) -> Iterator[tuple[Array, Move, Memory]]:
+        """Yield each stack's part of each batch of chunks, and its memory.
 
         One layer's chunks of all batches come before the next layer's: memory is written in order.
+        Views are made between the copies: these run without the interpreter's lock, so other
+        threads do not wait until all views are made.
 
         Raises:
             InvalidRequest: a tensor's storage was resized.
         """
         start = max(self._layers.start, layers.start) - self._layers.start
         stop = min(self._layers.stop, layers.stop) - self._layers.start
-        pairs: list[tuple[Array, Move, Memory]] = []
         if start >= stop:
-            return pairs
+            return
         views = [(self._view(move.batch, start, stop), move) for move in moves]
         for run, memory, storage, home in self._stacks:
             first, last = run.start, run.stop
@@ -119,8 +117,7 @@ class Stacks:
                 at = slice(max(first, start) - start, min(last, stop) - start)
                 memory = memory[*self._axis, at.start + start - first : at.stop + start - first]
             for view, move in views:
-                pairs.append((view[:, :, at], move, memory))
-        return pairs
+                yield view[:, :, at], move, memory
 
     def _view(self, batch: Batch, start: int, stop: int) -> Array:
         """Return ``[chunks, units, layers, *row]`` of layers ``[start, stop)`` of the group."""
