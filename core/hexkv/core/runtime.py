@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Condition
 
-from hexkv.ports import CallSink, Clock, Executor, SpanSink, Telemetry, TraceStep
+from hexkv.ports import CallSink, Clock, Deadline, Executor, SpanSink, Telemetry, TraceStep
 
 MOST = 4096
 """The number of steps that are kept: some 600 kB."""
@@ -50,3 +52,51 @@ class Runtime:
 
     steps: StepRing = field(default_factory=StepRing)
     """The recent steps, with the time that they took."""
+
+
+_LONGEST = 50e-6
+"""Seconds of work after which a pause takes place. Pauses are at most some 0.1 ms of work apart."""
+
+_PAUSE = 10e-6
+"""Seconds of a pause. A thread that waits for the interpreter's lock needs some to wake up: a lock
+that is given away and taken at once stays where it is."""
+
+
+Pause = Callable[[], object]
+"""Lets other threads run, between two parts of a thread's work."""
+
+no_pause: Pause = bool
+"""Does nothing, in C: nothing computes beside this work."""
+
+
+class Stretch:
+    """The work of one thread beside a host's, between two pauses for other threads.
+
+    A thread that works on in Python keeps the interpreter's lock for 5 ms, unless it waits.
+    """
+
+    __slots__ = ("_changed", "_runtime", "_since")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._since = runtime.clock.now()
+        self._changed: Condition | None = None
+
+    def pause(self) -> None:
+        """Give the interpreter's lock away if the work since the last pause was long.
+
+        Never with a lock held.
+        """
+        clock = self._runtime.clock
+        now = clock.now()
+        if now - self._since < _LONGEST:
+            return
+        if self._changed is None:
+            self._changed = Condition()
+        with self._changed:
+            self._runtime.executor.wait(self._changed, _never, Deadline(clock, now + _PAUSE))
+        self._since = clock.now()
+
+
+def _never() -> bool:
+    return False

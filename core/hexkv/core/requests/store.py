@@ -12,6 +12,7 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copy
 from hexkv.core.requests.accounts import Kept
 from hexkv.core.requests.request import PromptRequest
+from hexkv.core.runtime import Stretch, no_pause
 from hexkv.ports import (
     CounterName,
     Deadline,
@@ -25,6 +26,10 @@ from hexkv.ports import (
 
 if TYPE_CHECKING:
     from hexkv.core.requests.pipeline import Pipeline
+
+
+_BESIDE = 16
+"""The most chunks of a step beside a host's work: other threads wait while they are published."""
 
 
 class _Step(NamedTuple):
@@ -60,6 +65,7 @@ class Storing:
         self._telemetry = requests.runtime.telemetry
         self._owner = request.owner
         self._wait = wait
+        self._pause = no_pause if wait else Stretch(requests.runtime).pause
         self._writing: deque[tuple[Prompt, ServicePublishing]] = deque()
         self._ahead: ServiceHold | None = None
         """Memory that was requested for the next step."""
@@ -72,12 +78,14 @@ class Storing:
         """
         missing = self.find(prompt)
         self._laps.mark(("match", "", self._laps.now()))
+        self._pause()
         if not missing:
             return self.kept
         most = 1
         if len(missing) > 1:
             # Small steps, so that writing begins after the first.
             most = self._chunks.write_step or self.pace.of(prompt).step
+            most = most if self._wait else min(most, _BESIDE)
         left, steps = missing, deque[_Step]()
         try:
             while missing or steps:
@@ -123,6 +131,7 @@ class Storing:
         if not leases:
             return None
         try:
+            self._pause()
             if len(leases) < count:
                 part = part.part(0, len(leases))
             rest = missing[len(leases) :]
@@ -149,8 +158,10 @@ class Storing:
             if copy.transfer is not None and not self._copier.finish(copy, self.deadline):
                 return False
             self._laps.mark(("copy", "", self._laps.now()))
+            self._pause()
             self.write(part, leases, transfer=True, last=last)
             self._laps.mark(("put", "", self._laps.now()))
+            self._pause()
             return True
         finally:
             self._release(leases)

@@ -16,7 +16,7 @@ from hexkv.ports import ChunkKey, Deadline, Lease, release_all
 class Batch:
     """Neighbouring chunks of one prompt, in leased blocks, on their way to tiers."""
 
-    __slots__ = ("after", "give", "keys", "leases", "patience")
+    __slots__ = ("after", "beside", "give", "keys", "leases", "patience")
 
     def __init__(
         self,
@@ -25,6 +25,8 @@ class Batch:
         after: ChunkKey | None,
         give: Give | None = None,
         patience: Deadline | None = None,
+        *,
+        beside: bool = False,
     ) -> None:
         """Combine chunks with their blocks.
 
@@ -35,12 +37,14 @@ class Batch:
             give: transfers the leases to another owner; without it they stay with the caller.
             patience: until when a full queue is waited for, by these chunks and by those evicted
                 for them; ``None``: chunks that find no room in a queue are dropped.
+            beside: they are written beside a host's work, with pauses.
         """
         self.keys = keys
         self.leases = leases
         self.after = after
         self.give = give
         self.patience = patience
+        self.beside = beside
 
     def share(self, owner: str) -> Batch:
         """Return the same chunks, held by *owner*, without patience: a worker does not wait.
@@ -50,14 +54,25 @@ class Batch:
         """
         if self.give is not None:
             self.give(self.leases, owner)
-            return Batch(self.keys, self.leases, self.after, self.give)
-        return Batch(self.keys, shares(self.leases, owner), self.after)
+            return Batch(self.keys, self.leases, self.after, self.give, beside=self.beside)
+        held = shares(self.leases, owner)
+        return Batch(self.keys, held, self.after, beside=self.beside)
 
     def part(self, start: int, end: int) -> Batch:
         """Return the chunks ``[start, end)``, held by the same leases."""
         after = self.keys[start - 1] if start else self.after
-        keys, leases = self.keys[start:end], self.leases[start:end]
-        return Batch(keys, leases, after, self.give, self.patience)
+        return self.of(self.keys[start:end], self.leases[start:end], after)
+
+    def of(
+        self, keys: Sequence[ChunkKey], leases: Sequence[Lease], after: ChunkKey | None
+    ) -> Batch:
+        """Return other chunks, to be written in the same way."""
+        return Batch(keys, leases, after, self.give, self.patience, beside=self.beside)
+
+    def kept(self) -> Batch:
+        """Return the same chunks, in leases that stay with the caller."""
+        patience, beside = self.patience, self.beside
+        return Batch(self.keys, self.leases, self.after, None, patience, beside=beside)
 
     def some(self, which: Sequence[int]) -> Batch:
         """Return the chunks at the indexes *which*, in leases that stay with the caller."""

@@ -160,7 +160,7 @@ class TierStack(Arrangement):
         for tier in tiers:
             part = batch
             if tier is not tiers[-1]:
-                part = Batch(batch.keys, batch.leases, batch.after, patience=batch.patience)
+                part = batch.kept()
             written[tier.name] = self.writer.put(tier, part, deadline, on_stored)
         return written
 

@@ -235,7 +235,8 @@ class LocalChunks:
             _check(leases)
         keys = [lease.spec.key for lease in leases]  # type: ignore[union-attr] # checked
         stack, give = self.stack, self._pool.hand_over if transfer else None
-        batch = Batch(keys, leases, after, give, deadline if wait else None)
+        patience = deadline if wait else None
+        batch = Batch(keys, leases, after, give, patience, beside=not wait)
         on_stored = None
         if keep is not None:
             stack.pins.begin(keep)

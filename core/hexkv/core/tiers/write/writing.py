@@ -8,6 +8,7 @@ from itertools import compress, repeat
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.ticket import Ticket
+from hexkv.core.runtime import Pause, Stretch, no_pause
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.evicting import background_deadline, evict_soon
 from hexkv.core.tiers.index.bookkeeping import Reservation
@@ -130,17 +131,21 @@ class Writer:
         victims: Sequence[ChunkKey],
         deadline: Deadline,
         patience: Deadline | None = None,
+        pause: Pause = no_pause,
     ) -> bool:
         """Delete evicted chunks, after spilling them to the tier below; *patience*: see Batch.
 
-        For workers of the tier's lane, and for tiers in memory. Return True if all are deleted.
+        For workers of the tier's lane, and for tiers in memory. *pause* is called between parts of
+        the work. Return True if all are deleted.
         """
         if not victims:
             return True
         below = self.below.get(tier.name)
         if below is not None:
-            self._spill(tier, below, victims, patience)
+            self._spill(tier, below, victims, patience, pause)
+            pause()
         gone = tier.delete(victims, deadline)
+        pause()
         remember_evicted(self._runtime, tier, victims)
         return gone
 
@@ -149,6 +154,7 @@ class Writer:
     ) -> tuple[list[bool], bool | None]:
         """Reserve space, write and update the index. Return which chunks are there, and success."""
         runtime = self._runtime
+        pause = Stretch(runtime).pause if batch.beside else no_pause
         if tier.indexing and not fill_index(runtime, tier, self.evict):
             self.dropped(tier, batch.keys, Reason.NOT_INDEXED)
             return [False] * len(batch.keys), False
@@ -172,9 +178,9 @@ class Writer:
                 return here, None
             keys, leases = [keys[i] for i in todo], [leases[i] for i in todo]
         specs = [lease.spec for lease in leases]
-        items, sizes = self._items(tier, keys, leases)
+        items, sizes = self._items(tier, keys, leases, pause)
         # As long as this call has the reservation, other calls do not write these chunks.
-        granted, reserved = self._reserve(tier, keys, sizes, batch.after, deadline, batch.patience)
+        granted, reserved = self._reserve(tier, batch, keys, sizes, deadline, pause)
         if len(granted) < len(items):
             position = {key: i for i, key in reversed([*enumerate(keys)])}
             some = [position[key] for key in granted]
@@ -184,8 +190,10 @@ class Writer:
         if not todo:
             return here, None
         if keys is not batch.keys:
-            batch = Batch(keys, leases, batch.after, batch.give, batch.patience)
+            batch = batch.of(keys, leases, batch.after)
+        pause()
         outcomes, written = self.write(tier, items, batch, deadline), keys
+        pause()
         failed: list[tuple[ChunkKey, WriteOutcome]] = []
         gone: set[ChunkKey] = set()
         done = keys
@@ -215,6 +223,7 @@ class Writer:
             done = [key for key in done if key not in lost]
         if on_stored is not None:
             on_stored(tier, done)
+        pause()
         gone.update(lost)
         if gone or len(todo) < len(here):
             for i, key in zip(todo, keys, strict=True):
@@ -242,22 +251,24 @@ class Writer:
     def _reserve(
         self,
         tier: Tier,
+        batch: Batch,
         keys: Sequence[ChunkKey],
         sizes: Sequence[int],
-        after: ChunkKey | None,
         deadline: Deadline,
-        patience: Deadline | None,
+        pause: Pause,
     ) -> tuple[Sequence[ChunkKey], Reservation]:
         """Return those of *keys* to write now that there is space, and their reservation."""
         index = tier.index
         # Deferred chunks still take space.
         while tier.deleting.undeleted and tier.sweep(deadline):
             pass
-        reservation = index.reserve(keys, sizes, after)
+        pause()
+        reservation = index.reserve(keys, sizes, batch.after)
         if reservation.refused:
             self.dropped(tier, reservation.refused, Reason.NO_ROOM)
         victims = reservation.victims
-        if victims and not self.evict(tier, victims, deadline, patience):
+        pause()
+        if victims and not self.evict(tier, victims, deadline, batch.patience, pause):
             # The victims that should have made space are still there.
             index.abort(reservation.keys)
             self.dropped(tier, reservation.keys, Reason.NO_ROOM)
@@ -310,23 +321,36 @@ class Writer:
             again(failed)
 
     def _items(
-        self, tier: Tier, keys: Sequence[ChunkKey], leases: Sequence[Lease]
+        self,
+        tier: Tier,
+        keys: Sequence[ChunkKey],
+        leases: Sequence[Lease],
+        pause: Pause,
     ) -> tuple[list[Item], list[int]]:
         """Return the frames to write to *tier*, and the bytes to reserve there for each."""
         if tier.lends:
             frames = [lease.frame for lease in leases]
         else:
-            frames = list(map(self._framing.frame, repeat(tier), keys, leases))
+            frames = []
+            for key, lease in zip(keys, leases, strict=True):
+                frames.append(self._framing.frame(tier, key, lease))
+                pause()
         sizes = [lease.size for lease in leases] if tier.in_pool else list(map(len, frames))
         # By column: calling the class for each row takes three times as long.
         return list(map(tuple.__new__, repeat(Item), zip(keys, frames, strict=True))), sizes
 
     def _spill(
-        self, tier: Tier, below: Tier, victims: Sequence[ChunkKey], patience: Deadline | None
+        self,
+        tier: Tier,
+        below: Tier,
+        victims: Sequence[ChunkKey],
+        patience: Deadline | None,
+        pause: Pause,
     ) -> None:
         """Spill victims to the tier below. Chunks that it refuses go to its backlog."""
         now, late = Deadline(self._runtime.clock, 0.0), background_deadline(self._runtime)
         for key in victims:
+            pause()
             # An incomplete index needs a query, by a worker: this may be a caller's thread.
             if not below.remote and all(below.contains([key], now)):
                 continue
