@@ -244,7 +244,7 @@ def test_a_call_with_little_time_costs_others_neither_a_hit_nor_a_tier(rig):
     assert r.telemetry.total(CounterName.BREAKER_OPENED, tier="disk") == 0
 
 
-def test_a_store_queues_the_next_copy_before_it_waits_and_a_refused_one_ends_it(rig):
+def test_calls_queue_the_next_copy_before_they_wait_and_a_refused_one_ends_them(rig):
     events, refused = [], set()
 
     class Copying:
@@ -265,6 +265,14 @@ def test_a_store_queues_the_next_copy_before_it_waits_and_a_refused_one_ends_it(
         def gather(self, spans, layers=None):
             return Copying(partial(super().gather, spans, layers))
 
+        def scatter(self, spans, layers=None):
+            return Copying(partial(super().scatter, spans, layers))
+
+    def retrieve():
+        events.clear()
+        target = Beside(LAYOUT, len(PROMPT))
+        return r.engine.retrieve(PROMPT, target), target
+
     def store():
         events.clear()
         r.engine.clear()
@@ -272,15 +280,22 @@ def test_a_store_queues_the_next_copy_before_it_waits_and_a_refused_one_ends_it(
         device.compute(PROMPT)
         return r.engine.store(PROMPT, device)
 
-    r = rig([memory()])
+    r = rig([memory(), tier("disk", ScanningStore({}))], slots=20)
     r.engine.admin.stack.step = 3
     assert store().stored_tokens == FULL
     assert events[:4] == ["queue 0", "queue 1", "wait 0", "queue 3"]
     assert [word.split()[0] for word in events].count("wait") == len(events) / 2
-    target = empty()
-    assert r.engine.retrieve(PROMPT, target).hit_tokens == FULL
-    assert target.agrees(computed(), FULL)
+    for cleared in (), ("memory",):
+        r.engine.clear(tiers=cleared)
+        got, target = retrieve()
+        assert got.hit_tokens == FULL
+        assert target.agrees(computed(), FULL)
+        assert cleared or events[:3] == ["queue 0", "queue 1", "wait 0"]
+        assert [word.split()[0] for word in events].count("wait") == len(events) / 2
     refused |= {1, 3}
+    with pytest.raises(InvalidRequest, match="went to others"):
+        retrieve()
+    assert r.at_rest()
     with pytest.raises(InvalidRequest, match="went to others"):
         store()
     assert 0 < r.engine.lookup(PROMPT).hit_tokens < FULL

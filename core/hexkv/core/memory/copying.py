@@ -173,6 +173,22 @@ class Copier:
         self._keep(copy)
         return False
 
+    def finish_all(self, copies: Sequence[Copy], deadline: Deadline) -> bool:
+        """Wait for *copies*, also behind one that failed. True if all were done in time.
+
+        Raises:
+            InvalidRequest: the device rejects one of them as invalid.
+        """
+        done, refused = True, None
+        for copy in copies:
+            try:
+                done = self.finish(copy, deadline) and done
+            except InvalidRequest as error:
+                refused = error
+        if refused is not None:
+            raise refused
+        return done
+
     def left(self, owner: str, deadline: Deadline) -> None:
         """Keep the memory of copies that *owner* began and did not finish, when it has ended.
 

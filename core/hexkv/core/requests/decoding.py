@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import cast
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.ports import (
@@ -87,19 +87,39 @@ def load(
     part: Prompt,
     leases: Sequence[Lease],
     deadline: Deadline,
+    layers: range,
+) -> bool:
+    """Copy *layers* of the chunks of *part*, raw or encoded, into *device*. True if done in time.
+
+    Raises:
+        InvalidRequest: the device raised it.
+    """
+    begun: list[Copy] = []
+    try:
+        whole = begin(chunks, copier, device, part, leases, begun, layers)
+    finally:
+        done = copier.finish_all(begun, deadline)
+    return whole and done
+
+
+def begin(
+    chunks: ChunkService,
+    copier: Copier,
+    device: DeviceKV,
+    part: Prompt,
+    leases: Sequence[Lease],
+    begun: list[Copy],
     layers: range | None = None,
 ) -> bool:
-    """Copy the chunks of *part*, raw or encoded, into *device*. True if done in time.
+    """Queue the copies of the chunks of *part*, raw or encoded, into *device*: add them to *begun*.
 
-    With *layers*, copy only those.
+    One for each run of chunks in the same form. With *layers*, of only those. Return False if the
+    device failed, or a chunk is damaged.
 
     Raises:
         InvalidRequest: the device raised it.
     """
     serdes = [RAW if lease.spec is None else lease.spec.serde for lease in leases]
-    if serdes.count(RAW) == len(serdes):
-        spans = part.spans(leases)
-        return copier.copy(device, spans, leases, deadline, gather=False, layers=layers)
     at = 0
     for name, run in groupby(serdes):
         end = at + len(list(run))
@@ -111,8 +131,10 @@ def load(
             except CorruptFrame as error:
                 log.warning("an encoded chunk is not to be used: %s", error)
                 return False
-        if not copier.copy(window, spans, some, deadline, gather=False, layers=layers):
+        copy = copier.begin(window, spans, some, gather=False, layers=layers)
+        if copy is None:
             return False
+        begun.append(copy)
         at = end
     return True
 

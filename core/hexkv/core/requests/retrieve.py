@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from math import inf
+from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.copying import Copy
 from hexkv.core.requests.accounts import Arrived
-from hexkv.core.requests.decoding import Decodable, load
+from hexkv.core.requests.decoding import Decodable, begin
 from hexkv.core.requests.past_host import PastHost
 from hexkv.core.requests.prefix import Prefix, find_prefix, find_tail
 from hexkv.core.requests.request import PromptRequest
+from hexkv.core.requests.waiting import CROWDED, LoadStep, Waiting
 from hexkv.core.tiers.matching import run_of
 from hexkv.ports import (
     Bounds,
-    ChunkService,
     Deadline,
     HoldTerms,
     InvalidRequest,
@@ -29,12 +31,18 @@ from hexkv.ports import (
 if TYPE_CHECKING:
     from hexkv.core.requests.pipeline import Pipeline
 
-CROWDED = (Reason.REFUSED, Reason.QUEUE_FULL)
-"""The reasons of chunks for whose read there was no room."""
+_transfer = attrgetter("transfer")
 
 
 class Held:
-    """Chunks ``[start, end)`` of a prompt, in a hold from its chunk *at* on."""
+    """Chunks ``[start, end)`` of a prompt, in a hold from its chunk *at* on.
+
+    Attributes:
+        alone: True if nothing else was held, so that it could wait for memory.
+        early: True if it was prefetched: then its reads have a deadline of their own.
+        layered: True if its chunks come a group of layers at a time.
+        last: True unless the hold has further chunks of the prompt.
+    """
 
     __slots__ = ("alone", "at", "early", "end", "hold", "last", "layered", "start")
 
@@ -43,17 +51,8 @@ class Held:
         self.start = start
         self.end = end
         self.at = at
-        self.alone = False
-        """True if nothing else was held, so that it could wait for memory."""
-
-        self.early = False
-        """True if it was prefetched: then its reads have a deadline of their own."""
-
-        self.layered = False
-        """True if its chunks come a group of layers at a time."""
-
+        self.alone = self.early = self.layered = False
         self.last = True
-        """True unless the hold has further chunks of the prompt."""
 
     @property
     def begun(self) -> int:
@@ -83,7 +82,7 @@ class Held:
 class Loading:
     """One load under way: requests holds ahead of the copies.
 
-    Memory is held for a few windows of chunks only, so a prompt may be much longer than the pool.
+    Memory is held for a few windows of chunks only: a prompt may be much longer than the pool.
     """
 
     def __init__(self, requests: Pipeline, request: PromptRequest, deadline: Deadline) -> None:
@@ -103,16 +102,8 @@ class Loading:
         self._sure = True
         """False once a chunk was not where it was found."""
 
-        self._left = -1, ""
-        """The number of a chunk that is to be read from a tier whose queue or pool was full."""
-
-        self._turned: set[tuple[int, str]] = set()
-
+        self._waiting = Waiting(chunks, deadline)
         self._past: PastHost | None = None
-        self._sooner: Deadline | None = None
-        """The time from which computing was faster than a further wait for memory."""
-
-        # Otherwise there is nothing to query.
         decodes = bool(chunks.serdes) and hasattr(request.device, "decodes")
         self._encoded: Collection[str] = Decodable(chunks.serdes, request.device) if decodes else ()
 
@@ -188,89 +179,126 @@ class Loading:
 
     def _load(self, arrived: Arrived) -> Reason | None:
         """Load the chunks behind those that have *arrived*; return why one is missing, or None."""
-        laps, deadline = self._request.laps, self._deadline
-        prompt, past = self._prompt, self._past
-        self._next, end = arrived.chunks, len(prompt.keys)
-        while (number := arrived.chunks) < end:
-            if past is not None and (count := self._load_past(past, number)):
-                tiers: Sequence[str] = [self._name(number)] * count
-                laps.mark(("read", tiers[0], laps.now()))
-                arrived.add(prompt.part(number, number + count), tiers)
-                continue
-            # Far from the tiers the first window goes alone: all may be absent.
-            self._hold_ahead(waits=True, first=self._found is None and not number)
-            if not self._windows:
-                return self._why(Reason.REFUSED)
-            window = self._windows.popleft()
-            leases: Sequence[Lease] = ()
-            why: Reason | None = None
-            try:
-                leases, tiers, why = window.arrived(deadline)
-                laps.mark(("read", tiers[0] if tiers else self._name(number), laps.now()))
-                if leases:
-                    part = prompt
-                    if len(leases) < end:
-                        part = prompt.part(number, number + len(leases))
-                    if why is None and self._next < end:
-                        self._hold_ahead(waits=False)
-                    if not self._copy(part, leases):
+        number, end, deadline = arrived.chunks, len(self._prompt.keys), self._deadline
+        laps, self._next = self._request.laps, number
+        last: LoadStep | None = None
+        try:
+            while number < end or last is not None:
+                if last is None and (count := self._load_past(number, arrived)):
+                    number += count
+                    continue
+                # The next step is queued before a copy that a device makes is waited for.
+                step = self._begin(number, ahead=last is not None) if number < end else None
+                if step is not None:
+                    number += len(step.leases)
+                if last is None:
+                    last, step = step, None
+                    if last is None:
+                        return self._waiting.why(Reason.REFUSED)
+                    if last.copies and last.why is None and self._chunks.near:
+                        continue
+                part, window, leases, tiers, why = (done := last)[:5]
+                last = step
+                try:
+                    if done.copies and not self._copier.finish_all(done.copies, deadline):
                         return Reason.DEVICE
-                    laps.mark(("copy", "", laps.now()))
-                    if not window.hold.lent:
-                        window.hold.used(deadline)
-                    laps.mark(("promote", "", laps.now()))
-            finally:
-                # A prefetch may have chunks behind these, which the prompt has not.
-                if leases and not (window.last and (window.early or why is not None)):
-                    release_all(leases)
-                else:
-                    window.hold.release()
-            if tiers:
-                arrived.add(part, tiers)
-            if why is None:
-                continue
-            again = why is Reason.TIMED_OUT and window.early
-            if why in CROWDED:
-                alone = window.alone or (self._sooner is not None and self._sooner.expired)
-                again = bool(leases) or not alone or self._turn(window, arrived.chunks)
-            if not again or deadline.expired:
-                return self._why(why)
-            # Try again with nothing held: then the hold waits for memory.
-            self._start_again(arrived.chunks)
+                    if leases:
+                        if not done.whole:
+                            return Reason.DEVICE
+                        laps.mark(("copy", "", laps.now()))
+                        if not window.hold.lent:
+                            window.hold.used(deadline)
+                        laps.mark(("promote", "", laps.now()))
+                finally:
+                    # A prefetch may have chunks behind these, which the prompt has not.
+                    if leases and not (window.last and (window.early or why is not None)):
+                        release_all(leases)
+                    else:
+                        window.hold.release()
+                if tiers:
+                    arrived.add(part, tiers)
+                if why is None:
+                    continue
+                again = why is Reason.TIMED_OUT and window.early
+                if why in CROWDED:
+                    alone = window.alone or self._waiting.late
+                    names = window.hold.origins[window.at + number - window.start :]
+                    again = bool(leases) or not alone or self._waiting.turn(number, names)
+                if not again or deadline.expired:
+                    return self._waiting.why(why)
+                # Try again with nothing held: then the hold waits for memory.
+                self._start_again(number)
+        finally:
+            if last is not None:
+                self._give_up(last)
         return None
 
-    def _turn(self, window: Held, number: int) -> bool:
-        """Turn to the tier that has a chunk which another did not bring. False if it has none.
+    def _begin(self, number: int, *, ahead: bool) -> LoadStep | None:
+        """Queue the copy of the next chunks, from *number* on, as far as they have arrived.
 
-        The hold may not wait for room there, because others of this load have memory.
+        Return None without memory, or *ahead* of a copy that is under way if they would have to be
+        waited for: its leases are not held while others are waited for.
         """
-        names = window.hold.origins[window.at + number - window.start :]
-        left = number, names[0] if names else ""
-        if left in self._turned or (self._chunks.near and not left[1]):
-            return False
-        self._turned.add(left)
-        self._left = left if left[1] else self._left
-        return True
+        # Far from the tiers the first window goes alone: all may be absent.
+        first = self._found is None and not number
+        self._hold_ahead(waits=not ahead, first=first, ahead=ahead)
+        if not self._windows or (ahead and not self._windows[0].hold.done):
+            return None
+        laps, part, window = self._request.laps, self._prompt, self._windows.popleft()
+        leases: Sequence[Lease] = ()
+        copies: list[Copy] = []
+        whole = True
+        try:
+            leases, tiers, why = window.arrived(self._deadline)
+            laps.mark(("read", tiers[0] if tiers else self._name(number), laps.now()))
+            if leases:
+                if len(leases) < len(part.keys):
+                    part = part.part(number, number + len(leases))
+                if why is None and self._next < len(self._prompt.keys):
+                    self._hold_ahead(waits=False)
+                whole = self._copy(part, leases, copies)
+            left = list(filter(_transfer, copies)) if copies else copies
+            return LoadStep(part, window, leases, tiers, why, left, whole)
+        except BaseException:
+            self._give_up(LoadStep(part, window, leases, copies=copies))
+            raise
 
-    def _copy(self, part: Prompt, leases: Sequence[Lease]) -> bool:
-        """Copy the chunks of *part* into the device. True if that was done in time."""
-        device, deadline = self._request.device, self._deadline
+    def _copy(self, part: Prompt, leases: Sequence[Lease], copies: list[Copy]) -> bool:
+        """Queue the *copies* of the chunks of *part* into the device. False if that failed."""
+        device = self._request.device
         if self._encoded != ():  # their number is queried from the device
-            return load(self._chunks, self._copier, device, part, leases, deadline)
-        return self._copier.copy(device, part.spans(leases), leases, deadline, gather=False)
+            return begin(self._chunks, self._copier, device, part, leases, copies)
+        copy = self._copier.begin(device, part.spans(leases), leases, gather=False)
+        if copy is not None:
+            copies.append(copy)
+        return copy is not None
 
-    def _load_past(self, past: PastHost, number: int) -> int:
+    def _give_up(self, step: LoadStep) -> None:
+        """Release the memory of *step*, or leave it to its copies."""
+        try:
+            with suppress(InvalidRequest):  # the device has refused the step before it, too
+                self._copier.finish_all(step.copies, Deadline(self._deadline.clock, 0.0))
+        finally:
+            release_all(step.leases)
+            step.window.hold.release()
+
+    def _load_past(self, number: int, arrived: Arrived) -> int:
         """Load chunks past the host from *number* on, if no read of it has begun."""
-        if number not in past.numbers or self._windows:
+        if self._past is None or number not in self._past.numbers or self._windows:
             return 0
-        count = past.load(number, self._pace.of(self._asked).step)
+        count = self._past.load(number, self._pace.of(self._asked).step)
         self._next += count
+        if count:
+            laps, tier = self._request.laps, self._name(number)
+            laps.mark(("read", tier, laps.now()))
+            arrived.add(self._prompt.part(number, number + count), [tier] * count)
         return count
 
-    def _hold_ahead(self, *, waits: bool, first: bool = False) -> None:
+    def _hold_ahead(self, *, waits: bool, first: bool = False, ahead: bool = False) -> None:
         """Request holds until there are enough, or only the *first*, or there is no memory now.
 
-        With *waits* nothing is held but the windows: the first may wait for memory.
+        With *waits* nothing is held but the windows: the first may wait for memory. *ahead*: also
+        of chunks that need no read, for the next copy.
         """
         end, near = len(self._prompt.keys), self._chunks.near
         while self._next < end and (not self._windows or not (first or self._enough())):
@@ -284,7 +312,8 @@ class Loading:
                     part.hold.release()
                 continue
             stop = self._stop(end)
-            if stop == self._next or (not alone and self._name(self._next) in self._in_place):
+            needed = alone or (ahead and not self._windows)
+            if stop == self._next or (not needed and self._name(self._next) in self._in_place):
                 return  # the next chunk needs no read
             try:
                 hold = self._hold(stop, alone=alone)
@@ -311,8 +340,8 @@ class Loading:
         """Hold the next chunks up to *stop*; *alone*: wait for memory as long as that pays."""
         start, prompt = self._next, self._prompt
         found = self._found[start:stop] if self._found is not None and self._sure else None
-        if start == self._left[0]:
-            found = [self._left[1]]
+        if start == self._waiting.left[0]:
+            found = [self._waiting.left[1]]
         terms = HoldTerms(
             prompt.keys[start - 1] if start else prompt.after,
             found,
@@ -324,10 +353,19 @@ class Loading:
             prompt.specs(start, stop), self._request.owner, self._deadline, terms
         )
 
+    def _patience(self, number: int) -> Deadline | None:
+        """Return until when to wait for memory for chunk *number*; ``None``: as long as allowed."""
+        self._waiting.sooner = None
+        rate = self._chunks.compute_rate
+        if rate is None or self._found is None or self._found[number] in self._in_place:
+            return None
+        tokens = self._prompt.ends[-1] - self._prompt.starts[number]
+        return self._waiting.patience(self._found[number], tokens)
+
     def _stop(self, end: int) -> int:
         """Return the end of the next window: of chunks that come the same way."""
         start, found = self._next, self._found
-        if start == self._left[0]:
+        if start == self._waiting.left[0]:
             return start + 1
         if self._ready:
             end = min(end, self._ready[0].start)
@@ -359,31 +397,3 @@ class Loading:
         self._windows.clear()
         self._ready.clear()
         self._next, self._sure = chunk, False
-
-    def _patience(self, number: int) -> Deadline | None:
-        """Return until when to wait for memory for chunk *number*; ``None``: as long as allowed."""
-        self._sooner = None
-        if self._found is None or self._found[number] in self._in_place:
-            return None
-        tokens = self._prompt.ends[-1] - self._prompt.starts[number]
-        wait = worth_waiting(self._chunks, self._found[number], tokens, self._deadline)
-        self._sooner = None if wait is self._deadline else wait
-        return self._sooner
-
-    def _why(self, why: Reason) -> Reason:
-        """Return why a chunk is missing: ``SLOWER`` if computing beats a further wait for room."""
-        late = self._sooner is not None and self._sooner.expired
-        return Reason.SLOWER if late and why in CROWDED else why
-
-
-def worth_waiting(chunks: ChunkService, tier: str, tokens: int, deadline: Deadline) -> Deadline:
-    """Return until when to wait for memory to read *tokens* from *tier*, at most *deadline*.
-
-    At most the time that loading saves compared with computing, where that is known: so a useless
-    wait costs at most as much again.
-    """
-    spare = inf if chunks.compute_rate is None else chunks.spare(tier, tokens)
-    if spare == inf:
-        return deadline
-    wait = Deadline.after(deadline.clock, spare)
-    return wait if wait.at < deadline.at else deadline

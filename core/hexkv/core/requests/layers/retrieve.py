@@ -14,7 +14,8 @@ from hexkv.core.requests.layers.groups import layer_groups
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.prefix import Prefix, find_prefix
 from hexkv.core.requests.request import PromptRequest
-from hexkv.core.requests.retrieve import Held, worth_waiting
+from hexkv.core.requests.retrieve import Held
+from hexkv.core.requests.waiting import worth_waiting
 from hexkv.ports import (
     Deadline,
     HoldTerms,
