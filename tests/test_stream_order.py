@@ -20,8 +20,7 @@ from hexkv.adapters.vllm.worker import streams as beside_the_model
 from hexkv.contracts.doubles import ManualClock
 from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pool import BlockPool
-from hexkv.kernels import transfer
-from hexkv.kernels.gpu import staging
+from hexkv.kernels.gpu import staging, waiting
 from hexkv.kernels.gpu.staging import DeviceStaging, Sent
 from hexkv.kernels.paged import PagedMemory
 from hexkv.kernels.transfer import transfer_on
@@ -231,7 +230,8 @@ def schedules(monkeypatch):
 def no_sleep(monkeypatch):
     monkeypatch.setattr(staging, "_SEGMENT", 64)  # two tables, and the next turn begins
     monkeypatch.setattr(staging, "_BUFFERS", 1)
-    monkeypatch.setattr(transfer.time, "sleep", lambda seconds: None)
+    made = waiting.Waiter(sleep=lambda seconds: None)
+    monkeypatch.setattr(waiting, "waiter_of_process", lambda: made)
 
 
 def test_by_no_schedule_is_memory_used_while_a_copy_may_touch_it(monkeypatch, no_sleep):
@@ -255,7 +255,7 @@ def fences_no_loads(patch):
 
 
 def waits_for_nothing(patch):
-    patch.setattr(transfer._Queued, "wait", lambda self, deadline: True)
+    patch.setattr(waiting.Queued, "wait", lambda self, deadline: True)
 
 
 def stores_with_an_event_of_the_caller(patch):

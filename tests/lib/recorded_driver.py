@@ -10,7 +10,8 @@ from collections import Counter
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hexkv.kernels.transfer import Driver, Runtime, _Queued
+from hexkv.kernels.transfer import Driver, Runtime
+from hexkv.kernels.waiting import Queued
 
 
 class Library:
@@ -113,8 +114,8 @@ class Recording(Driver):
         if self.launches:
             super().launch(kernel, grid, *given, **constants)
 
-    def transfer(self, event):
-        return _Queued([] if event is None else [event])
+    def transfer(self, event, size, *, into):
+        return Queued([] if event is None else [event], size, into=into)
 
     def quiet(self):
         return torch.utils._python_dispatch._disable_current_modes()

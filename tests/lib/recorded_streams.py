@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import torch
 
-from hexkv.kernels.transfer import Driver, _Queued
+from hexkv.kernels.transfer import Driver
+from hexkv.kernels.waiting import Queued
 
 
 class Race(AssertionError):
@@ -158,8 +159,8 @@ class Queue(Driver):
         del first
         return "page", slot
 
-    def transfer(self, event):
-        return _Queued([event])
+    def transfer(self, event, size, *, into):
+        return Queued([event], size, into=into)
 
 
 def stream_of(stream):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
@@ -15,12 +14,10 @@ import numpy as np
 import torch
 
 from hexkv.kernels.host.forms import bytes_at
-from hexkv.ports import Deadline, Finished, Transfer
+from hexkv.kernels.waiting import Event, Queued
+from hexkv.ports import Finished, Transfer
 
 log = logging.getLogger(__name__)
-
-_POLL = 50e-6
-"""Seconds between two checks of an event: well under the time one chunk takes."""
 
 _PROGRAMS = 16
 """Programs of a launch for each multiprocessor."""
@@ -32,34 +29,11 @@ _BATCHES = 13_000
 """The first version of the CUDA runtime whose batch of copies has this module's arguments."""
 
 
-class Event(Protocol):
-    """A point in the work of a stream."""
-
-    def query(self) -> bool:
-        """True if the work before it is done."""
-        ...
-
-
 class Stream(Protocol):
     """Work in order."""
 
     def record_event(self) -> Event: ...
     def wait_event(self, event: Any) -> None: ...
-
-
-class _Queued:
-    """Done once every event recorded behind the copies has passed."""
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        self._events = events
-
-    def wait(self, deadline: Deadline) -> bool:
-        # An event can only be waited for without a limit; so check, and sleep in between.
-        while not all(event.query() for event in self._events):
-            if deadline.expired:
-                return False
-            time.sleep(_POLL)
-        return True
 
 
 def gpus(devices: Iterable[torch.device]) -> set[torch.device]:
@@ -71,7 +45,8 @@ def transfer_on(devices: set[torch.device]) -> Transfer:
     """Return the transfer of the copies just queued on *devices*; a finished one if none."""
     if not devices:
         return Finished()
-    return _Queued([torch.cuda.current_stream(device).record_event() for device in devices])
+    events = [torch.cuda.current_stream(device).record_event() for device in devices]
+    return Queued(events, 0, into=True)
 
 
 class Piece(NamedTuple):
@@ -157,9 +132,12 @@ class Driver:
         """Return a context in which the device is the current one."""
         return nullcontext()
 
-    def transfer(self, event: Event | None) -> Transfer:
-        """Return the transfer that ends with *event*; a finished one if there is none."""
-        del event
+    def transfer(self, event: Event | None, size: int, *, into: bool) -> Transfer:
+        """Return the transfer that ends with *event*; a finished one if there is none.
+
+        *size* bytes cross the bus, *into* the device or out of it.
+        """
+        del event, size, into
         return Finished()
 
 
@@ -212,8 +190,8 @@ class CudaDriver(Driver):
         made: AbstractContextManager[object] = torch.cuda.device(self.device)
         return made
 
-    def transfer(self, event: Event | None) -> Transfer:
-        return Finished() if event is None else _Queued([event])
+    def transfer(self, event: Event | None, size: int, *, into: bool) -> Transfer:
+        return Finished() if event is None else Queued([event], size, into=into)
 
 
 class Runtime:

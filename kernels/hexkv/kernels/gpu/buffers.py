@@ -154,7 +154,7 @@ class DeviceBuffer:
         if chunks:
             layers = range(layout.layers)
             event = fused.in_place(self._slots, chunks, layers, scatter=True)
-        return fused.driver.transfer(event)
+        return fused.driver.transfer(event, 0, into=True)
 
     def share(self, owner: str) -> DeviceBuffer:
         if self._released:

@@ -232,7 +232,7 @@ class Decoding:
         """Queue everything; *slots* are the window's."""
         staging, wrong = self._fused.staging, Sent(np.zeros(2, np.int64))
         if not self._chunks:
-            return staging.driver.transfer(None)
+            return staging.driver.transfer(None, 0, into=True)
         kept = self._decoder.planes, slots, wrong
         sizes = [chunk.size for chunk in self._chunks]
         hosts = [chunk.host for chunk in self._chunks]
@@ -243,7 +243,7 @@ class Decoding:
             size = group.room + 4 * TOTAL * group.tables
             staging.pass_through(pieces, group.rows, kept, launch, into=True, size=size)
         flag, event = staging.fetch(wrong)
-        return Checked(staging.driver.transfer(event), flag)
+        return Checked(staging.driver.transfer(event, sum(sizes), into=True), flag)
 
     def _launch(
         self,

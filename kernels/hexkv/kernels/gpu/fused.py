@@ -13,7 +13,8 @@ import torch
 from hexkv.kernels.dtypes import INTEGERS
 from hexkv.kernels.gpu.staging import Sent, Table, grouped, staging_on
 from hexkv.kernels.host.batches import address_of
-from hexkv.kernels.transfer import Driver, Event, Piece
+from hexkv.kernels.transfer import Driver, Piece
+from hexkv.kernels.waiting import Event
 from hexkv.ports import KVLayout, Transfer
 
 _GROUPS = 8
@@ -140,7 +141,8 @@ class Fused:
             for start, pieces in grouped(hosts, sizes, _GROUPS):
                 group = cuts[start : start + len(pieces)]
                 event = self._passed(slots, group, pieces, layers, scatter=scatter)
-        return self.driver.transfer(event)
+        size = share * sum(cut.tokens for cut in cuts)
+        return self.driver.transfer(event, size, into=scatter)
 
     def in_place(
         self,

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hexkv.kernels.transfer import Driver, Event, Piece, Stream, driver_of
+from hexkv.kernels.transfer import Driver, Piece, Stream, driver_of
+from hexkv.kernels.waiting import Event
 
 BUFFER = 32 << 20
 """Bytes of a staging buffer, unless a single chunk takes more."""

@@ -1,0 +1,169 @@
+"""Waiting for copies of a device: one of the threads that wait looks for the ends of all.
+
+An event of CUDA can only be waited for without a limit of time, so it is queried. A sleep between
+two queries takes at least 0.1 ms, a fiftieth of the time of a long prompt's KV: near the expected
+end there is none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cache
+from threading import Condition, Lock
+from typing import Protocol
+
+from hexkv.ports import Deadline
+
+_POLL = 50e-6
+"""Seconds of a sleep where no end is expected."""
+
+_NEAR = 200e-6
+"""Seconds before and behind an expected end without a sleep."""
+
+_AWAY = 1e-3
+"""The longest sleep: another thread's copy may end sooner."""
+
+_RATE = 50e9
+"""Bytes a second, until some were measured."""
+
+_LEAST = 1 << 20
+"""Bytes of a copy that tells the rate."""
+
+
+class Event(Protocol):
+    """A point in the work of a stream."""
+
+    def query(self) -> bool:
+        """True if the work before it is done."""
+        ...
+
+
+class Direction:
+    """Copies one way, one after the other: when the next one is expected to end."""
+
+    def __init__(self) -> None:
+        self._rates = deque[float](maxlen=16)
+        """Of the last copies. Those that began behind other work look slower, none looks faster."""
+
+        self._due = 0.0
+        """The expected end of all that is queued, before :attr:`late` is added."""
+
+        self._ended = 0.0
+        """The last end that was seen."""
+
+        self.late = 0.0
+        """Seconds by which copies end later than was expected when they were queued."""
+
+    def expect(self, size: int, now: float) -> float:
+        """Return when a copy of *size* bytes, queued *now*, is due."""
+        self._due = max(now - self.late, self._due) + size / max(self._rates, default=_RATE)
+        return self._due
+
+    def learn(self, copy: Queued, now: float) -> None:
+        """Note the end of *copy*."""
+        seconds = now - max(copy.begun, self._ended)
+        self._ended = now
+        self.late = now - copy.due
+        if copy.size >= _LEAST and seconds > 0:
+            self._rates.append(copy.size / seconds)
+
+
+class Queued:
+    """Copies under way: a :class:`~hexkv.ports.Transfer`, done once *events* have passed."""
+
+    def __init__(
+        self, events: Sequence[Event], size: int, *, into: bool, waiter: Waiter | None = None
+    ) -> None:
+        """*size* bytes cross the bus, *into* the device or out of it."""
+        self._waiter = waiter or waiter_of_process()
+        self._events = events
+        self.size = size
+        self.into = into
+        self.done = not events
+        self.begun, self.due = self._waiter.expect(self)
+
+    def passed(self) -> bool:
+        """True if the copies are done; queries their events."""
+        self.done = self.done or all(event.query() for event in self._events)
+        return self.done
+
+    def wait(self, deadline: Deadline) -> bool:
+        return self.passed() or self._waiter.wait(self, deadline)
+
+
+class Waiter:
+    """Looks for the ends of copies. Safe from any thread."""
+
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._now = now
+        self._sleep = sleep
+        self._changed = Condition(Lock())
+        self._directions = {into: Direction() for into in (True, False)}
+        self._copies: list[Queued] = []
+        """Those that a thread waits for."""
+
+        self._looks = False
+        """True while a thread looks for all."""
+
+    def expect(self, copy: Queued) -> tuple[float, float]:
+        """Return now, and when *copy*, just queued, is due."""
+        with self._changed:
+            now = self._now()
+            return now, self._directions[copy.into].expect(copy.size, now)
+
+    def wait(self, copy: Queued, deadline: Deadline) -> bool:
+        """Wait for *copy*. Return False if *deadline* passes first."""
+        with self._changed:
+            self._copies.append(copy)
+        try:
+            while not copy.done and not deadline.expired:
+                with self._changed:
+                    if self._looks:
+                        if not copy.done:
+                            self._changed.wait(deadline.remaining())
+                        continue
+                    self._looks = True
+                try:
+                    self._look(copy, deadline)
+                finally:
+                    with self._changed:
+                        self._looks = False
+                        self._changed.notify_all()  # another thread looks from now on
+            return copy.done
+        finally:
+            with self._changed:
+                self._copies.remove(copy)
+
+    def _look(self, own: Queued, deadline: Deadline) -> None:
+        """Look for the ends of all copies until *own* has ended, or *deadline* passes."""
+        while True:
+            with self._changed:
+                left = [copy for copy in self._copies if not copy.done]
+            ended = [copy for copy in left if copy.passed()]
+            if ended:
+                with self._changed:
+                    now = self._now()
+                    for copy in ended:
+                        self._directions[copy.into].learn(copy, now)
+                    self._changed.notify_all()
+            if own.done or deadline.expired:
+                return
+            ends = [c.due + self._directions[c.into].late for c in left if not c.done]
+            self._pause(ends)
+
+    def _pause(self, ends: Sequence[float]) -> None:
+        """Sleep, unless a copy is expected to end about now."""
+        now = self._now()
+        ahead = min(end - now if end > now - _NEAR else _POLL + _NEAR for end in ends)
+        # Nothing but the interpreter's lock is given away near an end.
+        self._sleep(min(max(ahead - _NEAR, 0.0), _AWAY))
+
+
+@cache
+def waiter_of_process() -> Waiter:
+    """Return the waiter of this process."""
+    return Waiter()

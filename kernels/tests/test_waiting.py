@@ -1,0 +1,86 @@
+"""Waits for a device's copies: who looks for their ends, how often, and how late these are seen."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+
+from hexkv.contracts.doubles import ManualClock
+from hexkv.kernels.waiting import Queued, Waiter
+from hexkv.ports import Deadline
+
+
+class Machine:
+    """Time that goes on with sleeps and queries, and a bus that makes one copy after the other."""
+
+    def __init__(self, rate):
+        self.rate, self.time, self.free, self.sleeps = rate, 0.0, 0.0, []
+
+    def now(self):
+        self.time += 1e-7
+        return self.time
+
+    def sleep(self, seconds):
+        self.sleeps.append(seconds)
+        self.time += seconds + (80e-6 if seconds else 1e-6)
+
+    def copy(self, size):
+        self.free = max(self.time, self.free) + size / self.rate
+        return At(self, self.free)
+
+
+class At:
+    """An event that passes at a time of a machine's."""
+
+    def __init__(self, machine, time):
+        self.machine, self.time = machine, time
+
+    def query(self):
+        self.machine.time += 1e-6
+        return self.machine.time >= self.time
+
+
+def test_ends_are_seen_at_once_after_few_sleeps():
+    size, deadline = 100_000_000, Deadline.after(ManualClock(), 1.0)
+    for rate in 54e9, 25e9, 12e9:
+        machine = Machine(rate)
+        waiter = Waiter(machine.now, machine.sleep)
+        queued = []
+        for turn in range(12):
+            while len(queued) < 2:  # the next step is queued before a copy is waited for
+                events = [machine.copy(size)]
+                queued.append((Queued(events, size, into=True, waiter=waiter), events[0].time))
+            machine.sleeps.clear()
+            copy, end = queued.pop(0)
+            assert copy.wait(deadline)
+            if turn > 3:  # the rate was measured
+                assert 0 <= machine.time - end < 10e-6
+                assert sum(map(bool, machine.sleeps)) <= 1 + size / rate / 1e-3
+
+
+def test_one_of_the_threads_that_wait_looks_for_all():
+    inside, most, lock = 0, 0, Lock()
+
+    class After:
+        """An event that passes with its last query."""
+
+        def __init__(self, queries):
+            self.left = queries
+
+        def query(self):
+            nonlocal inside, most
+            with lock:
+                inside += 1
+                most = max(most, inside)
+            self.left -= 1
+            with lock:
+                inside -= 1
+            return self.left <= 0
+
+    waiter, clock = Waiter(), ManualClock()
+    copies = [Queued([After(40 * n)], 0, into=True, waiter=waiter) for n in range(1, 9)]
+    late = Queued([After(1 << 30)], 0, into=False, waiter=waiter)
+    with ThreadPoolExecutor(9) as threads:
+        over = threads.submit(waiter.wait, late, Deadline.after(clock, 0.0))
+        done = [threads.submit(waiter.wait, copy, Deadline.after(clock, 60.0)) for copy in copies]
+        assert all(one.result(60) for one in done)
+    assert not over.result()
+    assert most == 1
