@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.kit.cases import each
 from hexkv.core.policies import ARC, FIFO, LFU, LRU, MRU, POLICIES
 from hexkv.ports import ChunkKey, Policy
 
@@ -155,7 +155,7 @@ calls = st.one_of(
 )
 
 
-@pytest.mark.parametrize(("policy_class", "model_class"), PAIRS)
+@each(("policy_class", "model_class"), PAIRS)
 @given(trace=st.lists(calls, max_size=40))
 def test_a_policy_orders_victims_as_its_model_does(policy_class, model_class, trace):
     policy: Policy = policy_class()
@@ -185,7 +185,7 @@ prompts = st.lists(st.integers(0, 1), min_size=1, max_size=5).map(
 )
 
 
-@pytest.mark.parametrize("policy_class", [LRU, LFU])
+@each("policy_class", [LRU, LFU])
 @given(
     requests=st.lists(
         st.tuples(prompts, st.integers(1, 4), st.sampled_from(["before", "after"])), max_size=20

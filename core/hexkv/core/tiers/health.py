@@ -31,6 +31,7 @@ def health_of(stack: TierStack, prefetches: int = 0) -> Health:
                 last_error=tier.calls.last_error.words,
                 last_error_time=tier.calls.last_error.when,
                 full=tier.calls.full,
+                tokens_per_second=tier.link.tokens_rate,
             )
         )
     return Health(

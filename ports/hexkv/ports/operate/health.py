@@ -43,6 +43,9 @@ class TierHealth:
     full: bool = False
     """True if the store had no room for the last chunks, although the budget has."""
 
+    tokens_per_second: float | None = None
+    """Tokens per second that its reads bring; ``None`` before the first."""
+
     __repr__ = brief
 
 

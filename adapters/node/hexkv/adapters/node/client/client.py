@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from struct import pack
 from threading import Lock
@@ -21,6 +20,7 @@ from hexkv.adapters.node.client.holds import NodeHold, NodePublishing, late
 from hexkv.adapters.node.client.keeper import Keeper
 from hexkv.adapters.node.client.leases import LeaseLedger, NodeLease
 from hexkv.adapters.node.client.link import NodeLink
+from hexkv.adapters.node.client.rates import ServesSooner
 from hexkv.adapters.node.client.telling import PromptTeller, Spaces
 from hexkv.adapters.node.listing import pack_after, read_listing
 from hexkv.adapters.node.wire import (
@@ -30,7 +30,6 @@ from hexkv.adapters.node.wire import (
     Wanted,
     pack_keys,
     pack_wanted,
-    read_words,
     text,
 )
 from hexkv.ports import (
@@ -42,7 +41,6 @@ from hexkv.ports import (
     Clock,
     Deadline,
     EngineClosed,
-    FarTiers,
     Health,
     HoldTerms,
     InvalidRequest,
@@ -68,7 +66,7 @@ _PINNING = 1.0
 """Seconds that a call without a deadline waits."""
 
 
-class NodeClient(Announces, FarTiers):
+class NodeClient(Announces, ServesSooner):
     """See :class:`hexkv.ports.ChunkService`.
 
     A node that has ended, or does not answer, costs the call that finds out its deadline; from then
@@ -77,6 +75,7 @@ class NodeClient(Announces, FarTiers):
 
     def __init__(self, path: Path, clock: Clock) -> None:
         """Create a client of the node at *path*, which may start to listen later."""
+        super().__init__(clock)
         self._clock = clock
         self._ledger = LeaseLedger()
         self._spaces = Spaces()
@@ -111,24 +110,6 @@ class NodeClient(Announces, FarTiers):
         size = self.pool_bytes
         return not size or frame_bytes(payload_bytes) <= size
 
-    def match(
-        self,
-        keys: Sequence[ChunkKey],
-        deadline: Deadline,
-        *,
-        served: bool = True,
-        below: int = 0,
-        loads: bool = False,
-    ) -> Sequence[str | None]:
-        del served, below, loads  # the node answers with the tiers that would serve
-        self._check()
-        found: list[str | None] = []
-        for start in range(0, len(keys), _MOST):
-            count = len(part := keys[start : start + _MOST])
-            read = partial(read_words, count=count)
-            found += self._ask(Verb.MATCH, pack_keys(part), deadline, read) or [None] * count
-        return found
-
     def hold(
         self,
         wanted: Sequence[ChunkSpec],
@@ -137,19 +118,6 @@ class NodeClient(Announces, FarTiers):
         terms: HoldTerms = _OF_HOSTS,
     ) -> NodeHold:
         return self._lease(Verb.HOLD, wanted, owner, deadline, terms)
-
-    def stored(
-        self,
-        keys: Sequence[ChunkKey],
-        after: ChunkKey | None,
-        owner: str,
-        deadline: Deadline,
-        *,
-        below: int = 0,
-        asks: bool = True,
-    ) -> Sequence[bool]:
-        del after, owner, below, asks
-        return [tier is not None for tier in self.match(keys, deadline)]
 
     def allocate(
         self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline

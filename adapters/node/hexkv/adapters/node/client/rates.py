@@ -1,0 +1,141 @@
+"""Tiers of a node that bring KV more slowly than this client's host computes it."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from hexkv.adapters.net.rpc.answer import Answer
+from hexkv.adapters.net.rpc.wire import Status
+from hexkv.adapters.node.client.link import NodeLink
+from hexkv.adapters.node.wire import Reader, Verb, pack_keys, read_words
+from hexkv.ports import ChunkKey, Clock, Deadline, FarTiers, Reason
+
+T = TypeVar("T")
+
+_MOST = 1 << 15
+"""Chunks in one request at most."""
+
+_EVERY = 5.0
+"""Seconds between two questions for the rates of tiers."""
+
+_ANSWER = 1.0
+
+_PROBE_EVERY = 16
+"""Of this many requests that a slow tier would not serve, one is let through: the node measures its
+tiers by their reads."""
+
+
+class ServesSooner(FarTiers):
+    """The part of a client that leaves tiers out where computing is sooner.
+
+    The node measures its tiers, and the host how fast it computes. No call waits for the rates: an
+    answer is used by the calls after it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._time = clock
+        self._rates: Mapping[str, float] = {}
+        """Tokens per second of each tier that was measured."""
+
+        self._first = ""
+        """The fastest tier."""
+
+        self._answer: Answer | None = None
+        self._due = 0.0
+        self._skipped: Counter[str] = Counter()
+        self._slower: Collection[ChunkKey] = ()
+        """Chunks that a lookup left out, the last one that did."""
+
+    @abstractmethod
+    def _ask(
+        self, verb: Verb, body: bytes, deadline: Deadline, read: Callable[[Reader], T]
+    ) -> T | None: ...
+
+    @abstractmethod
+    def _check(self) -> None: ...
+
+    @abstractmethod
+    def _link(self) -> NodeLink | None: ...
+
+    def computes(self, tokens_per_second: float | None) -> None:
+        self.compute_rate = tokens_per_second
+
+    def match(
+        self,
+        keys: Sequence[ChunkKey],
+        deadline: Deadline,
+        *,
+        served: bool = True,
+        below: int = 0,
+        loads: bool = False,
+    ) -> Sequence[str | None]:
+        del below, loads  # the node answers with the tiers that would serve
+        found, slow = self._find(keys, deadline), self._slow() if served else frozenset()
+        if slow.isdisjoint(found):
+            return found
+        for name in slow.intersection(found):
+            self._skipped[name] += 1
+            if self._skipped[name] == _PROBE_EVERY:
+                self._skipped[name] = 0
+                slow = slow - {name}
+        self._slower = {key for key, name in zip(keys, found, strict=True) if name in slow}
+        return [None if name in slow else name for name in found]
+
+    def stored(
+        self,
+        keys: Sequence[ChunkKey],
+        after: ChunkKey | None,
+        owner: str,
+        deadline: Deadline,
+        *,
+        below: int = 0,
+        asks: bool = True,
+    ) -> Sequence[bool]:
+        del after, owner, below, asks
+        found, slow = self._find(keys, deadline), self._slow()
+        if self._first in slow:
+            slow = frozenset()  # else what is computed again would be stored for no faster tier
+        return [name is not None and name not in slow for name in found]
+
+    def why_absent(self, key: ChunkKey) -> Reason | None:
+        """Return ``SLOWER`` if the last lookup left the chunk out; holds have other reasons."""
+        return Reason.SLOWER if key in self._slower else None
+
+    def _find(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
+        """Return the first tier of each chunk that would serve it."""
+        self._check()
+        found: list[str | None] = []
+        for start in range(0, len(keys), _MOST):
+            count = len(part := keys[start : start + _MOST])
+            read = partial(read_words, count=count)
+            found += self._ask(Verb.MATCH, pack_keys(part), deadline, read) or [None] * count
+        return found
+
+    def _slow(self) -> frozenset[str]:
+        """Return the names of the tiers that are slower than computing, as far as known."""
+        rate, now = self.compute_rate, self._time.now()
+        if rate is None:
+            return frozenset()
+        answer = self._answer
+        if answer is not None and answer.final:
+            self._answer = None
+            self._read(answer)
+        if now >= self._due and (link := self._link()) is not None:
+            self._due = now + _EVERY
+            self._answer = link.ask(Verb.HEALTH, b"", Deadline.after(self._time, _ANSWER))
+        return frozenset(name for name, brings in self._rates.items() if brings < rate)
+
+    def _read(self, answer: Answer) -> None:
+        """Note the rates in a report of the node's health; an older node sends none."""
+        try:
+            tiers = json.loads(answer.body)["tiers"] if answer.status is Status.DONE else []
+            rates = {str(tier["name"]): tier.get("tokens_per_second") for tier in tiers}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return
+        self._first = next(iter(rates), "")
+        self._rates = {n: float(rate) for n, rate in rates.items() if isinstance(rate, int | float)}
