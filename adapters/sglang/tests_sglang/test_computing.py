@@ -10,7 +10,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMo
 
 from hexkv.adapters.sglang import forward_times, hooks
 from hexkv.adapters.sglang.forward_times import ForwardTimes
-from hexkv.ports import Reason
+from hexkv.ports import CounterName, Reason
 from processes import until
 from sglang_pools import PAGE, backend, extra, host_pool, names, slots
 
@@ -112,6 +112,9 @@ def test_a_slow_tier_is_left_out_where_sglang_computes_sooner(times, tmp_path):
         tier.link.ended(1.0, 100.0)  # tokens in a second
         times._meter._speed.observe(3 * PAGE, 3 * PAGE / 1e6)
         assert storage.batch_exists(keys) == 0
+        total = engine.telemetry.total
+        assert total(CounterName.MISSED_TOKENS, reason=Reason.SLOWER) == 3 * PAGE
+        assert total(CounterName.MISSES) == total(CounterName.LOOKUPS) == 3
         [why, *_] = engine.admin.explain(storage._store.keys(keys))
         assert why["disk"].reason is Reason.SLOWER
         times._meter._speed.observe(3 * PAGE, 60.0)

@@ -109,6 +109,7 @@ class CacheEngine:
         self._requests = requests
         self._chunks = chunks = requests.chunks
         self.computes = chunks.computes
+        self.why_absent = chunks.why_absent
         self._clock = requests.runtime.clock
         self._accounts = Accounts(requests.runtime)
         self._deadlines = deadlines

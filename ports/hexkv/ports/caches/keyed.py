@@ -16,6 +16,7 @@ from hexkv.ports.keys import (
     Namespace,
 )
 from hexkv.ports.layout import KVLayout
+from hexkv.ports.outcomes import Reason
 from hexkv.ports.peers.announcing import Announcing
 
 
@@ -82,6 +83,13 @@ class KeyedAccess(Protocol):
     @property
     def announcing(self) -> Announcing | None:
         """Announcements to the cache's other clients; ``None`` if it can have none."""
+        ...
+
+    def why_absent(self, key: ChunkKey) -> Reason | None:
+        """Return why no tier would serve a chunk, as far as it is known without a query of a store.
+
+        ``SLOWER`` if a tier holds it and the model computes it sooner.
+        """
         ...
 
     def key_space(self, namespace: Namespace | None = None) -> KeySpace:

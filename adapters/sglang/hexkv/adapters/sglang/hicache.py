@@ -111,6 +111,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
             aside=self._aside,
             before=FORWARDS.informing(self._engine),
         )
+        self._store.telemetry = self._engine.telemetry
         self._sides = Sides(self._engine, deadlines, pages, self._rank, self._aside)
 
     def register_mem_host_pool_v2(self, host_pool: FlatPool, host_pool_name: Any) -> None:

@@ -107,6 +107,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         self._store = PageStore(
             engine, self._device.block, deadlines, before=FORWARDS.informing(engine)
         )
+        self._store.telemetry = engine.telemetry
         self._room = _room(raw.chosen.hold_bytes, engine.health().pool_bytes)
         self._room_lock = Lock()
         self._cut = False

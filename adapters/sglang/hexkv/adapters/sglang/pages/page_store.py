@@ -17,13 +17,16 @@ from hexkv.ports import (
     ChunkKey,
     ChunkSpec,
     Clock,
+    CounterName,
     Deadline,
     DeviceKV,
     Hold,
     KeyedAccess,
     Namespace,
+    Reason,
     Retrieved,
     StoreReport,
+    Telemetry,
 )
 
 _SAVE_SECONDS = 5.0
@@ -89,6 +92,10 @@ class PageStore:
             before: called before each search for a prefix, with its tokens.
         """
         self._before = before
+        self.telemetry: Telemetry | None = None
+        """Counts the pages that searches leave out."""
+
+        self._engine = engine
         self._chunks = engine.chunks
         self._space = engine.key_space(namespace)
         self._tokens = tokens
@@ -112,7 +119,12 @@ class PageStore:
         if self._before is not None:
             self._before(len(names) * self._tokens)
         there = self.present(names)
-        return there.index(False) if False in there else len(there)
+        if False not in there:
+            return len(there)
+        count = there.index(False)
+        if self.telemetry is not None and self._left_out(names[count]):
+            self._count(self.telemetry, names[count:])
+        return count
 
     def present(self, names: Sequence[str]) -> list[bool]:
         """For every page, True if a tier holds it."""
@@ -130,6 +142,19 @@ class PageStore:
             None not in found[start : start + self._pieces]
             for start in range(0, len(found), self._pieces)
         ]
+
+    def _left_out(self, name: str) -> bool:
+        """True if a tier holds a page that the model computes sooner."""
+        return self._engine.why_absent(self.keys([name])[0]) is Reason.SLOWER
+
+    def _count(self, telemetry: Telemetry, names: Sequence[str]) -> None:
+        """Count the first of *names* that are left out as misses: no load requests them."""
+        pages = next((i for i, name in enumerate(names) if not self._left_out(name)), len(names))
+        chunks, tokens = pages * self._pieces, pages * self._tokens
+        telemetry.count(CounterName.LOOKUPS, chunks)
+        telemetry.count(CounterName.LOOKUP_TOKENS, tokens)
+        telemetry.count(CounterName.MISSES, chunks, reason=Reason.SLOWER)
+        telemetry.count(CounterName.MISSED_TOKENS, tokens, reason=Reason.SLOWER)
 
     def load(self, names: Sequence[str], window: DeviceKV) -> int:
         """Load pages into *window*. The number from the first one on that arrived whole."""
