@@ -6,6 +6,7 @@ Everything that a host's call takes is in it: keys, leases, copies, and the wait
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event, Thread
 from typing import Any, TypeAlias
 
 import torch
@@ -34,6 +36,11 @@ _SHORT = 16
 """Tokens of short chunks."""
 
 _SECONDS = 60.0
+
+_TICK = 50e-6
+"""Seconds that a ticking thread sleeps: with the kernel's slack some 0.1 ms."""
+
+_STORES = 10
 
 Run: TypeAlias = Callable[..., Iterable[Any]]
 """As ``map``."""
@@ -80,7 +87,7 @@ def _bare(device: torch.device, most: int) -> tuple[int, Callable[[], object], o
     return size, partial(there.copy_, host, non_blocking=True), region
 
 
-def engine(device: torch.device, size: Size) -> Iterator[Rate]:
+def engine(device: torch.device, size: Size) -> Iterator[Rate | Value]:
     """Retrieve and store of a short and a long prompt, by several threads, and of short chunks."""
     short = replace(size, chunk=min(size.chunk, _SHORT), chunks=size.chunks * size.chunk // _SHORT)
     for name, of, chunks, threads, goals in (
@@ -132,7 +139,33 @@ def engine(device: torch.device, size: Size) -> Iterator[Rate]:
                     limit_size=bare,
                     goal=goal,
                 )
+            if not name and chunks == size.chunks:
+                yield _gaps(cache, prompts)
         del region
+
+
+def _gaps(cache: Cache, prompts: Prompts) -> Value:
+    """The gaps of a thread that ticks beside stores which nothing waits for, as a step's does."""
+    gaps: list[float] = []
+    over = Event()
+
+    def tick() -> None:
+        last = time.perf_counter()
+        while not over.is_set():
+            time.sleep(_TICK)
+            now = time.perf_counter()
+            gaps.append(1000 * (now - last))
+            last = now
+
+    thread = Thread(target=tick)
+    thread.start()
+    for _ in range(_STORES):
+        cache.store(prompts.new(), prompts.windows[0], wait=False)
+    over.set()
+    thread.join()
+    gaps.sort()
+    found = {"median": gaps[len(gaps) // 2], "99 %": gaps[len(gaps) * 99 // 100], "most": gaps[-1]}
+    return Value(f"ms from tick to tick beside stores of {prompts.tokens:,} tokens", found)
 
 
 def tiers(device: torch.device, size: Size) -> Iterator[Rate | Value]:
