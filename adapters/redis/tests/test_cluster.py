@@ -7,6 +7,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.redis._routes import slots_of
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.kit.cases import each
+from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreError, StoreUnreachable, namespace_of
 from processes import held_port
 from redis_servers import SHARES, Keys, cluster, until_it_serves
@@ -72,7 +73,7 @@ def test_one_living_node_is_enough_to_find_the_others(nodes, open_store):
     assert store.write(ITEMS, deadline()) == WELL
 
 
-def test_a_dead_node_costs_its_own_chunks_only_until_it_is_back(nodes, store, prefix):
+def test_a_dead_node_costs_its_own_chunks_until_it_is_back_and_a_late_one_raises(nodes, store, prefix):
     store.write(ITEMS, deadline())
     dead = [node_of(key, prefix) == 1 for key in KEYS]
     assert any(dead)
@@ -94,6 +95,14 @@ def test_a_dead_node_costs_its_own_chunks_only_until_it_is_back(nodes, store, pr
     until_it_serves(nodes[1])
     assert store.read(KEYS, ListSink(), deadline()) == [Miss()] * len(KEYS)
     assert store.write(ITEMS, deadline()) == WELL
+    for late in nodes:  # what is late is not absent
+        late.freeze()
+        try:
+            with pytest.raises(StoreUnreachable):
+                store.contains(KEYS, deadline(0.3, SystemClock()))
+        finally:
+            late.thaw()
+    assert list(store.contains(KEYS, deadline())) == [True] * len(KEYS)
 
 
 def test_a_slot_that_moved_is_followed(nodes, store, prefix):

@@ -56,10 +56,12 @@ class RedisStore:
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         answers = self._run(keys, Ask(b"EXISTS", self._prefix, keys), deadline)
         flags = [answer for answer in answers if isinstance(answer, bool)]
-        if keys and not flags:
+        if len(flags) == len(keys):
+            return flags
+        # Chunks of a node that refuses connections are out of reach; a late one may have them.
+        if not flags or not all(isinstance(a, bool) or _is_out_of_reach(a) for a in answers):
             raise _worst(answers)
-        # Chunks of a node that does not answer count as absent.
-        return flags if len(flags) == len(keys) else [answer is True for answer in answers]
+        return [answer is True for answer in answers]
 
     def read(
         self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
@@ -137,9 +139,11 @@ def _attempt(
 
 def _is_doubtful(answer: object) -> bool:
     """True if the servers must be looked up again."""
-    if isinstance(answer, Failed):
-        return isinstance(answer.error, StoreUnreachable)
-    return isinstance(answer, TimedOut)
+    return _is_out_of_reach(answer) or isinstance(answer, TimedOut)
+
+
+def _is_out_of_reach(answer: object) -> bool:
+    return isinstance(answer, Failed) and isinstance(answer.error, StoreUnreachable)
 
 
 def _worst(answers: Sequence[object]) -> StoreError:
