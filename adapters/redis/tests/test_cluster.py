@@ -73,7 +73,9 @@ def test_one_living_node_is_enough_to_find_the_others(nodes, open_store):
     assert store.write(ITEMS, deadline()) == WELL
 
 
-def test_a_dead_node_costs_its_own_chunks_until_it_is_back_and_a_late_one_raises(nodes, store, prefix):
+def test_a_dead_node_costs_its_own_chunks_until_it_is_back_and_a_late_one_raises(
+    nodes, store, prefix
+):
     store.write(ITEMS, deadline())
     dead = [node_of(key, prefix) == 1 for key in KEYS]
     assert any(dead)
