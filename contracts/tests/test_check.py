@@ -231,7 +231,10 @@ def test_every_promise_can_be_listed_and_says_what_it_is_for(check):
     assert {"L1.4", "plugin.3", "policy.8", "serde.17", "wire.30", "segments.1", "holds.1"} <= set(
         numbers
     )
-    assert check("--list")[0] == 0
+    code, out, _ = check("--list")
+    assert code == 0
+    assert [number for number in numbers if f"\n{number} " not in f"\n{out}"] == []
+    assert max(map(len, out.splitlines())) <= 100
 
 
 def test_no_two_promises_have_one_number():

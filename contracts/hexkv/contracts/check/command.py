@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated
 
 import typer
@@ -24,7 +25,6 @@ from hexkv.plugins.cli.output import (
     installed,
     new_app,
     print_json,
-    print_table,
     refuse,
     run_app,
 )
@@ -33,6 +33,9 @@ from hexkv.ports import ChunkStore
 
 _PATIENCE = 30.0
 """Seconds within which a store must answer before it is checked at all."""
+
+_WIDTH, _NUMBERS = 100, 15
+"""The columns of a line of the list of promises, and those of them for numbers."""
 
 
 def check(  # noqa: PLR0913
@@ -147,10 +150,15 @@ def _list(*, as_json: bool) -> None:
     if as_json:
         print_json([asdict(promise) for promise in promises().values()])
         return
-    print_table(
-        ["promise", "level", "clause", "the adapter", "why", "hint"],
-        [(p.number, p.level, p.clause, p.text, p.why, p.hint) for p in promises().values()],
-    )
+    for promise in promises().values():
+        for name, text in (
+            (promise.number, promise.text),
+            ("", f"{promise.clause}: {promise.why}"),
+            ("", f"hint: {promise.hint}" if promise.hint else ""),
+        ):
+            for line in wrap(text, _WIDTH - _NUMBERS):
+                typer.echo(f"{name:<{_NUMBERS}}{line}")
+                name = ""
 
 
 def _pairs(words: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
