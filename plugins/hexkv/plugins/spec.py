@@ -214,8 +214,9 @@ class AdapterSpec:
     black_box: str = ""
     """For ``hexkv check --black-box``: the module that checks servers of *schemes* from outside.
 
-    Its class ``TestBlackBox`` takes host and port from the ``candidate``'s subject. The module
-    is not imported before pytest runs it, and the package around it must import none of it.
+    Its class ``TestBlackBox`` takes host and port from the ``candidate``'s subject; without
+    *schemes* a path, from a URL whose scheme is *kind*. The module is not imported before pytest
+    runs it, and the package around it must import none of it.
     """
 
     def __post_init__(self) -> None:

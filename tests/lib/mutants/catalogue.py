@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from hexkv.adapters.node.blackbox import NodeSocketContract
 from hexkv.contracts.announcing import AnnouncingContract
 from hexkv.contracts.channel import ChannelContract
 from hexkv.contracts.checksum import ChecksumContract
@@ -100,6 +101,7 @@ PORTS = (
     Port("events", EventSinkContract, ("event_sinks",)),
     Port("segment finder", SegmentFinderContract, ("segment_finders",)),
     Port("segments", SegmentCacheContract, ("segment_caches",)),
+    Port("node socket", NodeSocketContract, ("node_sockets",)),
 )
 
 

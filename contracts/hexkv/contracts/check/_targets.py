@@ -52,7 +52,7 @@ SUITES: Mapping[str, tuple[type, str]] = {
 }
 """The port of each kind that can be checked, and the class that checks it."""
 
-_BROUGHT_BY = {"lm": "pip install hexkv-lmcache"}
+_BROUGHT_BY = {"lm": "pip install hexkv-lmcache", "node": "pip install hexkv-node"}
 """The packages that check black boxes of these schemes, for a hint if one is missing."""
 
 _PATIENCE = 30.0
@@ -123,23 +123,27 @@ def black_box(url: str, registry: Registry) -> Target:
         port = parts.port
     except ValueError:
         port = None
+    # A kind without schemes listens at a path: node:///run/hexkv.sock.
+    boxes = [spec for spec in registry.adapters.values() if spec.black_box]
     modules = {
-        scheme: spec.black_box
-        for spec in registry.adapters.values()
-        if spec.black_box
-        for scheme in spec.schemes
+        scheme: spec.black_box for spec in boxes for scheme in spec.schemes or (spec.kind,)
     }
+    local = {spec.kind for spec in boxes if not spec.schemes}
     if parts.scheme in _BROUGHT_BY and parts.scheme not in modules:
         hint = _BROUGHT_BY[parts.scheme]
         raise ConfigError(f"no installed adapter checks {parts.scheme}:// servers ({hint})")
-    if parts.scheme not in modules or parts.hostname is None or port is None:
-        known = " or ".join(f"{scheme}://host:port" for scheme in sorted(modules or _BROUGHT_BY))
+    here = parts.scheme in local
+    if parts.scheme not in modules or not (parts.path if here else parts.hostname and port):
+        known = " or ".join(
+            f"{scheme}:///path" if scheme in local else f"{scheme}://host:port"
+            for scheme in sorted(modules or _BROUGHT_BY)
+        )
         raise ConfigError(f"a black box is at {known}, not at {url!r}")
-    address = parts.hostname, port
+    address = parts.path if here else (str(parts.hostname), port or 0)
     try:
-        socket.create_connection(address, _PATIENCE).close()
+        _connect(address)
     except OSError as error:
-        raise StoreUnreachable(f"{parts.netloc}: {error}") from error
+        raise StoreUnreachable(f"{parts.netloc or parts.path}: {error}") from error
 
     @contextmanager
     def opened(wanted: Collection[str]) -> Iterator[Candidate]:
@@ -147,6 +151,20 @@ def black_box(url: str, registry: Registry) -> Target:
         yield Candidate(address)
 
     return Target(Subject(url), "TestBlackBox", opened, module=modules[parts.scheme])
+
+
+def _connect(address: str | tuple[str, int]) -> None:
+    """Connect to a server at a path, or at host and port, and leave.
+
+    Raises:
+        OSError: there is none.
+    """
+    if isinstance(address, tuple):
+        socket.create_connection(address, _PATIENCE).close()
+        return
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(_PATIENCE)
+        sock.connect(address)
 
 
 def _of_url(

@@ -51,6 +51,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             _open_client,
             ClientSettings,
             contract=2,
+            black_box="hexkv.adapters.node.suite",
         ),
     ]
 

@@ -24,9 +24,9 @@ from hexkv.ports import KEY_BYTES, ChunkKey, KVLayout
 VERSION = 2
 HANDSHAKE = Handshake("node", b"hexkvnd\n", VERSION, "HI", "HQQQQII")
 """Its fields. The client's: frame version, and a reserved zero. The node's: frame version,
-generation, bytes of the pool, the largest frame that fits it, bytes that this client may lease,
-requests that it may have under way, and bytes of a body. Zero bytes of pool: the client is turned
-away."""
+generation, bytes of the pool, bytes that this client may lease, the largest frame that fits the
+pool, requests that it may have under way, and bytes of a body. Zero bytes of pool: the client is
+turned away."""
 
 MAX_BODY = 4 << 20
 """Bytes of a body: the keys of a prompt of twenty million tokens fit it."""
