@@ -1,15 +1,17 @@
 """Whatever an adapter does, a run of the kit ends, and says which promise it was."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
+from threading import Event
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.contracts.kit import examples
+from hexkv.contracts.kit import examples, limits
 
 pytest_plugins = ["pytester"]
 
@@ -34,6 +36,13 @@ SUITE = """
 
         def open(self): pass
         close = open
+
+        @pytest.mark.thorough
+        @promise("L1.5", "answers with all it has")
+        def test_a(self): pass
+
+        @promise("L2.1", "answers truthfully")
+        def test_b(self): pass
 
         @promise("L1.1", "answers")
         def test_answers(self, subject): self.call()
@@ -98,12 +107,14 @@ def test_a_promise_that_does_not_end_is_broken_by_name_and_the_others_are_tried(
         for card in cards
     }
     assert {verdict for verdict, _ in found.pop("TestIsSound")} == {"kept"}
-    assert {verdict for verdict, _ in found.pop("TestFailsToClose")} == {"broken"}
+    failing = [verdict for verdict, _ in found.pop("TestFailsToClose")]
+    assert failing == ["broken"] * 4 + ["kept"] * 2
     result.stdout.fnmatch_lines(["the end of promise L1.1 failed: answers", "hint: *close()*"])
     for name, lines in found.items():
-        assert [verdict for verdict, _ in lines] == ["broken"] * 3 + ["not checked"], name
+        assert [verdict for verdict, _ in lines] == ["broken"] * 3 + ["not checked"] * 3, name
         assert all("did not end within 0.3 seconds: in block" in why for _, why in lines[:3])
-        assert lines[3][1].endswith("within their limits: L1.1, L1.2, L1.3")
+        for _, why in lines[3:]:  # by level, the thorough one after the plain ones
+            assert why.endswith("within their limits: L1.1, L1.2, L1.3")
     result.stdout.fnmatch_lines(["broken promise L1.1: answers"])
     result.stderr.fnmatch_lines(["promise L1.2: answers again: did not end within 0.3 seconds: *"])
 
@@ -121,7 +132,24 @@ def test_what_cannot_be_interrupted_is_killed_by_name(pytester):
     options = ["-p", "no:cacheprovider", "--hexkv-limit", "0.3", "-k", "Stubborn"]
     result = pytester.runpytest_subprocess(*options, timeout=240)
     assert result.ret == -9
-    result.stderr.fnmatch_lines(["*cannot be interrupted: the kit is killed, * L1.1: answers"])
+    result.stderr.fnmatch_lines(
+        ["*cannot be interrupted: the kit is killed, * L1.1: answers", '*File "*", line * in block']
+    )
+
+
+@pytest.mark.thorough
+def test_a_thorough_promise_that_stands_still_does_not_take_all_its_time(monkeypatch):
+    monkeypatch.setattr(limits, "IDLE", 0.3)
+    watch = limits.Limits(60.0, os.dup(2))
+    try:
+        with (
+            pytest.raises(limits.Overdue, match=r"within 0.3 seconds: in .*, test_limits.py:\d+"),
+            watch.within("adapter", "L9.9", "answers", 5),
+        ):
+            Event().wait(60.0)
+    finally:
+        watch._hits.clear()  # the program need not be made to end
+        watch.close()
 
 
 FACTORIES = """

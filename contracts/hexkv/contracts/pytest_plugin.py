@@ -11,6 +11,7 @@ import os
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         _LIMIT,
         metavar="SECONDS",
         type=float,
-        default=120.0,
+        default=75.0,
         help="seconds for each promise, five times as many for a thorough one; 0: no limit",
     )
 
@@ -86,6 +87,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         Path(config.getoption(_OPTION)).write_text(
             json.dumps(recorder.scorecard().as_json(), indent=2) + "\n"
         )
+
+
+# pytest itself orders by the scope of fixtures, afterwards.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the promises of each class by level, in a level the plain ones first."""
+    ordered: list[pytest.Item] = []
+    for _, together in groupby(items, key=lambda item: item.parent):
+        ordered += sorted(together, key=_rank)
+    items[:] = ordered
+
+
+def _rank(item: pytest.Item) -> tuple[str, bool]:
+    mark = item.get_closest_marker("promise")
+    if mark is None:
+        return "", False
+    return str(mark.kwargs.get("level", "")), item.get_closest_marker("thorough") is not None
 
 
 # The innermost of all wrappers, so that no code of pytest itself is interrupted.

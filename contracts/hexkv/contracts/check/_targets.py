@@ -125,9 +125,7 @@ def black_box(url: str, registry: Registry) -> Target:
         port = None
     # A kind without schemes listens at a path: node:///run/hexkv.sock.
     boxes = [spec for spec in registry.adapters.values() if spec.black_box]
-    modules = {
-        scheme: spec.black_box for spec in boxes for scheme in spec.schemes or (spec.kind,)
-    }
+    modules = {scheme: spec.black_box for spec in boxes for scheme in spec.schemes or (spec.kind,)}
     local = {spec.kind for spec in boxes if not spec.schemes}
     if parts.scheme in _BROUGHT_BY and parts.scheme not in modules:
         hint = _BROUGHT_BY[parts.scheme]

@@ -53,7 +53,7 @@ def check(  # noqa: PLR0913
     limit: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="SECONDS", help="For each promise, instead of 120; 0: no limit."
+            min=0, metavar="SECONDS", help="For each promise, instead of 75; 0: no limit."
         ),
     ] = None,
     json_file: Annotated[

@@ -2,12 +2,14 @@
 
 A separate process measures the time, because an adapter may hold the interpreter's lock. At the
 limit it interrupts the main thread with a signal, and repeats that while the promise goes on. At
-last it names the promise and kills the process, so that every run of the kit ends.
+last it names the promise, prints where each thread is, and kills the process, so that every run of
+the kit ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import subprocess
@@ -25,13 +27,17 @@ import pytest
 
 from hexkv.contracts.kit.waiting import still_running
 
-DEFAULT = 120.0
+DEFAULT = 75.0
 """The default limit of a promise in seconds."""
+
+IDLE = 75.0
+"""Seconds without a second of CPU time after which a promise counts as hanging, if its limit is
+longer."""
 
 MOST_HITS = 3
 """The number of promises of one adapter that reach their limits before the others are skipped."""
 
-_AGAIN = 5.0
+_AGAIN = 1.0
 """Seconds at most until the next interrupt, if one did not end the promise."""
 
 _INTERRUPTS = 12
@@ -43,17 +49,30 @@ _FAREWELL = 10.0
 _SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGALRM - 7) + 7
 """A signal that other code is unlikely to use."""
 
+_TRACE = _SIGNAL + 1
+"""Another one, which prints the position of each thread, also of those in foreign code."""
+
 _active: list[Limits] = []
 """The limits of the pytest runs under way in this process, the innermost last."""
 
 _WATCH = """
-import os, select, signal, sys
-parent, number, most, sentence = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), ""
-step, left, again, sent, read = 0.1, None, 0.0, 0, b""
+import os, select, signal, sys, time
+parent, number, trace, most, sentence = *map(int, sys.argv[1:5]), ""
+idle_limit, step, sent, read = float(sys.argv[5]), 0.1, 0, b""
+left, again, used, idle = None, 0.0, 0.0, 0.0
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal's, the kit makes an end
 
 def say(what):
     print(f"{what}, during promise {sentence}", file=sys.stderr, flush=True)
+
+def cpu():
+    # Seconds that the process has used; where there is no /proc it counts as busy.
+    try:
+        with open(f"/proc/{parent}/stat") as stat:
+            times = stat.read().rpartition(")")[2].split()[11:13]
+    except OSError:
+        return time.monotonic()
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 while True:
     # However long the machine lets this process stand still, it is one step.
@@ -66,13 +85,18 @@ while True:
         for line in lines:
             seconds, pause, sentence = line.decode().split(" ", 2)
             left = float(seconds) or None
-            again, sent = float(pause), 0
+            again, sent, used, idle = float(pause), 0, cpu(), 0.0
         continue
     left -= step
-    if left > 0:
+    idle += step
+    if cpu() - used > 1.0:
+        used, idle = cpu(), 0.0
+    if left > 0 and (sent or idle < idle_limit):
         continue
     if sent == most:
         say("the adapter does not end, and cannot be interrupted: the kit is killed")
+        os.kill(parent, trace)
+        time.sleep(0.5)
         os.kill(parent, signal.SIGKILL)
         left = None
     else:
@@ -121,8 +145,12 @@ class Limits:
             number = _SIGNAL
         except ValueError:  # outside the main thread nothing can be interrupted
             self._before, number = None, 0
+        faulthandler.register(_TRACE, errors, all_threads=True)
         self._watch = subprocess.Popen(  # noqa: S603 - our own interpreter and our own script
-            [sys.executable, "-ISc", _WATCH, *map(str, (os.getpid(), number, _INTERRUPTS))],
+            [
+                *(sys.executable, "-ISc", _WATCH),
+                *map(str, (os.getpid(), number, _TRACE, _INTERRUPTS, IDLE)),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=errors,
@@ -185,6 +213,7 @@ class Limits:
         with contextlib.suppress(OSError):
             self._watch.stdin.close()
         self._watch.wait()
+        faulthandler.unregister(_TRACE)
         if self._before is not None:
             signal.signal(_SIGNAL, self._before)
         if self._hits:
@@ -200,10 +229,11 @@ class Limits:
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         del number
         current = self._current
-        if current is None or time.monotonic() - current.began < current.seconds / 2:
+        if current is None or time.monotonic() - current.began < min(current.seconds, IDLE) / 2:
             return  # a late signal for a promise that has just ended
         if not current.hit:
-            current.hit = f"did not end within {current.seconds:g} seconds{_place(frame)}"
+            seconds = min(current.seconds, IDLE)
+            current.hit = f"did not end within {seconds:g} seconds{_place(frame)}"
             self.report(f"promise {current.sentence}: {current.hit}")
         raise current.error(current.hit)
 
