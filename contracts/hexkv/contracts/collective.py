@@ -11,7 +11,7 @@ from threading import Event, Thread
 import pytest
 
 from hexkv.contracts.kit.promise import promise
-from hexkv.contracts.kit.waiting import still_running
+from hexkv.contracts.kit.waiting import UnderWay, promptly, still_running
 from hexkv.contracts.kit.whole import Whole
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
@@ -250,7 +250,7 @@ class CollectiveContract(Whole):
                 if one.whole:  # it may not have noticed: its next call would
                     one.part()
             pause, left = Event(), PATIENCE
-            while False in [one.whole for one in three]:  # read all: that may change one
+            while False in [one.whole for one in three]:
                 pause.wait(0.05)
                 left -= 0.05
                 assert left > 0, "they do not meet again"
@@ -284,6 +284,39 @@ class CollectiveContract(Whole):
             *[lambda one=one: got(one) for one in three[1:]],
         )
         assert found == [None, (b"", b"data"), (b"", b"data")]
+
+    @pytest.mark.thorough
+    @promise(
+        "collective.9",
+        "answers at once if it is whole, from any thread, while another one waits in a call",
+        level="L3",
+        clause="Collective.whole",
+        why="a request that only asks whether to load together would wait for other ranks' loads",
+        hint="take no lock that a call holds while it waits, and send nothing",
+    )
+    def test_whole_does_not_wait(self, three: Members) -> None:
+        """Before, during and after a loss."""
+        found: list[object] = []
+
+        def waits() -> None:
+            found.append(got(three[1]))
+
+        with UnderWay({"receive": waits}, patience=PATIENCE) as working:
+            assert working.late(SHORT) == ["receive"]
+            assert [promptly(lambda one=one: one.whole, PATIENCE) for one in three] == [True] * 3
+            at_once(lambda: three[0].send(b"h", memoryview(b"data"), soon()), lambda: got(three[2]))
+        assert found == [(b"h", b"data")]
+        with UnderWay({"lost": lambda: lost(three[2])}, patience=PATIENCE) as working:
+            assert working.late(SHORT) == ["lost"]
+            three[1].close()
+            assert not promptly(lambda: three[1].whole, PATIENCE)
+            promptly(lambda: three[0].whole, PATIENCE)
+
+
+def lost(member: Collective) -> None:
+    """Wait for a message that does not come, for ten short times."""
+    with suppress(CollectiveBroken):
+        got(member, until=Deadline.after(SystemClock(), 10 * SHORT))
 
 
 def closed(members: Members) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import pytest
 
 from hexkv.contracts.chunk_cache import ChunkCacheContract
@@ -186,7 +188,37 @@ def takes_any_window(self, wanted, device):
     return device.tokens
 
 
+def keeps_its_first_end(self, real, owner, keys, seconds=None):
+    first = self._ends.get(owner)
+    count = real(owner, keys, seconds)
+    if first is not None:
+        self._ends[owner] = first
+    return count
+
+
+def ends_what_has_no_end(self, real, owner, keys, seconds=None):
+    return real(owner, keys, 0.0 if seconds is None else seconds)
+
+
 ROWS = {
+    "chunks.11 pins for ever": Wrong(
+        "A pin lasts until it is ended, whatever its seconds are.",
+        pin=lambda self, real, owner, keys, seconds=None: real(owner, keys),
+    ),
+    "chunks.11 pins for milliseconds": Wrong(
+        "The seconds of a pin are taken for milliseconds.",
+        _end=staticmethod(lambda seconds: monotonic() + seconds / 1000),
+    ),
+    "chunks.11 pins for minutes": Wrong(
+        "The seconds of a pin are taken for minutes.",
+        _end=staticmethod(lambda seconds: monotonic() + seconds * 60),
+    ),
+    "chunks.11 keeps its first end": Wrong(
+        "A renewed pin ends when the first one would have.", pin=keeps_its_first_end
+    ),
+    "chunks.11 ends what has no end": Wrong(
+        "A pin without seconds ends at once.", pin=ends_what_has_no_end
+    ),
     "chunks.1 answers out of order": Wrong(
         "Answers for the chunks that are there come first.", match=answers_out_of_order
     ),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from threading import Condition
+from threading import Condition, Lock
 
 import pytest
 
 from hexkv.contracts.collective import CollectiveContract, closed
 from hexkv.ports import MAX_HEAD, MAX_MESSAGE, CollectiveBroken, Deadline, InvalidRequest
+from mutants.meetings import alone
 from mutants.rows import Wrong, broken
 
 
@@ -195,6 +196,41 @@ def believes_any_rank(self, real, head, data, deadline):
         real(head, data, deadline)
     finally:
         self.rank = rank
+
+
+class TestWaitsToTell(LocalContract):
+    """Whether it is whole is known once no call is under way."""
+
+    breaks = "collective.9"
+
+    class Make(LocalMember):
+        def __init__(self, circle, rank):
+            super().__init__(circle, rank)
+            self.busy = Lock()
+
+        @property
+        def whole(self):
+            with self.busy:
+                return super().whole
+
+        def receive(self, limit, deadline):
+            with self.busy:
+                return super().receive(limit, deadline)
+
+
+class TestAsksTheOthers(LocalContract):
+    """It is whole once a message of each other member has come."""
+
+    breaks = "collective.9"
+
+    class Make(LocalMember):
+        @property
+        def whole(self):
+            if len(self.circle.sent) > self.at or alone():
+                return super().whole
+            with self.circle.changed:
+                self.circle.changed.wait(20.0)
+            return super().whole
 
 
 ROWS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import shake_128
+from time import sleep
 
 import pytest
 
@@ -19,6 +20,9 @@ SIZE = LAYOUT.chunk_bytes(TOKENS)
 
 SECONDS = 60.0
 """A deadline that only a hang reaches."""
+
+SOON = 0.25
+"""Seconds of a pin that is to end."""
 
 Ledger = Callable[[], Mapping[str, int]]
 
@@ -82,6 +86,11 @@ class ChunkCacheCase:
     def crowd(self) -> Callable[[], Callable[[], None]]:
         """A function that leases all free memory and returns a function that releases it."""
         not_offered("crowd")
+
+    @pytest.fixture
+    def elapse(self) -> Callable[[float], None]:
+        """Lets that many seconds pass for the cache; for one that has a clock of its own."""
+        return sleep
 
     @pytest.fixture
     def closed(self, cache: ChunkCache) -> ChunkCache:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.chunk_cache._base import (
+    SECONDS,
+    SOON,
     ChunkCacheCase,
     Ledger,
     content,
@@ -140,6 +144,34 @@ class Keys(ChunkCacheCase):
         assert cache.unpin("other") == 0
         assert cache.unpin("owner") >= 2
         assert cache.unpin("owner") == 0
+
+    @pytest.mark.thorough
+    @promise(
+        "chunks.11",
+        "ends a pin by itself after its seconds, counted from its last renewal",
+        level="L1",
+        clause="ChunkCache.pin",
+        why="chunks of requests that are gone would fill a tier, or those of a long one be evicted",
+        hint="seconds, not milliseconds; the owner's latest call counts; without seconds it stays",
+    )
+    def test_a_pin_lasts_its_seconds(
+        self, cache: ChunkCache, elapse: Callable[[float], None]
+    ) -> None:
+        """One of a moment, one that is renewed for long, one without an end."""
+        put(cache, specs(2))
+        keys = [chunk.key for chunk in specs(2)]
+        for owner, lasting in (
+            ("brief", [SOON]),
+            ("renewed", [SOON, SECONDS]),
+            ("endless", [None]),
+        ):
+            for seconds in lasting:
+                assert cache.pin(owner, keys, seconds) == 2
+        elapse(2 * SOON)
+        cache.match(keys, soon())
+        assert cache.unpin("brief") == 0
+        assert cache.unpin("renewed") >= 2
+        assert cache.unpin("endless") >= 2
 
     @promise(
         "chunks.7",

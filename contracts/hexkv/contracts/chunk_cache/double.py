@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Self
 
 from hexkv.contracts.doubles import HeapBlock, HeapLease
@@ -110,6 +112,7 @@ class HeapChunkCache:
     def __init__(self, blocks: int = 64, largest: int = 1 << 20) -> None:
         self._chunks: dict[ChunkKey, tuple[ChunkSpec, bytes]] = {}
         self._pins: dict[str, set[ChunkKey]] = {}
+        self._ends: dict[str, float] = {}
         self._blocks: list[HeapBlock] = []
         self._most = blocks
         self._largest = largest
@@ -214,15 +217,21 @@ class HeapChunkCache:
         return sum(self._chunks.pop(key, None) is not None for key in dict.fromkeys(keys))
 
     def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
-        del seconds
         self._check()
         here = {key for key in keys if key in self._chunks}
         self._pins.setdefault(owner, set()).update(here)
+        self._ends[owner] = inf if seconds is None else self._end(seconds)
         return len(here)
+
+    @staticmethod
+    def _end(seconds: float) -> float:
+        return monotonic() + seconds
 
     def unpin(self, owner: str) -> int:
         self._check()
-        return len(self._pins.pop(owner, ()))
+        lasts = self._ends.pop(owner, 0.0) > monotonic()
+        pinned = self._pins.pop(owner, ())
+        return len(pinned) if lasts else 0
 
     def flush(self, deadline: Deadline) -> bool:
         del deadline

@@ -45,7 +45,8 @@ class Collective(Protocol):
     def whole(self) -> bool:
         """False from when this member learned of a loss until all are connected again.
 
-        Also False after :meth:`close`. Does not contact other members.
+        Also False after :meth:`close`. Sends nothing and never waits, also while another thread is
+        in a call. Members connect again without any call.
         """
         ...
 
