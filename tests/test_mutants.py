@@ -1,7 +1,10 @@
 """The contracts catch every lie we could think of, and call it by its name."""
 
+import json
+
 import pytest
 
+from hexkv.contracts.check.command import run
 from hexkv.contracts.kit.cases import each
 from mutants import HANGING, PORTS, WITNESSES, mutants, trial
 from mutants.__main__ import README, counted
@@ -162,6 +165,28 @@ def test_a_test_that_is_dropped_in_silence_fails(few):
 def test_a_test_that_is_waived_shows_its_reason(few):
     assert {verdict.tag for verdict in few.verdicts[WAIVED]} == {"passed", "skipped"}
     assert "misses are not known here" in few.output
+
+
+@pytest.mark.thorough
+@each(
+    ("kind", "prefix"),
+    [
+        ("announcing", "announcing"),
+        ("chunk_cache", "chunks"),
+        ("chunk_service", "service"),
+        ("collective", "collective"),
+        ("observer", "observer"),
+        ("encoded", "encoded"),
+        ("hand_over", "handover"),
+        ("segment_finder", "finder"),
+    ],
+)
+def test_a_check_takes_each_kind_that_only_a_function_gives(kind, prefix, capsys):
+    code = run([f"candidates:{kind}", "--json", "-", "--level", "L0", "--level", "L1"])
+    (card,) = json.loads(capsys.readouterr().out)["cards"]
+    lines = {line["number"]: line["reason"] for line in card["promises"]}
+    assert code == 0, lines
+    assert sum(number.startswith(f"{prefix}.") for number in lines) >= 3
 
 
 @pytest.mark.thorough

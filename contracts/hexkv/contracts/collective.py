@@ -303,7 +303,9 @@ class CollectiveContract(Whole):
 
         with UnderWay({"receive": waits}, patience=PATIENCE) as working:
             assert working.late(SHORT) == ["receive"]
-            assert [promptly(lambda one=one: one.whole, PATIENCE) for one in three] == [True] * 3
+            assert [promptly(partial(getattr, one, "whole"), PATIENCE) for one in three] == [
+                True
+            ] * 3
             at_once(lambda: three[0].send(b"h", memoryview(b"data"), soon()), lambda: got(three[2]))
         assert found == [(b"h", b"data")]
         with UnderWay({"lost": lambda: lost(three[2])}, patience=PATIENCE) as working:

@@ -6,9 +6,9 @@ pytest runs them as usual, from the classes in :mod:`hexkv.contracts.check.suite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hexkv.ports import ChunkStore, DType, MemoryRegion, TransferChannel
@@ -39,8 +39,8 @@ class Candidate:
     """
 
     subject: object
-    """A store, serde, policy, device, memory provider, chunker, directory, channel, cache, sink of
-    metrics or of events, fresh and empty."""
+    """A store, serde, policy, device, memory provider, chunker, directory, channel, collective,
+    cache by tokens or by key, observer, sink of metrics or of events, fresh and empty."""
 
     raw: RawAccess | None = None
     """The back door to the medium of this very store."""
@@ -140,6 +140,14 @@ class Candidate:
 
     end: Callable[[], None] | None = None
     """For both: ends what it has opened, while a cache still reports to it."""
+
+    contract: str = ""
+    """The contract to check it by, where its port does not say so: ``chunk cache``,
+    ``chunk service``, ``encoded`` for a window that decodes, ``hand over``, ``segments`` or
+    ``segment finder``."""
+
+    fixtures: Mapping[str, object] = field(default_factory=dict)
+    """Further fixtures, by name: of the contracts without fields below, the required ones too."""
 
     engine: str = ""
     """The service behind the adapter with its version, for the scorecard."""

@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.check._targets import Target
@@ -52,11 +54,16 @@ def run(
     if target.plugin:
         suites.insert(0, f"{_SUITE}::TestPlugin")
     conduct, captured = _Conduct(target, levels, waived), StringIO()
-    with redirect_stdout(captured), redirect_stderr(captured):
-        code = pytest.main(
-            [*_options(limit), *suites],
-            plugins=[recorder, conduct],
-        )
+    with (
+        redirect_stdout(captured),
+        redirect_stderr(captured),
+        TemporaryDirectory(prefix="hexkv-check") as folder,
+    ):
+        set_hypothesis_home_dir(folder)  # else it makes one in the current folder
+        try:
+            code = pytest.main([*_options(limit), *suites], plugins=[recorder, conduct])
+        finally:
+            set_hypothesis_home_dir(None)
     if conduct.unknown:
         raise UnknownPromise(f"no promise is called {', '.join(conduct.unknown)} here")
     scorecard = recorder.scorecard()

@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -20,14 +20,17 @@ from hexkv.plugins.configuration.sources import Unread
 from hexkv.plugins.discovery.registry import Registry, require
 from hexkv.plugins.spec import AdapterSpec, Kind
 from hexkv.ports import (
+    Announcing,
     Chunker,
     ChunkStore,
+    Collective,
     ConfigError,
     DeviceKV,
     Directory,
     EventSink,
     HashFunction,
     MemoryProvider,
+    Observer,
     Policy,
     PrefixCache,
     Serde,
@@ -51,6 +54,28 @@ SUITES: Mapping[str, tuple[type, str]] = {
     "events": (EventSink, "TestEvents"),
 }
 """The port of each kind that can be checked, and the class that checks it."""
+
+BY_NAME: Mapping[str, tuple[type | None, str]] = {
+    "announcing": (Announcing, "rest::TestAnnouncing"),
+    "chunk cache": (None, "rest::TestChunkCache"),
+    "chunk service": (None, "rest::TestChunkService"),
+    "collective": (Collective, "rest::TestCollective"),
+    "observer": (Observer, "rest::TestObserver"),
+    "encoded": (None, "rest::TestEncoded"),
+    "hand over": (None, "rest::TestHandOver"),
+    "segments": (None, "blended::TestSegments"),
+    "segment finder": (None, "blended::TestSegmentFinder"),
+}
+"""The same for what only a function gives: by the port, or by :attr:`Candidate.contract`."""
+
+_CLOSED = ChunkStore, PrefixCache, TransferChannel, Collective
+"""Subjects that are closed after each test."""
+
+_OTHERWISE = {
+    "node": "check a node by its socket, with --black-box node:///path",
+    "wire": "check a server of it, with --black-box",
+}
+"""Advice for kinds that are checked in another way."""
 
 _BROUGHT_BY = {"lm": "pip install hexkv-lmcache", "node": "pip install hexkv-node"}
 """The packages that check black boxes of these schemes, for a hint if one is missing."""
@@ -106,7 +131,8 @@ def find(
             spec = registry.adapters[kind, word]
             return _of_spec(word, spec, registry, settings, destructive=destructive)
     if offered:
-        raise ConfigError(f"no contract for adapters of kind {offered[0]!r} can be checked so")
+        hint = _OTHERWISE.get(offered[0], "give a function that makes one, as module:function")
+        raise ConfigError(f"an installed adapter of kind {offered[0]!r} is not checked so: {hint}")
     known = sorted(name for kind, name in registry.adapters if kind in SUITES)
     raise ConfigError(f"no adapter {word!r}{suggestion(word, known)}{registry.said_of_broken()}")
 
@@ -196,6 +222,7 @@ def _of_spec(
     kind: Kind = spec.kind
     origin = registry.origin[kind, spec.name]
     require(spec)
+    _ask_for_settings(name, spec, settings)
     unread = {key: Unread(text, f"--set {key}") for key, text in settings.items()}
     values = read_texts(spec, unread)
     registry.parse(kind, spec.name, values)  # raises now if they are wrong
@@ -209,6 +236,22 @@ def _of_spec(
     subject = Subject(name, f"{spec.name} of {origin}", spec.contract)
     plugin = "" if origin.plugin == "builtin" else origin.plugin
     return Target(subject, SUITES[kind][1], installed, plugin)
+
+
+def _ask_for_settings(name: str, spec: AdapterSpec, given: Collection[str]) -> None:
+    """Raise ``ConfigError`` if settings without a default are not among *given*."""
+    known = fields(spec.settings)
+    lacking = [
+        setting.name
+        for setting in known
+        if setting.default is MISSING
+        and setting.default_factory is MISSING
+        and setting.name not in given
+    ]
+    if lacking and {setting.name for setting in known}.issuperset(given):
+        wanted = " ".join(f"--set {setting}=..." for setting in lacking)
+        url = f", or its URL, {spec.schemes[0]}://..." if spec.url_setting in lacking else ""
+        raise ConfigError(f"{name}: {spec.summary}; a check of it needs {wanted}{url}")
 
 
 def _of_factory(word: str) -> Target:
@@ -236,16 +279,23 @@ def _of_factory(word: str) -> Target:
         try:
             yield candidate
         finally:
-            if isinstance(candidate.subject, ChunkStore | PrefixCache | TransferChannel):
+            if isinstance(candidate.subject, _CLOSED):
                 candidate.subject.close()
             candidate.close()
 
     with opened(()) as candidate:
-        subject, engine = candidate.subject, candidate.engine
-    for port, suite in SUITES.values():
-        if isinstance(subject, port):
-            return Target(Subject(word, engine=engine), suite, opened)
-    ports = ", ".join(port.__name__ for port, _ in SUITES.values())
+        subject, engine, contract = candidate.subject, candidate.engine, candidate.contract
+    every = {**SUITES, **BY_NAME}
+    if contract and contract not in every:
+        raise ConfigError(
+            f"{word}: no contract is called {contract!r}{suggestion(contract, sorted(every))}"
+        )
+    for name, (port, suite) in every.items():
+        if name == contract if contract else port is not None and isinstance(subject, port):
+            module, _, case = suite.rpartition("::")
+            home = f"{__package__}.{module or 'suite'}"
+            return Target(Subject(word, engine=engine), case, opened, module=home)
+    ports = ", ".join(port.__name__ for port, _ in every.values() if port is not None)
     raise ConfigError(f"{word} makes a {type(subject).__name__}, which is none of {ports}")
 
 

@@ -29,10 +29,10 @@ from hexkv.plugins.cli.output import (
     run_app,
 )
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import ChunkStore
+from hexkv.ports import ChunkStore, Directory
 
 _PATIENCE = 30.0
-"""Seconds within which a store must answer before it is checked at all."""
+"""Seconds within which a store or a directory must answer before it is checked at all."""
 
 _WIDTH, _NUMBERS = 100, 15
 """The columns of a line of the list of promises, and those of them for numbers."""
@@ -131,9 +131,11 @@ def _is_there(target: Target) -> None:
         StoreError: it does not answer.
     """
     with target.open(()) as candidate:
+        soon = deadline(_PATIENCE, SystemClock())
         if isinstance(candidate.subject, ChunkStore):
-            soon = deadline(_PATIENCE, SystemClock())
             candidate.subject.contains([chunk_key("is the store there?")], soon)
+        elif isinstance(candidate.subject, Directory):
+            candidate.subject.members(soon)
 
 
 def _save(flag: str, path: Path, text: str) -> None:

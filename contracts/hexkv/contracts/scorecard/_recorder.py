@@ -30,14 +30,21 @@ FIXTURES = frozenset(
         "held",
         "holed",
         "huge",
+        "ledger",
         "limit",
+        "make",
+        "members",
         "near",
         "other",
         "private",
         "proxied",
+        "publish",
         "raw",
+        "reading",
         "recipe",
         "reopen",
+        "seen",
+        "serde",
         "service",
         "sibling",
         "stalled",
@@ -49,7 +56,7 @@ FIXTURES = frozenset(
         "vanish",
     ]
 )
-"""The optional fixtures that an author provides. A promise that needs a missing one is not
+"""The fixtures that an author provides. A promise that needs a missing one is not
 checked; one that needs an ability which the adapter does not have is not offered."""
 
 _WORST_FIRST = (
