@@ -111,6 +111,10 @@ def test_of_two_nodes_of_one_name_that_start_at_once_one_reports(order):
             node.beat()
     over = [node.reporter.superseded for node in nodes]
     assert sorted(over) == [False, True]
+    assert {node.reporter.why for node in nodes} == {
+        "",
+        "a later life of this node is known there, or another cache has its name (directory.name)",
+    }
     joins = [node.reporter.joins for node in nodes]
     for _ in range(5):
         for node in nodes:

@@ -267,7 +267,9 @@ def test_a_name_is_joined_again_by_its_proof_alone(served, clock, client):
     ada, other, keys = client(served.address), client(served.address), some(2)
     assert ada.join(life("ada"), batches(keys[:1]), soon())
     for generation in (1, 2, 2**62):
-        with pytest.raises(StoreBusy, match="another process is 'ada'"):
+        with pytest.raises(
+            StoreBusy, match="another process, or another cache of this one, is 'ada'"
+        ):
             other.join(life("ada", generation), batches(keys[1:]), soon())
     assert not other.heartbeat(life("ada", 2), 0, soon())
     assert holders(other, keys) == [["ada"], []]

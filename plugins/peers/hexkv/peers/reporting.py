@@ -116,7 +116,10 @@ class Reporter:
     def why(self) -> str:
         """The reason why the directory is not informed; empty if it is."""
         if self.superseded:
-            return "a later life of this node is known there"
+            return (
+                "a later life of this node is known there, or another cache has its name"
+                " (directory.name)"
+            )
         return self._why or ("" if self._joined else "this node has not joined it yet")
 
     def leave(self) -> None:

@@ -113,7 +113,9 @@ class Cell:
                 if former.member.generation > member.generation:
                     return None
                 if self._is_alive(former) and not (proof and proof == former.proof):
-                    raise StoreBusy(f"another process is {member.name!r} at present")
+                    raise StoreBusy(
+                        f"another process, or another cache of this one, is {member.name!r}"
+                    )
                 self._end(known)
             number = new_proof()
             now = self._clock.now()

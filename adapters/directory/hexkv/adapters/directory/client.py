@@ -162,7 +162,9 @@ class RemoteDirectory:
         if kind is RequestKind.FULL:
             raise StoreFull(f"{self.address} has no room for another member")
         if kind is RequestKind.TAKEN:
-            raise StoreBusy(f"{self.address}: another process is {member.name!r} at present")
+            raise StoreBusy(
+                f"{self.address}: another process, or another cache of this one, is {member.name!r}"
+            )
 
     def _locate(
         self, wire: DirectoryStream, keys: Sequence[ChunkKey], deadline: Deadline
