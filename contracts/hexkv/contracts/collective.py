@@ -113,6 +113,7 @@ class CollectiveContract(Whole):
         messages = [
             (dice.randbytes(dice.choice([0, 1, MAX_HEAD])), dice.randbytes(size)) for size in sizes
         ]
+        messages.append((b"\0 head\0\0", b"\0data\0"))
 
         def sends() -> None:
             for place, (head, data) in enumerate(messages):
@@ -121,7 +122,7 @@ class CollectiveContract(Whole):
                 three[0].send(head, view.toreadonly() if place % 2 else view, soon())
 
         sent, *received = at_once(
-            sends, *([lambda one=one: [got(one) for _ in sizes] for one in three[1:]])
+            sends, *([lambda one=one: [got(one) for _ in messages] for one in three[1:]])
         )
         assert sent is None
         assert received == [messages, messages]

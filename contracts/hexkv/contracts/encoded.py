@@ -108,9 +108,9 @@ class EncodedContract(Whole):
     def test_what_arrives_is_what_the_serde_decodes(
         self, device: DecodingKV, raw: RawKV, serde: Serde
     ) -> None:
-        """Several spans in one call, with gaps and in no order, one of a single token."""
+        """Several spans in one call, with gaps and in no order: of one token, two of six."""
         fill(device, raw)
-        cuts = [(9, 17), (0, 1), (2, 8)]
+        cuts = [(9, 17), (0, 1), (2, 8), (18, 24)]
         spans = [_span(device, serde, *cut, seed=i) for i, cut in enumerate(cuts)]
         wanted = [_decoded(device, serde, span) for span in spans]
         beside = {p: chunk(device, raw, p, p + 1) for p in _rest(device, cuts)}

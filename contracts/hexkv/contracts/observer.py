@@ -137,11 +137,13 @@ class ObserverContract(Whole):
     def test_nothing_is_shown_before_and_after(self, observer: Observer, reading: Reading) -> None:
         """Closing twice is allowed."""
         assert reading.metrics() is None
+        assert reading.unready() != "", "ready before it serves"
         before = threading.enumerate()
         observer.serve(Shown())
         assert reading.metrics() is not None
         promptly(observer.close, _SECOND)
         assert reading.metrics() is None
+        assert reading.unready() != "", "ready once it is closed"
         left = [it for it in threading.enumerate() if it not in before]
         assert not still_running(left, _GOING), "a thread outlives its observer"
         observer.close()

@@ -20,7 +20,7 @@ from hexkv.contracts.channel.apart import Recipe
 from hexkv.contracts.channel.double import Exchange, LocalChannel
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline, Failed, Hit, Miss, Stored, StoreError
+from hexkv.ports import Corrupt, Deadline, Failed, Hit, Miss, Stored, StoreError
 from mutants.rows import Wrong, broken
 
 SECRET = "a secret of 16 bytes"
@@ -39,6 +39,19 @@ class LocalContract(ChannelContract):
 
     def change(self, monkeypatch):
         """Nothing."""
+
+
+def keeps_what_is_corrupt(self, real, source, index, part, sink, deadline):
+    (lent,) = source.lend([part.key], self._name, deadline)
+    if lent is not None and not double.is_frame(lent.frame, part.key):
+        return Corrupt("of another chunk")
+    if lent is not None:
+        lent.release()
+    return real(source, index, part, sink, deadline)
+
+
+def offers_each_key_once(self, real, peer, offers, deadline):
+    return real(peer, list({offer.key: offer for offer in offers}.values()), deadline)
 
 
 def serves_after_the_end(self):
@@ -257,6 +270,12 @@ def misses_what_it_does_not_understand(self, monkeypatch):
 
 
 LOCAL_CHANNEL = {
+    "channel.7 keeps what is corrupt": Wrong(
+        "What was lent and is no frame of the chunk stays lent.", _read=keeps_what_is_corrupt
+    ),
+    "channel.12 offers each key once": Wrong(
+        "A chunk that is offered twice has one outcome.", offer=offers_each_key_once
+    ),
     "channel.1 serves after the end": Wrong(
         "Who is closed is found by its peers all the same.", close=serves_after_the_end
     ),

@@ -200,7 +200,44 @@ def ends_what_has_no_end(self, real, owner, keys, seconds=None):
     return real(owner, keys, 0.0 if seconds is None else seconds)
 
 
+def holds_a_key_once(self, real, wanted, owner, deadline):
+    hold = real(wanted, owner, deadline)
+    seen = set()
+    for place, chunk in enumerate(wanted):
+        lease = hold._leases[place]
+        if chunk.key in seen and lease is not None:
+            lease.release()
+            hold._leases[place], hold.reasons[place] = None, Reason.ABSENT
+        seen.add(chunk.key)
+    return hold
+
+
+def unpins_by_beginnings(self, real, owner):
+    return sum(real(one) for one in list(self._pins) if one.startswith(owner))
+
+
+def forgets_pins_too(self, real, keys, deadline):
+    self._pins.clear()
+    return real(keys, deadline)
+
+
+def wants_something_to_allocate(self, real, wanted, owner, deadline):
+    if not wanted:
+        raise InvalidRequest("nothing")
+    return real(wanted, owner, deadline)
+
+
 ROWS = {
+    "holds.1 holds a key once": Wrong(
+        "A key that is asked for twice is held once.", hold=holds_a_key_once
+    ),
+    "chunks.6 unpins by beginnings": Wrong(
+        "The pins of every owner end whose name begins so.", unpin=unpins_by_beginnings
+    ),
+    "chunks.6 forgets pins too": Wrong("A forget ends all pins.", forget=forgets_pins_too),
+    "chunks.1 wants something to allocate": Wrong(
+        "Memory for no chunk is refused.", allocate=wants_something_to_allocate
+    ),
     "chunks.11 pins for ever": Wrong(
         "A pin lasts until it is ended, whatever its seconds are.",
         pin=lambda self, real, owner, keys, seconds=None: real(owner, keys),

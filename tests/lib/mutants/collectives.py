@@ -233,7 +233,14 @@ class TestAsksTheOthers(LocalContract):
             return super().whole
 
 
+def strips_zeros(self, real, head, data):
+    real(head.rstrip(b"\0"), data)
+
+
 ROWS = {
+    "collective.1 strips zeros": Wrong(
+        "Zeros at the end of a head are taken for padding.", _put=strips_zeros
+    ),
     "collective.1 forgets empty messages": Wrong(
         "A message without data is not sent.", _put=forgets_empty_messages
     ),

@@ -229,7 +229,24 @@ def folds_names(self, real, member, snapshot, deadline):
     return real(replace(member, name=member.name.lower()), snapshot, deadline)
 
 
+def compares_as_text(self, real, member, snapshot, deadline):
+    known = self.nodes.get(member.name)
+    if known is not None and str(known.member.generation) > str(member.generation):
+        return False
+    return real(member, snapshot, deadline)
+
+
+def lowers_addresses(self, real, member, snapshot, deadline):
+    return real(replace(member, address=member.address.lower()), snapshot, deadline)
+
+
 ROWS = {
+    "directory.9 compares generations as text": Wrong(
+        "The ninth life of a node is later than its tenth.", join=compares_as_text
+    ),
+    "directory.9 lowers addresses": Wrong(
+        "An address is kept in small letters.", join=lowers_addresses
+    ),
     "directory.11 keeps the first address": Wrong(
         "A node that joins again is known by the address that it had first.",
         join=keeps_the_first_address,

@@ -163,7 +163,16 @@ def brings_all_layers(self, real, serde, spans, layers):
     return real(serde, spans, range(layers.stop))
 
 
+def decodes_a_length_once(self, real, serde, span):
+    known = self.__dict__.setdefault("known", {})
+    return known.setdefault(span.end - span.start, real(serde, span))
+
+
 ROWS = {
+    "encoded.2 decodes a length once": Wrong(
+        "Of two chunks of one length the second gets the KV of the first.",
+        decoded=decodes_a_length_once,
+    ),
     "encoded.1 decodes whatever comes": Wrong(
         "It says of every serde that it decodes it.", decodes=lambda self, serde: True
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from threading import Event, Lock
 
 import pytest
@@ -118,7 +119,14 @@ def emits_to_a_closed_socket(self, real, event):
     real(event)
 
 
+def takes_a_thousand_keys(self, real, held, event):
+    real(held, replace(event, keys=event.keys[:1000]))
+
+
 CONTENTS = {
+    "events.2 takes a thousand keys": Wrong(
+        "Of a long event the keys beyond a thousand are dropped.", apply=takes_a_thousand_keys
+    ),
     "events.1 removes what is there": Wrong(
         "A chunk that leaves a tier must have been there.", apply=removes_what_is_there
     ),

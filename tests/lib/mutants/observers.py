@@ -227,7 +227,14 @@ def leaves_its_thread(self, real, observed, *, rank=0):
     Thread(target=Event().wait, args=(60.0,), daemon=True).start()
 
 
+def is_ready_when_closed(self, real):
+    return "" if self.observed is None else real()
+
+
 ROWS = {
+    "observer.2 is ready when it is closed": Wrong(
+        "A process whose observer does not serve is ready.", unready=is_ready_when_closed
+    ),
     "observer.2 closes in a while": Wrong(
         "Its end waits for an answer of the collector.", close=closes_in_a_while
     ),

@@ -101,7 +101,33 @@ def limits_the_next_bytes(self, real, size):
     real(self.used_bytes() + size)
 
 
+def remembers_misses(self, real, key):
+    if key in self.absent or not real(key):
+        self.absent.add(key)
+        return False
+    return True
+
+
+def remembers_misses_publish(self, real, name, frame):
+    self.absent.discard(name)
+    real(name, frame)
+
+
 ROWS = {
+    "quarantine.1 sets the first aside": Wrong(
+        "Of several chunks the first is set aside.",
+        quarantine=lambda self, real, keys, deadline: real(keys[:1], deadline),
+    ),
+    "limit.1 counts in kibibytes": Wrong(
+        "A limit of bytes is taken for one of KiB.",
+        limit=lambda self, size: setattr(self, "most", size * 1024),
+    ),
+    "sharing.3 remembers misses": Wrong(
+        "A chunk that was absent once is until it is written as bytes.",
+        __init__=lambda self, real, medium: (real(medium), setattr(self, "absent", set()))[0],
+        has=remembers_misses,
+        publish=remembers_misses_publish,
+    ),
     "scan.2 scan remembers the first size": Wrong(
         "A chunk is listed with the size that it had when it was new.",
         __init__=scan_remembers_the_first_size,

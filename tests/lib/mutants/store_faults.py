@@ -199,7 +199,19 @@ def reads_text(self, room, frame):
     room[:] = base64.b64decode(base64.b64encode(frame))
 
 
+def says_that_it_deleted(self, real, keys, deadline):
+    try:
+        return real(keys, deadline)
+    except StoreError:
+        if self.closed:
+            raise
+        return [True] * len(keys)
+
+
 CAPABLE_STORE = {
+    "L4.6 says that it deleted": Wrong(
+        "A delete that does not reach the service answers True.", delete=says_that_it_deleted
+    ),
     "L4.1 lets foreign errors through": Wrong(
         "A service that is down is an error of the operating system.",
         reach=lets_foreign_errors_through,

@@ -99,7 +99,14 @@ def counts_to_a_closed_file(self, real, counter, amount, *, tier="", reason=""):
     real(counter, amount, tier=tier, reason=reason)
 
 
+def counts_up_to_32_bits(self, real, counter, amount, tier, reason):
+    real(counter, amount & 0xFFFF_FFFF, tier, reason)
+
+
 SUMS = {
+    "telemetry.2 counts up to 32 bits": Wrong(
+        "An amount of more than 32 bits is cut.", add=counts_up_to_32_bits
+    ),
     "telemetry.1 knows some counters": Wrong(
         "A counter of a later version is an error.", count=knows_some_counters
     ),

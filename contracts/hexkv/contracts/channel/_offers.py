@@ -29,6 +29,8 @@ class Offers(ChannelCase):
         assert near.offer(far.peer, keys) == [Stored(SIZE), Stored(0), Stored(SIZE)]
         assert [far.source.frame(key) for key in keys] == [frame_of(name, SIZE) for name in names]
         assert near.offer(far.peer, []) == []
+        twice = near.offer(far.peer, [keys[0], keys[2], keys[0]])
+        assert twice == [Stored(0)] * 3, "one outcome for each offer"
         near.settle()
         far.settle()
 

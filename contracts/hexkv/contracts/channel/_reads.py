@@ -208,6 +208,7 @@ class Reads(ChannelCase):
             assert data[1] == frame_of("right", SIZE)
         outcomes, _ = near.read(far.peer, [Part(wrong[0], PAGE, PAGE)])
         assert not isinstance(outcomes[0], Hit)
+        far.settle()
 
     @promise(
         "channel.8",

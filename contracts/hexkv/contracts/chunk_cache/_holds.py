@@ -31,10 +31,10 @@ class Holds(ChunkCacheCase):
         why="a host would load KV of other tokens",
     )
     def test_a_hold_brings_the_chunks(self, cache: ChunkCache) -> None:
-        """Bytes and spec are those of the key, in any order of keys."""
+        """Bytes and spec are those of the key, in any order of keys, one of them twice."""
         some = specs(6)
         put(cache, some)
-        wanted = [some[i] for i in (4, 0, 5, 2)]
+        wanted = [some[i] for i in (4, 0, 5, 2, 4)]
         with cache.hold(wanted, "host", soon()) as hold:
             assert hold.wait(soon())
             assert hold.done
@@ -44,7 +44,7 @@ class Holds(ChunkCacheCase):
             assert [lease.spec.key for lease in hold.leases if lease and lease.spec] == [
                 chunk.key for chunk in wanted
             ]
-            assert list(hold.reasons) == [None] * 4
+            assert list(hold.reasons) == [None] * 5
             tiers = cache.match([chunk.key for chunk in some], soon())
             assert set(hold.origins) <= {tier for tier in tiers if tier is not None}
 

@@ -45,6 +45,7 @@ class Keys(ChunkCacheCase):
         assert [tier is not None for tier in answer] == [False, True, True, True, False]
         assert all(isinstance(tier, str) and tier for tier in answer[1:4])
         assert list(cache.match([], soon())) == []
+        assert list(cache.allocate([], "host", soon())) == []
 
     @promise(
         "chunks.2",
@@ -141,9 +142,12 @@ class Keys(ChunkCacheCase):
         keys = [chunk.key for chunk in some]
         assert cache.pin("owner", keys) == 2
         assert cache.pin("owner", keys) == 2
-        assert cache.unpin("other") == 0
+        assert cache.pin("owner 2", keys) == 2
+        assert cache.forget([spec("another").key], soon()) == 0
+        assert cache.unpin("other") == cache.unpin("own") == 0
         assert cache.unpin("owner") >= 2
         assert cache.unpin("owner") == 0
+        assert cache.unpin("owner 2") >= 2
 
     @pytest.mark.thorough
     @promise(

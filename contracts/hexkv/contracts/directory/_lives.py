@@ -58,6 +58,9 @@ class Lives(DirectoryCase):
         assert set(seen("cyd").members(soon())) == {life("ada", 2**62), other}
         ((holder,),) = seen("bob").locate(keys, soon())
         assert holder == life("ada", 2**62)
+        assert seen("bob").join(Member("Bob", 9, "Host.example:1"), [], soon())
+        assert seen("bob").join(Member("Bob", 10, "Host.example:1"), [], soon())
+        assert Member("Bob", 10, "Host.example:1") in seen("cyd").members(soon())
 
     @promise(
         "directory.10",

@@ -58,11 +58,11 @@ class Quarantine(StoreCase):
     def test_a_quarantined_chunk_is_unreadable(
         self, store: ChunkStore, warden: SupportsQuarantine, raw: RawAccess
     ) -> None:
-        write(store, {A: content(5000), B: b"b"})
+        write(store, {A: content(5000), B: b"b", C: b"c"})
         raw.put(A, b"damaged")
-        warden.quarantine([A], deadline())
-        same(read(store, A, B), [None, b"b"])
-        assert list(store.contains([A, B], deadline())) == [False, True]
+        warden.quarantine([A, D, C], deadline())
+        same(read(store, A, B, C), [None, b"b", None])
+        assert list(store.contains([A, B, C], deadline())) == [False, True, False]
         if isinstance(store, SupportsScan):
             assert [entry.key for entry in store.scan()] == [B]
 

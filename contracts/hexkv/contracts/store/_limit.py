@@ -38,6 +38,8 @@ class OwnLimit(StoreCase):
             store.limit(1 << 62)
             store.limit(1)
         _is_full(store)
+        store.limit(2 * SIZE + SIZE // 2)
+        _is_full(store)
         store.limit(ROOM)
         write(store, {C: content(SIZE, seed=3)})
         same(read(store, A, B, C), [*frames.values(), content(SIZE, seed=3)])

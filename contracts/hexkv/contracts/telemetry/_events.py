@@ -73,6 +73,11 @@ class EventSinkContract(HearingCase):
         sink.emit(CacheEvent(Change.STORED, "memory", (b,)))
         sink.emit(CacheEvent(Change.REMOVED, "disk", (b, c)))
         assert (set(held("memory")), set(held("disk"))) == ({b, c}, {a})
+        many = [chunk_key(f"one of many {i}") for i in range(MANY)]
+        sink.emit(CacheEvent(Change.STORED, "disk", many))
+        assert set(held("disk")) == {a, *many}
+        sink.emit(CacheEvent(Change.REMOVED, "disk", many))
+        assert set(held("disk")) == {a}
 
     @promise(
         "events.3",

@@ -179,10 +179,13 @@ def _here(store: ChunkStore, kept: Collection[ChunkKey], deadline: Deadline) -> 
     assert not denied, f"contains is False for {len(denied)} chunks that are there"
 
 
-def denied(store: ChunkStore, deadline: Deadline) -> dict[ChunkKey, bytes]:
-    """Those of ``DOOMED`` that a delete answers with False; none after an error."""
-    gone = _flags(store.delete, list(DOOMED), deadline)
-    return {key: DOOMED[key] for key, here in zip(DOOMED, gone, strict=True) if not here}
+def deleted(store: ChunkStore, deadline: Deadline) -> dict[ChunkKey, bytes]:
+    """``DOOMED`` if a delete of it is answered, with True or False; nothing after an error."""
+    try:
+        store.delete(list(DOOMED), deadline)
+    except StoreError:
+        return {}
+    return DOOMED
 
 
 def _clear(store: SupportsClear, deadline: Deadline) -> None:

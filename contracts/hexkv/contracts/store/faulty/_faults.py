@@ -24,7 +24,7 @@ from hexkv.contracts.store.faulty._enduring import (
     Breakable,
     Watch,
     comes_back,
-    denied,
+    deleted,
     endures,
     found_of,
     lists,
@@ -164,7 +164,7 @@ class Faults(Breakable):
         store, service = broken("cut")
         service.cut()
         self.endures(store)
-        absent = denied(store, soon())
+        absent = deleted(store, soon())
         lists(store)
         before = open_things()
         for _ in range(FAILURES):
@@ -173,7 +173,9 @@ class Faults(Breakable):
         service.mend()
         assert left < FAILURES, f"{left} more files and threads after {FAILURES} calls that failed"
         comes_back(store)
-        assert not read_some(store, absent, soon(ENOUGH)), "a chunk is there after delete denied it"
+        assert not read_some(store, absent, soon(ENOUGH)), (
+            "a chunk is there after an answer of delete"
+        )
 
     @promise(
         "L4.7",

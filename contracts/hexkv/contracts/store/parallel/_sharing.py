@@ -137,6 +137,8 @@ class Sharing(StoreCase):
     def test_what_is_kept_is_a_chunk_like_any_other(
         self, store: ChunkStore, sharing: SupportsZeroCopy
     ) -> None:
+        assert list(store.contains([A, B], deadline())) == [False, False]
+        same(read(store, A, B), [None, None])
         frame = _keep(sharing, A, _block())
         write(store, {B: b"written"})
         same(read(store, B, A, C), [b"written", frame, None])
