@@ -97,7 +97,8 @@ def test_a_file_read_anew_changes_what_differs_or_nothing(tmp_path, caplog):
         managed.store()
         managed.store(0, SALT)
         stack = engine._chunks.stack
-        reread = Adjusting(engine.admin, stack, opener(first, stack)).reread
+        admin = engine.admin
+        reread = Adjusting(admin, admin._calls, stack, opener(first, stack)).reread
         smaller = {**disk, "budget": 32 * FRAME, "retries": 3, "write": "none"}
         reread(lambda: read(FRAME, {"store": "memory"}, smaller, more, compute_rate=5.0))
         assert managed.admin.flush(60.0)
@@ -140,6 +141,10 @@ def test_a_file_read_anew_changes_what_differs_or_nothing(tmp_path, caplog):
 
         reread(read_slowly)
         assert stack.runtime.computing.rate == 7.0
+    caplog.clear()
+    reread(lambda: read(FRAME, {**smaller, "budget": 48 * FRAME}, more))
+    (line,) = caplog.messages
+    assert line.endswith("refused, the former configuration is kept: the engine was closed")
 
 
 def test_memory_is_no_other_place_for_what_a_drained_disk_has(tmp_path):

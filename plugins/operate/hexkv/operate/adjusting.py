@@ -13,6 +13,7 @@ from weakref import proxy
 
 from pydantic import ValidationError
 
+from hexkv.core.engine.calls import Calls
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.rules import changed_rules
 from hexkv.core.tiers.tier import Tier
@@ -31,7 +32,7 @@ from hexkv.plugins.configuration.schema import (
 from hexkv.plugins.configuration.section import Section
 from hexkv.plugins.configuration.sizes import exact_size
 from hexkv.plugins.observing import logs
-from hexkv.ports import Administration, ConfigError, HexKVError, InvalidRequest
+from hexkv.ports import ConfigError, HexKVError, InvalidRequest
 
 log = logging.getLogger("hexkv.admin")
 
@@ -96,18 +97,34 @@ class LimitsRate(Protocol):
         ...
 
 
+class ArrangesTiers(Protocol):
+    """The administration of a cache, within a call."""
+
+    def add(self, tier: Mapping[str, object], position: int | None = None) -> None:
+        """See :meth:`hexkv.ports.Administration.attach`."""
+        ...
+
+    def remove(self, tier: str) -> bool:
+        """See :meth:`hexkv.ports.Administration.detach`."""
+        ...
+
+
 class Adjusting:
     """Changes settings of one cache, all that belong together or none. Safe from any thread.
 
     Args:
         admin: of the cache.
+        calls: of the cache; a change is one of them.
         stack: its tiers.
         opener: of tiers that come later.
     """
 
-    def __init__(self, admin: Administration, stack: TierStack, opener: TierOpener) -> None:
+    def __init__(
+        self, admin: ArrangesTiers, calls: Calls, stack: TierStack, opener: TierOpener
+    ) -> None:
         # No circle: a cache that is dropped ends at once.
-        self._admin: Administration = proxy(admin)
+        self._admin: ArrangesTiers = proxy(admin)
+        self._calls = calls
         self._stack = stack
         self._opener = opener
         self._loaded = opener.loaded
@@ -148,6 +165,10 @@ class Adjusting:
             log.warning("admin: SIGHUP: the configuration is read anew: %s", changes.words())
 
     def _apply(self, changes: Changes) -> None:
+        with self._calls.call():
+            self._change(changes)
+
+    def _change(self, changes: Changes) -> None:
         stack = self._stack
         peers: object = stack.runtime.peers
         rules, limits = [], []
@@ -165,8 +186,8 @@ class Adjusting:
         with ExitStack() as undoing:
             for position, added in changes.added:
                 section = {key: getattr(added, key) for key in added.model_fields_set}
-                self._admin.attach(section, min(position, len(stack.tiers)))
-                undoing.callback(self._admin.detach, added.name)
+                self._admin.add(section, min(position, len(stack.tiers)))
+                undoing.callback(self._admin.remove, added.name)
             # Stores may refuse a larger budget, and evicted chunks do not come back.
             for tier, budget, quotas in sorted(limits, key=lambda one: _growth(*one[:2]))[::-1]:
                 former, shares = tier.index.budget or budget, tier.index.quotas()
@@ -178,7 +199,7 @@ class Adjusting:
         for path, value in changes.others.items():
             _OTHERS[path](self._stack, value)
         for name in changes.removed:
-            self._admin.detach(name)
+            self._admin.remove(name)
 
     def _budget(self, tier: Tier, settings: Mapping[str, Any], quotas: Mapping[str, int]) -> int:
         """Return the budget of a tier, as wanted or as it is, after checking it."""

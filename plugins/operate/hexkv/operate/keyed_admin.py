@@ -241,25 +241,33 @@ class KeyedAdmin(Relocations):
         return replace(report, kept=tuple(kept), left={**report.left, **unwritten})
 
     def attach(self, tier: Mapping[str, object], position: int | None = None) -> None:
+        with self._calls.call():
+            self.add(tier, position)
+
+    def add(self, tier: Mapping[str, object], position: int | None = None) -> None:
+        """Attach a tier as a part of a call."""
         if self.open_tier is None:
             raise InvalidRequest("tiers cannot be opened here")
         most = len(self._stack.tiers)
         if position is not None and not 0 <= position <= most:
             raise InvalidRequest(f"a position among {most} tiers is 0 to {most}")
-        with self._calls.call():
-            plan = self.open_tier(tier)
-            try:
-                self._stack.attach(plan, position)
-            except BaseException:
-                plan.store.close()
-                raise
+        plan = self.open_tier(tier)
+        try:
+            self._stack.attach(plan, position)
+        except BaseException:
+            plan.store.close()
+            raise
 
     def detach(self, tier: str) -> bool:
         with self._calls.call():
-            self._stack.named([tier])
-            if len(self._stack.tiers) == 1:
-                raise InvalidRequest(f"{tier!r} is the last tier")
-            return self._stack.detach(tier, self._until())
+            return self.remove(tier)
+
+    def remove(self, tier: str) -> bool:
+        """Detach a tier as a part of a call."""
+        self._stack.named([tier])
+        if len(self._stack.tiers) == 1:
+            raise InvalidRequest(f"{tier!r} is the last tier")
+        return self._stack.detach(tier, self._until())
 
     def rules(
         self,
@@ -277,8 +285,7 @@ class KeyedAdmin(Relocations):
     def adjust(self, settings: Mapping[str, object]) -> None:
         if self.adjusting is None:
             raise InvalidRequest("settings cannot be changed here")
-        with self._calls.call():
-            self.adjusting.adjust(settings)
+        self.adjusting.adjust(settings)
 
     def reread(self, read: Callable[[], Loaded]) -> None:
         """Apply a configuration that was changed; see :meth:`Adjusting.reread`."""

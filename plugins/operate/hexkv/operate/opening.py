@@ -38,7 +38,7 @@ def administer(
     )
     if opener is not None:
         admin.open_tier = partial(open_tier, opener, stack)
-        admin.adjusting = Adjusting(admin, stack, opener)
+        admin.adjusting = Adjusting(admin, calls, stack, opener)
     return admin
 
 
