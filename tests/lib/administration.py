@@ -97,7 +97,7 @@ class AdministrationContract:
         assert SALT not in spaces["red"].identity
         assert managed.engine.namespace.model in spaces[""].identity
 
-    def test_pinned_chunks_have_an_owner_until_it_unpins(self, managed):
+    def test_pinned_chunks_have_an_owner_and_stay_until_it_unpins(self, managed):
         keys = managed.store()
         assert managed.admin.pin("demo", Selection(keys=keys[:2]), seconds=3600.0) == 2
         status = managed.admin.status()
@@ -105,8 +105,16 @@ class AdministrationContract:
         assert 3000 < status.pin_seconds["demo"] <= 3600
         assert managed.admin.unpin("demo") == 4
         assert managed.admin.pin("demo", ALL) == CHUNKS
-        assert managed.admin.unpin("demo") == 2 * CHUNKS
         assert managed.admin.unpin("nobody") == 0
+        half = [it.health.used_bytes // 2 for it in managed.admin.tiers()]
+        sizes = {name: {"budget": size} for name, size in zip(managed.counts(), half, strict=True)}
+        managed.admin.adjust({"tiers": sizes})
+        assert managed.admin.flush(60.0)
+        assert managed.counts() == {"memory": CHUNKS, "disk": CHUNKS}
+        assert managed.admin.unpin("demo") == 2 * CHUNKS
+        assert managed.admin.flush(60.0)
+        assert managed.counts() == {"memory": CHUNKS // 2, "disk": CHUNKS // 2}
+        assert [it.health.used_bytes for it in managed.admin.tiers()] == half
 
     def test_a_frozen_cache_gives_and_takes_nothing(self, managed):
         managed.store()

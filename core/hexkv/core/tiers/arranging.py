@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from threading import Lock
 
@@ -43,7 +44,7 @@ class Arrangement:
         """The number of chunks to write together, so that writing begins soon."""
 
         self.writer = Writer(runtime)
-        self.pins = Pins(runtime.clock)
+        self.pins = Pins(runtime.clock, partial(_trim, self.writer))
         self._tenants: dict[bytes, str] = {}
         self._arranging = Lock()
         for plan in plans:
@@ -105,7 +106,7 @@ class Arrangement:
     def limit(self, tier: Tier, budget: int, quotas: Mapping[str, int]) -> None:
         """Give *tier* a budget, and some tenants quotas, that it can have: see :meth:`check_limit`.
 
-        Chunks beyond them are evicted in the background.
+        Chunks beyond them are evicted in the background, pinned ones once their pins end.
 
         Raises:
             StoreError: the store cannot follow.
@@ -189,6 +190,11 @@ class Arrangement:
 
         with suppress(Refused):  # for example another thread has removed the tier by now
             tier.submit(Priority.DELETE, 0, work)
+
+
+def _trim(writer: Writer, tier: Tier) -> None:
+    """Evict the chunks of *tier* beyond its budget, such as those pinned when it was lowered."""
+    writer.evict_soon(tier, tier.index.trimmed())
 
 
 def _share_out(tiers: Sequence[Tier], capacity: int, least: int) -> None:

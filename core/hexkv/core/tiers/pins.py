@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 
 from hexkv.core.tiers.tier import Tier
@@ -10,9 +10,15 @@ from hexkv.ports import ChunkKey, Clock, Deadline
 
 
 class Pins:
-    """The pins of every owner, over all tiers. Safe from any thread."""
+    """The pins of every owner, over all tiers. Safe from any thread.
 
-    def __init__(self, clock: Clock) -> None:
+    Args:
+        clock: for pins with a time limit.
+        on_unpinned: called with a tier after pins ended there: what they kept beyond its budget
+            is to be evicted. Never blocks.
+    """
+
+    def __init__(self, clock: Clock, on_unpinned: Callable[[Tier], None]) -> None:
         self.tiers: Sequence[Tier] = ()
         """All tiers."""
 
@@ -23,6 +29,7 @@ class Pins:
         """Calls in progress that may pin chunks."""
 
         self._clock = clock
+        self._on_unpinned = on_unpinned
         self._lock = Lock()
 
     def begin(self, owner: str) -> None:
@@ -41,8 +48,10 @@ class Pins:
     def end(self, owner: str) -> None:
         """End a call: unpin its chunks, and allow no further pins for it."""
         with self._lock:
-            self.unpin(owner)
+            ended = self._unpin(owner)
             self.calls.discard(owner)
+        for tier in ended:
+            self._on_unpinned(tier)
 
     def pin(self, owner: str, keys: Sequence[ChunkKey], until: Deadline | None = None) -> int:
         """Keep chunks from eviction on every tier that holds them. Return their number.
@@ -66,8 +75,15 @@ class Pins:
 
     def unpin(self, owner: str) -> int:
         """End all pins of *owner*. Return their number, over all tiers."""
+        ended = self._unpin(owner)
+        for tier in ended:
+            self._on_unpinned(tier)
+        return sum(ended.values())
+
+    def _unpin(self, owner: str) -> Mapping[Tier, int]:
+        """End all pins of *owner*. Return their number on each tier that had some."""
         self.until.pop(owner, None)
-        return sum([tier.index.unpin(owner) for tier in self.tiers])
+        return {tier: ended for tier in self.tiers if (ended := tier.index.unpin(owner))}
 
     def expire(self) -> None:
         """End the pins of owners whose time is over."""

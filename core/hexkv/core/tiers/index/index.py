@@ -309,7 +309,7 @@ class TierIndex(Bookkeeping):
         """
         for part in in_order(entries):
             self.adopt(part)
-        return self.trim(self.budget)
+        return self.trimmed()
 
     @_change
     def adopt(self, entries: Sequence[Entry]) -> None:
@@ -329,13 +329,18 @@ class TierIndex(Bookkeeping):
 
     def trim(self, limit: int | None) -> list[ChunkKey]:
         """Return victims to delete so that at most *limit* bytes stay."""
-        return [] if limit is None else self.evict(self.staying - limit)
+        excess = 0 if limit is None else self.staying - limit
+        return self.evict(excess) if excess > 0 else []
+
+    def trimmed(self) -> list[ChunkKey]:
+        """Return victims to delete, if the chunks exceed the budget."""
+        return self.trim(self.budget)
 
     def limit(self, budget: int, quotas: Mapping[str, int]) -> list[ChunkKey]:
         """Change the budget. Return victims to delete, if the chunks exceed it."""
         del quotas  # all tenants share this index
         self.budget = budget
-        return self.trim(budget)
+        return self.trimmed()
 
     @_change
     def pin(self, owner: str, keys: Sequence[ChunkKey]) -> int:

@@ -125,6 +125,9 @@ class Index(Protocol):
         del budget, quotas
         return []
 
+    def trimmed(self) -> list[ChunkKey]:
+        return []
+
 
 class Unindexed(Index):
     """The index of a store that cannot list its chunks: other processes may write to it, too.

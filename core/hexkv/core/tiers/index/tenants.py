@@ -233,7 +233,7 @@ class DividedIndex:
                     self._of_prefix(prefix).adopt(some)
                     if self._shares and prefix not in self._owner:
                         self._restored.setdefault(prefix, deque()).append(some)
-        return self._trimmed()
+        return self.trimmed()
 
     def limit(self, budget: int, quotas: Mapping[str, int]) -> list[ChunkKey]:
         """Change the budget, and the quotas of some tenants. Return victims to delete."""
@@ -241,13 +241,13 @@ class DividedIndex:
             for name, quota in quotas.items():
                 self._shares[name].budget = quota
             self._rest.budget = budget - sum(self.quotas().values())
-        return self._trimmed()
+        return self.trimmed()
 
     def quotas(self) -> Mapping[str, int]:
         """Bytes that are each tenant's alone."""
         return {name: share.budget or 0 for name, share in self._shares.items()}
 
-    def _trimmed(self) -> list[ChunkKey]:
+    def trimmed(self) -> list[ChunkKey]:
         """Return victims to delete, if the chunks exceed the budgets."""
         victims = [key for share in self._shares.values() for key in share.trim(share.budget)]
         # The rest may belong to tenants whose prefixes are not assigned in this life: no share
