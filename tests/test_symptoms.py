@@ -140,14 +140,16 @@ class Place:
         self.disk = tmp_path / "disk"
         self._rig, self._said = rig, capsys
         self.address = str(folder / "admin.sock")
+        self.known = True
+        """True if the namespace is known whatever the tiers do, by a prompt that is not read."""
 
     def open(self, *tiers, **options):
-        # A prompt that is not read, so that the namespace is known whatever the tiers do.
-        known = tier("known", MemoryStore(self.clock), reads=False, promotes=False)
-        self.rig = self._rig([*tiers, known], clock=self.clock, telemetry=Totals(), **options)
+        known = [tier("known", MemoryStore(self.clock), reads=False, promotes=False)]
+        tiers = [*tiers, *(known if self.known else [])]
+        self.rig = self._rig(tiers, clock=self.clock, telemetry=Totals(), **options)
         self.engine = self.rig.engine
         server = SocketAccess(SocketSettings(self.address), SystemClock()).serve(self.engine.admin)
-        self.engine.admin.at_close(server.close)
+        self.engine.at_close(server.close)
         return self
 
     def store(self, tokens=PROMPT, wait=True, window=HeapKV):
@@ -182,12 +184,12 @@ class Place:
         out, err = self._said.readouterr()
         return out + err
 
-    def explain(self, why, tokens=PROMPT):
+    def explain(self, why, tokens=PROMPT, code=0):
         """Step 3: the first chunk that misses, and why."""
         prompt = self.path / "prompt.json"
         prompt.write_text(json.dumps(tokens))
         assert "explain --tokens prompt.json" in PAGE.read_text()
-        assert why in self.admin("explain", "--tokens", str(prompt))
+        assert why in self.admin("explain", "--tokens", str(prompt), code=code)
 
 
 @pytest.fixture
@@ -225,6 +227,15 @@ def another_namespace(place):
         "explain", str(prompt), "--dir", str(place.disk), "--config", str(config), code=1
     )
     assert "salt" in said
+
+
+@misses("`explain` has `no namespace is known`")
+def no_namespace(place):
+    store = Faulty()
+    place.known = False
+    place.open(tier("remote", store)).store()
+    store.reads = False
+    place.explain("tier remote cannot be read: read: StoreUnreachable: the cable is out", code=1)
 
 
 @misses("`absent`, of a shared store")

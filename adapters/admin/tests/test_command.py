@@ -13,6 +13,7 @@ from configured import CHUNK, built
 from hexkv.plugins.__main__ import main
 from hexkv.ports import StoreError
 from processes import until
+from vllm_frames import damage, frames
 
 
 @pytest.fixture
@@ -166,7 +167,7 @@ def test_ctrl_c_stops_a_verb_at_its_next_chunks_and_says_what_was_done(busy, cap
     assert there.managed.counts()["slow"] < 12
 
 
-def test_status_has_the_last_error_of_each_tier(served, said):
+def test_the_last_error_of_a_tier_is_shown_as_its_state_and_as_the_cause(served, said, tmp_path):
     assert served.hexkv("status") == 0
     assert "last error" not in said()
     (disk,) = served.engine._chunks.stack.named(["disk"])
@@ -179,3 +180,13 @@ def test_status_has_the_last_error_of_each_tier(served, said):
     tier = json.loads(said())["tiers"][1]
     assert tier["last_error"] == "write: StoreError: no space left on device"
     assert tier["last_error_time"] > 0
+    assert served.hexkv("detach", "memory") == 0
+    for file in frames(tmp_path / "disk"):
+        damage(file)
+    prompt = tmp_path / "prompt"
+    prompt.write_text(" ".join(map(str, served.prompt(0))))
+    said()
+    for verb in ("explain", "lookup"):
+        assert served.hexkv(verb, "--tokens", str(prompt)) == 1
+        cause = "tier disk cannot be read: write: StoreError: no space left on device"
+        assert said() == f"no namespace is known: {cause}\n"

@@ -12,7 +12,7 @@ from hexkv.adapters.admin.cli.choosing import Words
 from hexkv.adapters.admin.cli.options import choosing, target_of
 from hexkv.plugins.cli.output import Json, print_json, print_table, refuse
 from hexkv.plugins.observing.described import PromptKeys, model_and_layout
-from hexkv.ports import NamespaceState, Reason, Why
+from hexkv.ports import Administration, NamespaceState, Reason, Why
 
 
 def status(context: typer.Context, as_json: Json = False) -> None:
@@ -68,6 +68,8 @@ def lookup(
     ]
     if as_json:
         print_json([prefix.as_json() for prefix in prefixes])
+    elif not prefixes:
+        typer.echo(_no_namespace(admin))
     else:
         print_table(
             ["namespace", "model", "layout", "tokens ", "chunks"],
@@ -90,7 +92,10 @@ def explain(
     chosen: Words,
     as_json: Json = False,
 ) -> None:
-    """Say where a prompt stops being found, in each namespace, and why, tier by tier."""
+    """Say where a prompt stops being found, in each namespace, and why, tier by tier.
+
+    Exit code 1 if no namespace is known.
+    """
     admin = target_of(context)
     if chosen.keys:
         keys = chosen.listed()
@@ -123,7 +128,29 @@ def explain(
     if as_json:
         print_json(found)
     elif not found:
-        typer.echo("no namespace is known")
+        typer.echo(_no_namespace(admin))
+    if not found:
+        raise typer.Exit(1)
+
+
+def _no_namespace(admin: Administration) -> str:
+    """Return that no namespace is known, and for each tier that may have some why."""
+    unread = {tier for state in admin.namespaces() if not state.identity for tier in state.chunks}
+    whys = []
+    for tier in admin.tiers():
+        health = tier.health
+        if health.name in unread:
+            why = "cannot be read"
+        elif health.indexing:
+            why = "is still being listed"
+        elif health.chunks is None:
+            why = "does not list its chunks"
+        else:
+            continue
+        whys.append(f"tier {health.name} {why}")
+        whys[-1] += f": {health.last_error}" if health.last_error else ""
+    known = "no namespace is known"
+    return f"{known}: {'; '.join(whys)}" if whys else known
 
 
 class _Prefix(NamedTuple):
