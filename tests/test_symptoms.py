@@ -6,39 +6,41 @@
 
 import json
 import random
-import re
 from contextlib import closing
-from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 
 import pytest
+from symptoms import (
+    CASES,
+    OTHER,
+    PAGE,
+    PROMPT,
+    SECTIONS,
+    BadDevice,
+    Faulty,
+    Place,
+    disk,
+    drops,
+    memory,
+    misses,
+    row,
+    symptoms,
+)
 
 from administration import short_folder
-from dict_store import DictStore, ScanningStore
-from hexkv.adapters.admin.access import SocketAccess
-from hexkv.adapters.admin.settings import SocketSettings
+from dict_store import DictStore
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.contracts.doubles import ManualClock
-from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.index.indexes import Unindexed
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import TierPlan
-from hexkv.plugins.__main__ import main
-from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.memory.store import MemoryStore
-from hexkv.plugins.observing.telemetry import Totals, render
-from hexkv.ports import Miss, Reason, StoreUnreachable
+from hexkv.ports import Reason
 from processes import until
-from rigging import CHUNK, FRAME, LAYOUT, tier
+from rigging import CHUNK, FRAME, tier
 from vllm_frames import damage, frames
 
-PAGE = Path(__file__).parent.parent / "docs" / "symptoms.md"
-PROMPT = random.Random(3).choices(range(50_000), k=6 * CHUNK)
-OTHER = random.Random(4).choices(range(50_000), k=6 * CHUNK)
-CASES = {}
 LOG = "`ranks that load together are not connected`"
 ELSEWHERE = {
     ("The hit rate fell", "`queue full`"): "tests/test_waiting_in_line.py",
@@ -60,150 +62,16 @@ ELSEWHERE = {
 """Rows whose fault takes a host, or a measurement: the file that has it."""
 
 
-def symptoms(section):
-    """The first cells of the rows of a section's table."""
-    text = PAGE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    found = [re.split(r"\s*\|\s*", line.strip("| "))[0] for line in lines]
-    return [found[at] for at in range(len(found)) if "---" not in found[at : at + 2]]
-
-
-SECTIONS = ("The hit rate fell", "KV is not stored", "A process does not start", "It is slow")
-
-
-def row(section, symptom):
-    """Register what makes the fault of a row and follows the page to it."""
-
-    def keep(case):
-        CASES[section, symptom] = case
-        return case
-
-    return keep
-
-
-def misses(reason):
-    return row("The hit rate fell", reason)
-
-
-def drops(reason):
-    return row("KV is not stored", reason)
-
-
 def test_each_row_has_a_case_and_each_case_a_row():
     shown = {(section, symptom) for section in SECTIONS for symptom in symptoms(section)}
     assert shown == {*CASES, *ELSEWHERE}
     assert not [file for file in ELSEWHERE.values() if not (PAGE.parents[1] / file).exists()]
 
 
-class Faulty(ScanningStore):
-    """Fails, answers or takes its time as a case wants."""
-
-    reads = writes = scans = True
-    answer = None
-    spend = None
-    """Takes the clock's time, if it is given."""
-
-    def __init__(self):
-        super().__init__({})
-        self.go_on, self.begun = Event(), Event()
-        self.go_on.set()
-
-    def _come_in(self, works):
-        self.begun.set()
-        assert self.go_on.wait(60)
-        if self.spend is not None:
-            self.spend()
-        if not works:
-            raise StoreUnreachable("the cable is out")
-
-    def scan(self):
-        self._come_in(self.scans)
-        yield from super().scan()
-
-    def read(self, keys, sink, deadline):
-        self._come_in(self.reads)
-        if self.answer is not None:
-            return [Miss(self.answer)] * len(keys)
-        return super().read(keys, sink, deadline)
-
-    def write(self, items, deadline):
-        self._come_in(self.writes)
-        return super().write(items, deadline)
-
-
-class Place:
-    """An engine that an operator looks into, and a prompt's life in it."""
-
-    def __init__(self, rig, folder, tmp_path, capsys, caplog):
-        self.folder, self.path, self.log = folder, tmp_path, caplog
-        self.clock = ManualClock()
-        self.disk = tmp_path / "disk"
-        self._rig, self._said = rig, capsys
-        self.address = str(folder / "admin.sock")
-        self.known = True
-        """True if the namespace is known whatever the tiers do, by a prompt that is not read."""
-
-    def open(self, *tiers, **options):
-        known = [tier("known", MemoryStore(self.clock), reads=False, promotes=False)]
-        tiers = [*tiers, *(known if self.known else [])]
-        self.rig = self._rig(tiers, clock=self.clock, telemetry=Totals(), **options)
-        self.engine = self.rig.engine
-        server = SocketAccess(SocketSettings(self.address), SystemClock()).serve(self.engine.admin)
-        self.engine.at_close(server.close)
-        return self
-
-    def store(self, tokens=PROMPT, wait=True, window=HeapKV):
-        full = HeapKV(LAYOUT, len(tokens)).compute(tokens)
-        if window is not HeapKV:
-            full = window(LAYOUT, len(tokens))
-        return self.engine.store(tokens, full, wait=wait)
-
-    def load(self, tokens=PROMPT, window=HeapKV):
-        return self.engine.retrieve(tokens, window(LAYOUT, len(tokens)))
-
-    def counts(self, family):
-        """Step 1: a metric's sums by reason."""
-        found = {}
-        for labels, value in re.findall(family + r"\{(.*?)\} (\S+)", render(self.engine)):
-            reason = re.search(r'reason="(.*?)"', labels)[1]
-            found[reason] = found.get(reason, 0) + float(value)
-        return {reason: value for reason, value in found.items() if value}
-
-    def missed(self, reason):
-        assert reason in self.counts("hexkv_missed_tokens_total")
-
-    def dropped(self, reason):
-        assert reason in self.counts("hexkv_dropped_total")
-
-    def admin(self, *words, code=0):
-        assert main(["admin", self.address, *words]) == code
-        return self._said.readouterr().out
-
-    def command(self, *words, code=0):
-        assert main([*words]) == code
-        out, err = self._said.readouterr()
-        return out + err
-
-    def explain(self, why, tokens=PROMPT, code=0):
-        """Step 3: the first chunk that misses, and why."""
-        prompt = self.path / "prompt.json"
-        prompt.write_text(json.dumps(tokens))
-        assert "explain --tokens prompt.json" in PAGE.read_text()
-        assert why in self.admin("explain", "--tokens", str(prompt), code=code)
-
-
 @pytest.fixture
 def place(rig, tmp_path, capsys, caplog):
     with short_folder() as folder:
         yield Place(rig, folder, tmp_path, capsys, caplog)
-
-
-def memory(place, **rules):
-    return tier("memory", MemoryStore(place.clock), **rules)
-
-
-def disk(place, **rules):
-    return tier("disk", DiskStore(place.disk), **rules)
 
 
 ONCE = {"lane": LaneRules(breaker=BreakerRules(failures=1)), "retries": 0}
@@ -379,15 +247,6 @@ def failed(place):
     assert "remote: last error" in place.admin("status")
 
 
-class BadDevice(HeapKV):
-    """Memory of an engine that is not there now."""
-
-    def scatter(self, spans, layers=None):
-        raise RuntimeError("device lost")
-
-    gather = scatter
-
-
 @misses("`device`")
 def device(place):
     place.open(memory(place)).store()
@@ -424,6 +283,7 @@ def writes_queue(place):
 @drops("`unlikely`")
 def unlikely(place):
     below = tier("below", Faulty(), 6 * FRAME, writes=Writes.EVICTED, min_reuse=0.3)
+    place.known = False  # it would fill the pool
     place.open(memory(place, budget=6 * FRAME), below)
     assert place.engine.flush(60)
     for seed in range(60):
@@ -498,7 +358,7 @@ def in_explain(place):
 
 @row("A process does not start", "`no store adapter`")
 def no_adapter(place):
-    said = start(place, "tiers: [{store: dsik}]")
+    said = place.start("tiers: [{store: dsik}]")
     assert "no store adapter" in said
     assert "dsik" in said
     assert "disk" in place.command("adapters")
@@ -508,29 +368,22 @@ def no_adapter(place):
 def no_root(place):
     place.disk.mkdir()
     (place.disk / "writing").symlink_to(place.path)
-    said = start(place, f"tiers: [{{store: disk, settings: {{root: {place.disk}}}}}]")
+    said = place.start(f"tiers: [{{store: disk, settings: {{root: {place.disk}}}}}]")
     assert "tiers[0].settings.root" in said
 
 
 @row("A process does not start", "`... is in use` (`StoreBusy`)")
 def in_use(place):
     with closing(DiskStore(place.disk, exclusive=True)):
-        said = start(place, f"tiers: [{{store: disk, settings: {{root: {place.disk}}}}}]")
+        said = place.start(f"tiers: [{{store: disk, settings: {{root: {place.disk}}}}}]")
     assert "in use" in said
 
 
 @row("A process does not start", "any, with `node`")
 def node_with_tiers(place):
-    said = start(place, "node: /run/hexkv/node.sock\ntiers: [{store: memory}]")
+    said = place.start("node: /run/hexkv/node.sock\ntiers: [{store: memory}]")
     assert "tiers" in said
     assert "node" in said
-
-
-def start(place, text):
-    """What a check of a configuration says, as a start does, with stores opened."""
-    file = place.path / "hexkv.yaml"
-    file.write_text(text)
-    return place.command("config", "check", str(file), "--open", code=1)
 
 
 @row("It is slow", "first token late although everything hit")
