@@ -1,42 +1,32 @@
 """What is written about the code stays true."""
 
-import dataclasses
 import doctest
 import importlib
 import inspect
-import json
 import os
 import pkgutil
 import re
-import runpy
 import subprocess
 import sys
-from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from _pytest.fixtures import FixtureFunctionDefinition
-from pydantic_core import PydanticUndefined
+from documents import FENCE, ROOT, blocks, name, table
 
 import hexkv.core
 import hexkv.plugins
 import hexkv.ports
 from depth import thorough
 from hexkv.contracts.kit.cases import each
-from hexkv.operate.adjusting import OF_A_TIER, OTHERS
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
-from hexkv.plugins.configuration.places import render
-from hexkv.plugins.configuration.schema import EngineSettings, Section
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import Hooks
-from hexkv.ports import DType, KVLayout, Namespace, Reason, errors
-from installing import FOLDERS, project
+from hexkv.ports import DType, KVLayout, Namespace, errors
 from processes import held_port
 
-ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(
     path
     for path in (*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("*/*/*.md"))
@@ -51,36 +41,7 @@ MODULES = sorted(
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
 )
 TINY = Namespace("toy", KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8))
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 QUOTE = re.compile(r"^`(examples/[^`]+)`:\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def name(path):
-    return path.relative_to(ROOT).as_posix()
-
-
-def blocks(path):
-    """Language and text of every block of code in a document."""
-    return FENCE.findall(path.read_text())
-
-
-def table(path, *columns):
-    """The rows below the heading *columns* of each such table, without backticks."""
-    lines = path.read_text().splitlines()
-    rows = []
-    for start, line in enumerate(lines):
-        if _cells(line)[: len(columns)] != list(columns):
-            continue
-        for row in lines[start + 2 :]:
-            if not row.startswith("|"):
-                break
-            rows.append([cell.strip("`") for cell in _cells(row)])
-    assert rows, f"{path} has no such table"
-    return rows
-
-
-def _cells(line):
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
 def test_examples_in_docstrings_run():
@@ -274,33 +235,6 @@ def test_a_configuration_that_is_shown_can_be_built(path, code, tmp_path, monkey
         ]
 
 
-def is_section(annotation):
-    return isinstance(annotation, type) and issubclass(annotation, Section)
-
-
-def configured(section, prefix=""):
-    """Every key of the schema with its default, as the reference writes them."""
-    for key, field in section.model_fields.items():
-        annotation = field.annotation
-        if is_section(annotation):
-            yield from configured(annotation, f"{prefix}{key}.")
-        elif listed := [a for a in get_args(annotation) if is_section(a)]:
-            dumped = [item.model_dump(exclude_unset=True) for item in field.default]
-            yield f"{prefix}{key}", json.dumps(dumped)
-            yield from configured(listed[0], f"{prefix}{key}[].")
-        elif (prefix, key) == ("tiers[].", "name"):
-            yield f"{prefix}{key}", "the store's"
-        elif field.is_required():
-            yield f"{prefix}{key}", "required"
-        else:
-            default = field.default
-            if default is PydanticUndefined:
-                default = field.default_factory()
-            if hasattr(default, "get_secret_value"):
-                default = default.get_secret_value()
-            yield f"{prefix}{key}", json.dumps(default)
-
-
 EXAMPLES = sorted(
     path
     for folder in ("docs", "examples", "adapters", "plugins", "README.md")
@@ -326,81 +260,6 @@ def test_a_page_installs_from_an_index_first_and_from_a_clone_second():
         and re.search(r"pip install \"?hexkv", path.read_text()[: found.start()]) is None
     ]
     assert late == []
-
-
-OPERATIONS = ROOT / "docs" / "operations.md"
-
-
-def test_the_reference_lists_every_key_with_its_default_and_how_it_changes():
-    shown = {row[0]: row[1] for row in table(OPERATIONS, "key", "default")}
-    assert shown == dict(configured(EngineSettings))
-    known = {key: set() for key in dict(configured(EngineSettings))}
-    for keys, _, restart in table(OPERATIONS, "to change", "do", "restart"):
-        for pattern in re.split(r"[`, :]+", keys):
-            for key in known:
-                if fnmatchcase(key, pattern.replace("[", "[[]")):
-                    known[key].add((len(pattern), restart))
-    assert [key for key, rows in known.items() if not rows] == []
-    live = {f"tiers[].{key}" for key in OF_A_TIER} | {*map(render, OTHERS), "tenants[].quotas"}
-    nearest = {key: max(rows)[1] for key, rows in known.items()}
-    assert {key for key, restart in nearest.items() if restart == "no"} == {"tiers", *live}
-
-
-def test_the_reference_lists_every_setting_of_the_adapters_of_memory_and_disk():
-    registry = discover()
-    actual = []
-    for (kind, adapter), spec in sorted(registry.adapters.items()):
-        if registry.origin[kind, adapter].plugin in ("builtin", "local"):
-            for field in dataclasses.fields(spec.settings):
-                missing = field.default is dataclasses.MISSING
-                default = "required" if missing else json.dumps(field.default)
-                actual.append([adapter, field.name, default])
-    shown = [row[:3] for row in table(OPERATIONS, "adapter", "setting", "default")]
-    assert sorted(shown) == sorted(actual)
-
-
-def test_the_reference_lists_every_command():
-    shown = {row[0] for row in table(OPERATIONS, "command")}
-    assert shown == {f"hexkv {name}" for name in discover().commands if "." not in name}
-
-
-def test_the_reference_explains_every_reason():
-    shown = [row[0] for row in table(OPERATIONS, "reason")]
-    assert sorted(shown) == sorted(Reason)
-
-
-def test_the_table_of_folders_names_every_distribution():
-    page = ROOT / "docs" / "architecture.md"
-    shown = {row[2] for row in table(page, "folder", "import", "distribution")}
-    assert shown == {project(folder)["name"] for folder in FOLDERS}
-
-
-def test_pages_and_pictures_that_are_made_are_as_their_sources_make_them():
-    pictures = ROOT / "docs" / "pictures"
-    for file, draw in runpy.run_path(str(pictures / "draw.py"))["PICTURES"].items():
-        assert (pictures / f"{file}.svg").read_text() == draw(), "make pictures"
-    reference = runpy.run_path(str(ROOT / "docs" / "site" / "configuration.py"))["page"]()
-    assert re.findall(r"^`(.+)`\n: ", reference, re.MULTILINE) == [
-        key for key, _ in configured(EngineSettings)
-    ]
-    status = runpy.run_path(str(ROOT / "docs" / "site" / "status.py"))
-    assert (ROOT / "docs" / "status.md").read_text() == status["page"](), "make status"
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for rows in status["sections"]().values():
-        for row in rows:
-            assert row.keys() <= {"what", "seen", "shown", "open"}
-            assert (row["seen"] and row["shown"]) or row["open"], row["what"]
-            for command in status["commands"](row):
-                match command.split():
-                    case ["make", target]:
-                        assert target in targets, command
-                    case ["pytest", *words]:
-                        paths = [word for word in words if word not in ("-m", '""')]
-                        assert [p for p in paths if not (ROOT / p).exists()] == [], command
-                    case ["python", "-m", module, *_]:
-                        assert find_spec(module), command
-                    case _:
-                        raise AssertionError(command)
 
 
 def test_the_readme_fits_a_minute():
