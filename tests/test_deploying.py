@@ -8,14 +8,13 @@ import subprocess
 
 import pytest
 import yaml
+from charts import DEPLOY, rendered
 
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.composition.checking import check
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
-from installing import ROOT
 
-DEPLOY = ROOT / "examples" / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
 HARDENED = {
     "CapabilityBoundingSet": "",
@@ -45,27 +44,12 @@ def test_the_units_of_a_node_are_notified_and_hardened(capsys):
             assert done.returncode == 0, done.stdout.splitlines()[-1]
 
 
-CHART = DEPLOY / "helm" / "hexkv"
 FLEET = {
     "secretName": "hexkv",
     "directory": {"enabled": True},
     "monitoring": {"enabled": True, "labels": {"release": "prometheus"}, "runbooks": "https://x/y"},
     "node": {"memory": {"sizeGB": 2}, "uids": [0], "config": {"log": {"format": "json"}}},
 }
-
-
-def rendered(values, tmp_path):
-    """The chart's manifests by kind and name: by Helm itself, or by its library in Python."""
-    if shutil.which("helm"):
-        file = tmp_path / "values.json"
-        file.write_text(json.dumps(values))
-        words = ["helm", "template", "kv", str(CHART), "--values", str(file)]
-        text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    else:
-        charts = pytest.importorskip("helm_python.chart")
-        text = "\n---\n".join(charts.Chart.load(CHART).render(values, name="kv").values())
-    found = [manifest for manifest in yaml.safe_load_all(text) if manifest]
-    return {(it["kind"], it["metadata"]["name"]): it for it in found}
 
 
 def flags_of(command, capsys):

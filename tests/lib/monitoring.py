@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,19 @@ def generator():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def shortened(groups, minute, day):
+    """The text of a file of rules, of whose durations a minute and a day are so many seconds."""
+    units = {"m": minute, "h": 60 * minute, "d": day}
+
+    def timed(text):
+        return re.sub(r"\b(\d+)([mhd])\b", lambda m: f"{int(m[1]) * units[m[2]]}s", text)
+
+    for group in groups:
+        for rule in group["rules"]:
+            rule.update({key: timed(rule[key]) for key in ("expr", "for") if key in rule})
+    return yaml.safe_dump({"groups": groups}, sort_keys=False)
 
 
 class Prometheus:

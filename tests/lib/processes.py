@@ -49,11 +49,11 @@ def held_port(bus=0):
             return port
 
 
-def until(reached):
+def until(reached, seconds=PATIENCE):
     """Ask again and again: what another process is about to do can only be polled."""
-    patience, pause = Deadline.after(SystemClock(), PATIENCE), Event()
+    patience, pause = Deadline.after(SystemClock(), seconds), Event()
     while not reached():
-        assert not patience.expired, f"it did not come to that in {PATIENCE:.0f} s"
+        assert not patience.expired, f"it did not come to that in {seconds:.0f} s"
         pause.wait(0.01)
 
 

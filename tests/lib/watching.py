@@ -4,10 +4,12 @@ import threading
 import time
 from itertools import count, cycle
 
+import yaml
+
 from hexkv.contracts.chunk_cache._base import soon
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
-from monitoring import generator, prometheus
+from monitoring import generator, prometheus, shortened
 from processes import until
 from vllm_frames import damage, frames
 
@@ -68,7 +70,7 @@ def watched(ask, node, redis, places, disk, folder, minute):
     """
     healthy = 60 * minute
     began = time.monotonic()
-    rules = generator().rules(minute=minute, day=40 * minute)
+    rules = shortened(yaml.safe_load(generator().rules())["groups"], minute, 40 * minute)
     with prometheus(folder, places, rules) as watching, Traffic(ask) as traffic:
 
         def fires(*alert):

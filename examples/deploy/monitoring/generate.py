@@ -5,7 +5,6 @@ real Prometheus, and every family of metrics against the queries. Needs grafana-
 """
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -406,27 +405,14 @@ def _drawn(panel: Panel) -> timeseries.Panel:
     return drawn.description(ABOUT[panel.title]).height(7).span(8).min(0).with_target(query)
 
 
-def rules(minute: int = 60, day: int = 86_400, runbooks: str = RUNBOOKS) -> str:
-    """Recording rules and alerts, as Prometheus reads them.
-
-    Args:
-        runbooks: where Troubleshooting is.
-        minute: how many seconds stand for one, where a test has less time than operators.
-        day: the same of a day.
-    """
-    units = {"m": minute, "h": 60 * minute, "d": day}
-
-    def timed(text: str) -> str:
-        if (minute, day) == (60, 86_400):
-            return text
-        return re.sub(r"\b(\d+)([mhd])\b", lambda m: f"{int(m[1]) * units[m[2]]}s", text)
-
-    recorded = [{"record": name, "expr": timed(query)} for name, query in RECORDED.items()]
+def rules(runbooks: str = RUNBOOKS) -> str:
+    """Recording rules and alerts, as Prometheus reads them; Troubleshooting is at *runbooks*."""
+    recorded = [{"record": name, "expr": query} for name, query in RECORDED.items()]
     alerts = [
         {
             "alert": alert.name,
-            "expr": timed(alert.query),
-            "for": timed(alert.lasting),
+            "expr": alert.query,
+            "for": alert.lasting,
             "labels": {"severity": alert.severity},
             "annotations": {
                 "summary": alert.summary,
@@ -443,4 +429,4 @@ def rules(minute: int = 60, day: int = 86_400, runbooks: str = RUNBOOKS) -> str:
 
 if __name__ == "__main__":
     (HERE / "dashboard.json").write_text(dashboard())
-    (HERE / "rules.yaml").write_text(rules(runbooks=(*sys.argv[1:], RUNBOOKS)[0]))
+    (HERE / "rules.yaml").write_text(rules((*sys.argv[1:], RUNBOOKS)[0]))
