@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from dict_store import ScanningStore
+from hexkv.contracts.kit.cases import each
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.stores.key_faults import FIRST_BAR
@@ -289,28 +290,34 @@ def test_one_line_names_the_file_and_health_has_the_error(over, caplog):
     assert health.failures == 2
 
 
-def test_a_tier_that_is_full_is_two_lines_and_never_off(rig, caplog):
-    class Full(ScanningStore):
-        full = False
+@each("room", [0, 4])
+def test_a_tier_that_is_full_is_two_lines_and_never_off(rig, caplog, room):
+    """Also where it takes chunks for others that it evicts, as on a disk that others fill."""
+
+    class Small(ScanningStore):
+        room = 0
 
         def write_one(self, item):
-            return Failed(StoreFull("no room")) if self.full else super().write_one(item)
+            full = len(self.medium) >= self.room
+            return Failed(StoreFull("no room")) if full else super().write_one(item)
 
-    store = Full({})
-    store.full = True
+    caplog.clear()
+    store = Small({})
+    store.room = room
     r = rig([tier("disk", store)])
     for number in range(8):
         tokens = PROMPT[number * CHUNK :][: 2 * CHUNK]
         r.engine.store(tokens, computed(tokens))
     health = r.engine.health()
     assert (health.tiers[0].writing, health.tiers[0].full) == ("closed", True)
+    assert health.tiers[0].chunks == room
     assert list(degraded(health)) == ["tier disk has less room than its budget"]
-    store.full = False
+    store.room = 64
     r.engine.store(PROMPT, computed())
     assert not r.engine.health().tiers[0].full
     assert [line for line in caplog.messages if "write" in line] == [
         "tier disk: write failed: StoreFull: no room (2 of 2 chunks)",
-        "tier disk: write works again after 0 s and 16 failures",
+        f"tier disk: write works again after 0 s and {16 - room} failures",
     ]
 
 

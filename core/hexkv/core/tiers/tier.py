@@ -166,10 +166,15 @@ class Tier:
         """True if the queue has room for a write of *size* bytes now."""
         return all(lane.takes(size) for lane in self.lanes[1:])
 
-    def write(self, items: Sequence[Item], batch: Batch, deadline: Deadline) -> list[WriteOutcome]:
-        """Put the chunks of *batch* on the store: the frames of *items*, or the leases."""
+    def write(
+        self, items: Sequence[Item], batch: Batch, deadline: Deadline, *, made_room: bool = False
+    ) -> list[WriteOutcome]:
+        """Put the chunks of *batch* on the store: the frames of *items*, or the leases.
+
+        *made_room*: others were evicted for it, so its success is no sign that the store has room.
+        """
         if not self.lends:
-            return self.calls.write(items, deadline)
+            return self.calls.write(items, deadline, made_room=made_room)
         kept = self.calls.put_leases(batch.keys, batch.leases, deadline, batch.give)
         if all(kept):
             return [_KEPT] * len(kept)

@@ -108,11 +108,11 @@ class StoreCalls:
         self.quarantining = store if isinstance(store, SupportsQuarantine) else None
         self._limiting = store if isinstance(store, SupportsLimit) else None
         self.past_host = store if isinstance(store, SupportsDeviceRead) else None
-        others: object = store.shared if isinstance(store, SharedMedium) else False
-        own: object = store.own_memory if isinstance(store, SupportsOwnMemory) else False
-        self.shared = _declared(name, "shared", others)
+        shared = isinstance(store, SharedMedium) and store.shared
+        self.shared = _declared(name, "shared", shared)
+        own = isinstance(store, SupportsOwnMemory) and store.own_memory
         self.own_memory = _declared(name, "own_memory", own)
-        fixed: object = store.read_only if isinstance(store, ReadOnlyStore) else False
+        fixed = isinstance(store, ReadOnlyStore) and store.read_only
         self.read_only = _declared(name, "read_only", fixed)
         self._name = name
         self._keeps = f"{name} store"
@@ -211,16 +211,19 @@ class StoreCalls:
             self._judge("read_to_device", [outcome])
         return outcome
 
-    def write(self, items: Sequence[Item], deadline: Deadline) -> list[WriteOutcome]:
-        """Return the store's answers, or its failure once per chunk."""
+    def write(
+        self, items: Sequence[Item], deadline: Deadline, *, made_room: bool = False
+    ) -> list[WriteOutcome]:
+        """Return the store's answers, or its failure once per chunk; *made_room*: see Tier."""
         try:
             answer = self.store.write(tuple(items), deadline)
             outcomes, wrong = answers.write_outcomes(answer, items)
         except self._errors as error:
             return [Failed(self.failed("write", error))] * len(items)
+        noted = not made_room or Failed in map(type, outcomes)
         if wrong is not None:
             self.failed("write", wrong)
-        elif not self._judge("write", outcomes) and self._written is not None:
+        elif not (noted and self._judge("write", outcomes)) and self._written is not None:
             self._written.add([item.key for item in items])
         return outcomes
 
@@ -366,8 +369,7 @@ class StoreCalls:
         kinds = list(map(kind_of, said))
         for kind, words in dict(zip(kinds, said, strict=True)).items():
             count = kinds.count(kind)
-            detail = f" ({count} of {len(outcomes)} chunks)"
-            self._notices.failed(what, words, count, detail=detail)
+            self._notices.failed(what, words, count, detail=f" ({count} of {len(outcomes)} chunks)")
         return True
 
     def _works(self, what: str) -> None:
@@ -392,7 +394,6 @@ def _take_back(leases: Sequence[Lease], owner: str, give: Give | None) -> None:
 
 
 def _declared(name: str, what: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        kind = type(value).__qualname__
-        raise ConfigError(f"store {name}: {what} is a {kind}, not True or False")
-    return value
+    if isinstance(value, bool):
+        return value
+    raise ConfigError(f"store {name}: {what} is a {type(value).__qualname__}, not True or False")

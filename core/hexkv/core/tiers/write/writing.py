@@ -303,9 +303,10 @@ class Writer:
     ) -> None:
         """Retry failed writes, where there is space for them now or a retry may help."""
 
-        def again(which: Sequence[int]) -> None:
+        def again(which: Sequence[int], *, made_room: bool = False) -> None:
             self._runtime.telemetry.count(CounterName.RETRIES, len(which), tier=tier.name)
-            some = tier.write([items[i] for i in which], batch.some(which), deadline)
+            retried = [items[i] for i in which]
+            some = tier.write(retried, batch.some(which), deadline, made_room=made_room)
             for i, outcome in zip(which, some, strict=True):
                 outcomes[i] = outcome
 
@@ -313,7 +314,7 @@ class Writer:
             # The medium, or another engine on it, leaves less space than the budget.
             room = tier.index.evict(sum(len(items[i].frame) for i in full))
             if room and self.evict(tier, room, deadline):
-                again(full)
+                again(full, made_room=True)
         for _ in range(tier.rules.retries):
             failed = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
             if not failed or deadline.expired:
