@@ -56,6 +56,14 @@ def test_what_a_peer_holds_is_a_hit_and_kept():
         text = PROMPT[:CHUNK]
         c.clear(text, tiers=["memory"])
         assert c.store(text, computed(text)).stored_tokens == CHUNK  # though b has it
+        c.admin.attach({"store": "heap", "name": "below"})
+        c.store(PROMPT[::-1], computed(PROMPT[::-1]))
+        assert c.flush(60.0)
+        c.clear(PROMPT[::-1], tiers=["memory"])
+        assert hit(c, PROMPT[::-1]) == len(PROMPT)
+        assert c.telemetry.total(CounterName.HITS, tier="below") == ALL  # and memory has it again
+        assert c.flush(60.0)
+        assert c.telemetry.total(CounterName.DROPPED, tier="peers") == 0, "peers take none"
 
 
 def test_a_chunk_that_eight_want_at_once_leaves_its_holder_twice():

@@ -217,11 +217,11 @@ def _open_tier(
     breaker = BreakerRules(
         wanted.breaker.failures, wanted.breaker.pause, wanted.breaker.longest_pause
     )
-    writes = Writes.NONE if _read_only(store) else Writes(wanted.write)
+    fixed = isinstance(store, ReadOnlyStore) and store.read_only
     rules = TierRules(
-        writes=writes,
+        writes=Writes.NONE if fixed else Writes(wanted.write),
         reads=wanted.read,
-        promotes=wanted.promote,
+        promotes=wanted.promote and not fixed,
         retries=wanted.retries,
         min_reuse=wanted.min_reuse,
         shortest=chunk.size if chunk.tail and not tails else 1,
@@ -249,10 +249,6 @@ def in_memory(store: object) -> bool:
     return isinstance(store, SupportsZeroCopy) or (
         isinstance(store, SupportsOwnMemory) and store.own_memory
     )
-
-
-def _read_only(store: object) -> bool:
-    return isinstance(store, ReadOnlyStore) and store.read_only
 
 
 def tenants_of(loaded: Loaded) -> list[Tenant]:
