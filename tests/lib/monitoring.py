@@ -42,11 +42,11 @@ class Prometheus:
     """Asked over HTTP."""
 
     def __init__(self, port):
-        self._port = port
+        self.url = f"http://127.0.0.1:{port}"
 
     def get(self, path, **said):
         """What an answer says; ``None`` while there is none."""
-        url = f"http://127.0.0.1:{self._port}/api/v1/{path}"
+        url = f"{self.url}/api/v1/{path}"
         try:
             with urlopen(f"{url}?{urlencode(said)}" if said else url, timeout=PATIENCE) as answer:
                 found = json.load(answer)
