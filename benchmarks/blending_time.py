@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from functools import partial
 from os import getloadavg
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
@@ -38,9 +39,10 @@ from benchmarks.measure import Comparison, Goal, Spread, Turn, compare, must
 from benchmarks.throttled import Throttle, behind
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.gate import BlendGate
-from hexkv.adapters.hf.blending.model import BlendingModel, divergence
+from hexkv.adapters.hf.blending.model import BlendingModel
 from hexkv.adapters.hf.blending.plan import BlendedPrefill, BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord, identity_of
+from hexkv.adapters.hf.blending.tails import divergences
 from hexkv.adapters.hf.cache import window
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.blending.api import segments_of
@@ -55,6 +57,15 @@ SEGMENTS = 4
 SEPARATOR = 511
 QUESTION = 32
 PLAN = BlendPlan(1, 0.15, "question")
+
+
+class _Unlucky(Random):
+    """Chooses no request to be compared."""
+
+    def random(self) -> float:
+        return 1.0
+
+
 GOAL = 0.5
 """Of the time of full computation."""
 
@@ -96,7 +107,7 @@ def record(namespace: Namespace, plan: BlendPlan) -> BlendRecord:
         check_layer=plan.check_layer,
         ratio=plan.ratio,
         kl=0.0,
-        kl_spread=0.0,
+        kl_quantile=0.0,
         bound=100.0,
         agreement=1.0,
         share=1.0,
@@ -150,7 +161,7 @@ def opened(
         if compute_rate is not None:
             settings["compute_rate"] = compute_rate
         engine = build(load_config(None, {}, settings), namespace, registry=behind(throttle))
-        gate = BlendGate(record(namespace, plan), every=1 << 30)
+        gate = BlendGate(record(namespace, plan), random=_Unlucky())
         with engine, BlendingModel(model, engine, gate) as blending:
             must(blending.precompute(segments) == SEGMENTS * length, "each segment is stored")
             yield Rig(model, engine, blending, segments, question)
@@ -188,7 +199,7 @@ def first_token(model: LlamaForCausalLM, length: int, rounds: int) -> dict[str, 
         tokens = rig.tokens((2, 0, 3, 1))
         made = rig.blending.prefill(tokens)
         must(made.report.outcome is BlendOutcome.BLENDED, "it is blended")
-        kl = divergence(full(model, tokens), made.logits)
+        kl = float(divergences(full(model, tokens)[None], made.logits[None]))
         result = compare(
             Comparison(
                 "blended, against full computation",

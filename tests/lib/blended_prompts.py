@@ -170,7 +170,7 @@ def record(namespace: Namespace, **changes: object) -> BlendRecord:
         "check_layer": 1,
         "ratio": 0.15,
         "kl": 0.0,
-        "kl_spread": 0.001,
+        "kl_quantile": 0.001,
         "bound": 10.0,
         "agreement": 0.99,
         "share": 0.5,

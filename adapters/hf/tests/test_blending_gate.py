@@ -13,9 +13,11 @@ from hexkv.adapters.hf.blending.gate import BlendGate
 from hexkv.adapters.hf.blending.model import BlendingModel
 from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord
+from hexkv.adapters.hf.blending.tails import Comparison, Evidence
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.blending.ports import BlendOutcome
+from hexkv.contracts.kit.cases import each
 from hexkv.plugins.composition.compose import build
 from hexkv.ports import DType, InvalidRequest
 
@@ -35,7 +37,7 @@ def test_nothing_is_blended_without_a_record_nor_with_a_broken_one(tmp_path, cap
         assert f"no record at {tmp_path / 'none.json'}" in line
         engine.clear(PROMPT)
         path = tmp_path / "record.json"
-        record(namespace, bound=1e-9, kl_spread=0.0).write(path)
+        record(namespace, bound=1e-9, kl_quantile=0.0).write(path)
         gate = BlendGate.of_file(path, engine.namespace, every=1)
         with BlendingModel(model, engine, gate) as blending:
             outcomes = []
@@ -82,7 +84,7 @@ def test_a_foreign_or_damaged_record_is_refused_with_a_sentence(tmp_path):
         whole.replace('"ratio": 0.15', '"ratio": NaN'),
         whole.replace('"ratio": 0.15', '"ratio": "0.5"'),
         whole.replace("value-deviation", "wishes"),
-        whole.replace('"format": 1', '"format": 2'),
+        whole.replace('"format": 2', '"format": 1'),
         whole.replace('"prompts": 8', '"prompts": true'),
         whole.replace('"torch":', '"more": 1, "torch":'),
         whole.replace('"kl": 0.0', '"kl": 11.0'),
@@ -97,38 +99,39 @@ def test_a_foreign_or_damaged_record_is_refused_with_a_sentence(tmp_path):
             BlendRecord.read(path)
 
 
-def checks_until_off(gate, divergences):
-    for number, kl in enumerate(divergences, start=1):
-        gate.compared(kl)
-        if gate.plan is None:
-            assert gate.closed is BlendOutcome.SWITCHED_OFF
-            return number
-    return None
+def test_the_first_requests_are_compared_and_then_ever_fewer():
+    rare = BlendGate(record(namespace_of_model(new())), every=50, random=Random(3))
+    due = [rare.due() for _ in range(10_000)]
+    assert all(due[:10])
+    assert 5 <= sum(due[10:20]) <= 10
+    assert 10 <= sum(due[50:250]) <= 25
+    assert 150 <= sum(due[500:]) <= 230
 
 
-def test_the_gate_closes_within_ten_checks_of_a_broken_bound_and_by_no_chance(caplog):
-    namespace = namespace_of_model(new())
-    measured = record(namespace, kl=0.001, kl_spread=0.002, bound=0.002)
-    rare = BlendGate(measured, every=50, random=Random(3))
-    due = sum(rare.due() for _ in range(10_000))
-    assert 150 <= due <= 250
-    every = BlendGate(measured, every=1)
-    assert all(every.due() for _ in range(5))
+@each("kl", [[0.01] * 10, [float("nan")], [float("inf")], [0.0] * 50 + [1.0] * 10])
+def test_divergences_beyond_the_bound_are_proof(kl):
+    evidence = Evidence(record(namespace_of_model(new()), bound=0.002))
+    assert [evidence.add(Comparison(nats, 0.0, 0.0)) for nats in kl][-1]
 
-    dice = Random(7)
-    as_measured = [dice.expovariate(1 / 0.001) for _ in range(5_000)]
-    assert checks_until_off(BlendGate(measured), as_measured) is None
-    worse = [dice.expovariate(1 / 0.02) for _ in range(20)]
-    for broken in (worse, [0.01] * 20, [float("nan")], [float("inf")], [0.0] * 50 + [0.5]):
-        gate = BlendGate(measured)
-        late = checks_until_off(gate, broken)
-        assert late is not None
-        assert late <= 10 or broken[0] == 0.0
-        for _ in range(20):
-            gate.compared(0.0)
-        assert gate.plan is None, "closed once, it stays closed"
-    said = [made for made in caplog.records if "is switched off" in made.msg]
-    assert len(said) == 5, "one line each"
+
+def test_changed_answers_and_tails_are_proof_where_the_mean_is_none():
+    for changed, beyond in ((0.3, 0.0), (0.0, 1.0)):
+        evidence = Evidence(record(namespace_of_model(new()), bound=1.0))
+        found = Comparison(1e-6, changed, beyond)
+        assert any(evidence.add(found) for _ in range(10))
+
+
+def test_a_gate_that_closed_stays_closed_and_logs_one_line(caplog):
+    gate = BlendGate(record(namespace_of_model(new()), kl=0.001, bound=0.002))
+    full, other = torch.zeros(4, 2), torch.tensor([[1.0, 0.0]] * 4)
+    assert gate.compared(full, full) == 0.0
+    assert gate.plan is not None
+    while gate.plan is not None:
+        assert gate.compared(full, other) == pytest.approx(0.12, abs=0.01)
+    for _ in range(20):
+        gate.compared(full, full)
+    assert gate.closed is BlendOutcome.SWITCHED_OFF
+    assert sum("is switched off" in made.msg for made in caplog.records) == 1
 
 
 def test_what_is_computed_to_compare_leaves_no_approximate_kv(tmp_path):

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from hexkv.adapters.hf.blending.blender import Blender
 from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord, identity_of
+from hexkv.adapters.hf.blending.tails import divergences
 from hexkv.ports import InvalidRequest, Namespace
 
 PIECES = 4
@@ -171,7 +172,6 @@ def _compare(blender: Blender, prompt: SamplePrompt, trials: Sequence[Trial]) ->
     with torch.no_grad():
         ids = torch.tensor([tokens], device=blender.model.device)
         full = blender.model(input_ids=ids, logits_to_keep=keep).logits[0]
-    wanted = full.double().log_softmax(-1)
     for trial in trials:
         room = blender.room(len(tokens))
         room.fill(segments[0])
@@ -181,11 +181,10 @@ def _compare(blender: Blender, prompt: SamplePrompt, trials: Sequence[Trial]) ->
             for start, planes in zip(starts, segments[1:], strict=False)
         ]
         made = blender.blend(tokens, room, prefix=prefix, reused=runs, plan=trial.plan, keep=keep)
-        given = made.logits.double().log_softmax(-1)
-        kl = (wanted.exp() * (wanted - given)).sum(-1).clamp_min(0)
+        kl = divergences(full, made.logits)
         trial.single += kl.tolist()
         trial.means.append(float(kl.mean()))
-        trial.agreed += int((wanted.argmax(-1) == given.argmax(-1)).sum())
+        trial.agreed += int((full.argmax(-1) == made.logits.argmax(-1)).sum())
         trial.shares.append(made.counts.share)
 
 
@@ -211,7 +210,7 @@ def record_of(
         check_layer=trial.plan.check_layer,
         ratio=trial.plan.ratio,
         kl=trial.kl,
-        kl_spread=statistics.stdev(trial.single),
+        kl_quantile=statistics.quantiles(trial.single, n=10)[-1],
         bound=bound,
         agreement=trial.agreement,
         share=trial.share,

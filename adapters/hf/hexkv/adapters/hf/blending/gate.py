@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from pathlib import Path
 from random import Random
 from threading import Lock
 
+import torch
+
 from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord
+from hexkv.adapters.hf.blending.tails import Comparison, Evidence
 from hexkv.blending.ports import BlendOutcome
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.ports import InvalidRequest, Namespace
@@ -17,18 +19,16 @@ from hexkv.ports import InvalidRequest, Namespace
 log = logging.getLogger("hexkv.hf")
 
 CHECKS = 10
-"""Comparisons that are judged together: the last ones."""
-
-_DEVIATIONS = 3.0
-"""By how many standard deviations their mean may be above the bound before it is broken."""
+"""Blended requests at the start that are all compared."""
 
 
 class BlendGate:
     """Decides for each request if it is blended. Safe from any thread.
 
-    Without a record of the model nothing is blended. One request in *every* is computed in full
-    as well, and answered so. As soon as the last of these comparisons break the record's bound,
-    blending is off until the process starts anew.
+    Without a record of the model nothing is blended. Some requests are computed in full as well,
+    and answered so: the first :data:`CHECKS`, then of the n-th ones ``CHECKS / n``, and at last one
+    in *every*. As soon as these comparisons prove that blending is beyond what the record allows,
+    it is off until the process starts anew.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class BlendGate:
 
         Args:
             record: of the model.
-            every: one request in this number is computed in full as well.
+            every: one request in this number is computed in full as well, at the least.
             random: chooses them.
             lacking: why there is no record, for the log.
 
@@ -62,13 +62,9 @@ class BlendGate:
         self._every = every
         self._random = Random() if random is None else random  # noqa: S311 - a sample, no secret
         self._lock = Lock()
-        self._kl: deque[float] = deque(maxlen=CHECKS)
+        self._evidence = None if record is None else Evidence(record)
+        self._requests = 0
         self._off = False
-        self._limit = 0.0
-        if record is not None:
-            # Of the sum: the rest of the checks may all be 0.
-            spread = _DEVIATIONS * record.kl_spread * CHECKS**0.5
-            self._limit = CHECKS * record.bound + spread
 
     @classmethod
     def of_file(
@@ -124,21 +120,30 @@ class BlendGate:
     def due(self) -> bool:
         """True if this request is to be computed in full as well."""
         with self._lock:
-            return self._random.randrange(self._every) == 0
+            self._requests += 1
+            share = max(CHECKS / self._requests, 1 / self._every)
+            return self._random.random() < min(1.0, share)
 
-    def compared(self, kl: float) -> None:
-        """Take in that a blended expectation was *kl* nats from the full one."""
+    def compared(self, full: torch.Tensor, blended: torch.Tensor) -> float:
+        """Take in the logits of one request, ``[tokens, vocabulary]``, computed and blended.
+
+        Returns:
+            their divergence, in nats: the mean over the tokens.
+        """
+        found = Comparison.of(full, blended, self.record)
         with self._lock:
-            self._kl.append(kl)
-            # Not "more than": a divergence that is no number breaks it, too.
-            broken = not sum(self._kl) <= self._limit
+            broken = self._evidence is not None and self._evidence.add(found)
             first, self._off = broken and not self._off, self._off or broken
-        if first and self.record is not None:
+        if first and self.record is not None and self._evidence is not None:
             log.error(
-                "Blending of %s is switched off: its last %d comparisons were %.2g nats from full"
-                " computation, its record allows %.2g. Calibrate the model again.",
+                "Blending of %s is switched off: in %d comparisons it was %.2g nats from full"
+                " computation and changed %.2g of the answers; its record allows %.2g nats and %.2g"
+                " of the answers. Calibrate the model again.",
                 self.record.model,
-                len(self._kl),
-                sum(self._kl) / len(self._kl),
+                self._evidence.comparisons,
+                self._evidence.kl,
+                self._evidence.changed,
                 self.record.bound,
+                self._evidence.allowed_changed,
             )
+        return found.kl

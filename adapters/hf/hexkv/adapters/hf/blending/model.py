@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.argument import with_cache
@@ -24,6 +23,7 @@ from hexkv.adapters.hf.blending.plan import (
     BlendPlan,
     KnownPrompt,
 )
+from hexkv.adapters.hf.blending.tails import KEPT
 from hexkv.adapters.hf.cache import RequestKV, window
 from hexkv.adapters.hf.held import planes_of
 from hexkv.adapters.hf.model import CachedModel, Prefill
@@ -49,6 +49,9 @@ class _Made:
 
     logits: torch.Tensor
     counts: BlendCounts
+    asked: int
+    """Tokens behind the last reused segment."""
+
     select_seconds: float
     rotate_seconds: float
     wait_seconds: float
@@ -132,7 +135,7 @@ class BlendingModel:
         memory = self.blender.room(len(tokens) + room)
         if plan is not None:
             made = self._blended(tokens, plan, memory)
-        full, logits, report, share = self._answer(tokens, made, room)
+        full, logits, report, share = self._answer(tokens, made, room, memory)
         cache = memory.filled(len(tokens), len(tokens)) if full is None else full.cache
         waited = made.wait_seconds if isinstance(made, _Made) else 0.0
         return BlendedPrefill(cache, logits, report, share, waited, time.perf_counter() - began)
@@ -167,7 +170,9 @@ class BlendingModel:
         made = [closed or BlendOutcome.FULL] * len(rows)
         if plan is not None:
             made = self._blended_together(rows, plan, memory, places)
-        answers = [self._answer(tokens, one, 0) for tokens, one in zip(rows, made, strict=True)]
+        answers = [
+            self._answer(*row, 0, place) for *row, place in zip(rows, made, places, strict=True)
+        ]
         for place, (full, *_) in zip(places, answers, strict=True):
             if full is not None:
                 place.fill(planes_of(full.cache))
@@ -233,38 +238,44 @@ class BlendingModel:
         return self._gate.plan, self._gate.closed
 
     def _answer(
-        self, tokens: list[int], made: _Made | BlendOutcome, room: int
+        self, tokens: list[int], made: _Made | BlendOutcome, room: int, memory: RequestKV
     ) -> tuple[Prefill | None, torch.Tensor, BlendReport, float]:
-        """Answer a prompt: with *made*, or with full computation where that is due.
+        """Answer a prompt: with *made* in *memory*, or with full computation where that is due.
 
         Returns that computation if it is the answer, the logits, the report, and the share that
         was computed.
         """
         blended = made if isinstance(made, _Made) else None
         if blended is not None and not self._gate.due():
-            counts = blended.counts
-            used = counts.reused or counts.recomputed  # else nothing that was found arrived
-            report = BlendReport(
-                BlendOutcome.BLENDED if used else BlendOutcome.FULL,
-                counts.prefix,
-                counts.reused,
-                counts.recomputed,
-                counts.computed,
-                blended.select_seconds,
-                blended.rotate_seconds,
-            )
+            report = _report(blended)
             self._segments.report(report)
-            return None, blended.logits, report, counts.share
+            return None, blended.logits, report, blended.counts.share
+        expected = None if blended is None else self._expected(tokens, blended.asked, memory)
         full = self._exact.prefill(tokens, room=room)
         self._keep_first(tokens, full.cache)
         why, kl = made if isinstance(made, BlendOutcome) else BlendOutcome.CHECKED, None
-        if blended is not None:
-            kl = divergence(full.logits, blended.logits)
-            self._gate.compared(kl)
+        if blended is not None and expected is not None:
+            memory.fill(planes_of(full.cache))
+            wanted = self._expected(tokens, blended.asked, memory)
+            kl = self._gate.compared(wanted, expected)
         computed = len(tokens) - full.hit_tokens
         report = BlendReport(why, prefix=full.hit_tokens, computed=computed, kl=kl)
         self._segments.report(report)
         return full, full.logits, report, computed / len(tokens)
+
+    def _expected(self, tokens: list[int], asked: int, memory: RequestKV) -> torch.Tensor:
+        """Logits after each of the last *asked* tokens, computed behind the KV before them."""
+        compared = max(1, min(asked, KEPT, len(tokens) - 1))
+        cache = memory.filled(len(tokens) - compared, len(tokens))
+        with torch.no_grad():
+            output = self.blender.model(
+                input_ids=torch.tensor([tokens[-compared:]], device=self.blender.model.device),
+                **with_cache(self.blender.model, cache),
+                use_cache=True,
+                logits_to_keep=compared,
+            )
+        logits: torch.Tensor = output.logits[0]
+        return logits
 
     def _blended_together(
         self,
@@ -344,9 +355,16 @@ class BlendingModel:
             if head > prompt.prefix:
                 self._engine.store(prompt.tokens[:head], place.window(head), skip=prompt.prefix)
         return [
-            _Made(logits[-1], counts, selecting, loading.rotate_seconds, loading.wait_seconds)
-            for logits, counts, selecting, loading in zip(
-                made.logits, made.counts, made.select_seconds, loadings, strict=True
+            _Made(
+                logits[-1],
+                counts,
+                len(prompt.tokens) - loading.runs[-1].end if loading.runs else 1,
+                selecting,
+                loading.rotate_seconds,
+                loading.wait_seconds,
+            )
+            for prompt, logits, counts, selecting, loading in zip(
+                known, made.logits, made.counts, made.select_seconds, loadings, strict=True
             )
         ]
 
@@ -372,14 +390,15 @@ def _alike(lengths: Mapping[int, int]) -> Iterator[list[int]]:
         ordered = ordered[len(near) :]
 
 
-def divergence(full: torch.Tensor, blended: torch.Tensor) -> float:
-    """Kullback-Leibler divergence of *blended* from *full*, in nats: the mean over all rows.
-
-    Args:
-        full: logits ``[..., vocabulary]``.
-        blended: logits of the same shape.
-    """
-    wanted = functional.log_softmax(full.double(), -1)
-    got = functional.log_softmax(blended.double(), -1)
-    rows = (wanted.exp() * (wanted - got)).sum(-1)
-    return float(rows.mean().clamp_min(0))
+def _report(made: _Made) -> BlendReport:
+    counts = made.counts
+    used = counts.reused or counts.recomputed  # else nothing that was found arrived
+    return BlendReport(
+        BlendOutcome.BLENDED if used else BlendOutcome.FULL,
+        counts.prefix,
+        counts.reused,
+        counts.recomputed,
+        counts.computed,
+        made.select_seconds,
+        made.rotate_seconds,
+    )

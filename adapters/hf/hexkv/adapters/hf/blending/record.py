@@ -21,7 +21,7 @@ from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.blending.selectors import SELECTORS
 from hexkv.ports import InvalidRequest, Namespace
 
-FORMAT = 1
+FORMAT = 2
 """Version of the fields; a record of another one is refused."""
 
 _LARGEST = 65_536
@@ -50,8 +50,8 @@ class BlendRecord:
     """Mean Kullback-Leibler divergence of the blended expectation of the next token from the full
     one, over the tokens of the sample that were compared, in nats."""
 
-    kl_spread: float
-    """Standard deviation of a single token's: by how much one comparison may be off."""
+    kl_quantile: float
+    """The divergence of a single token that one in ten is beyond, or fewer."""
 
     bound: float
     """The requested bound of the mean, in nats. Not less than *kl*."""
@@ -82,7 +82,7 @@ class BlendRecord:
                 raise InvalidRequest(f"{field.name} is {value!r:.60}, which is no {field.type}")
         if self.format != FORMAT:
             raise InvalidRequest(f"format {self.format} is not {FORMAT}: calibrate the model again")
-        numbers = (self.ratio, self.kl, self.kl_spread, self.bound, self.agreement, self.share)
+        numbers = (self.ratio, self.kl, self.kl_quantile, self.bound, self.agreement, self.share)
         if not all(math.isfinite(number) and number >= 0 for number in numbers):
             raise InvalidRequest(f"a measure is negative, or no number: {numbers}")
         if max(self.ratio, self.agreement, self.share) > 1 or self.check_layer < -1:
