@@ -56,7 +56,7 @@ class Comparison:
     """Share of them after which the likeliest token is another one."""
 
     beyond: float
-    """Share of them whose divergence is more than the record's quantile."""
+    """Share of them whose divergence is more than :func:`tail_of` the record."""
 
     @classmethod
     def of(
@@ -65,8 +65,16 @@ class Comparison:
         """Compare logits ``[tokens, vocabulary]`` with the *full* ones."""
         kl = divergences(full, blended)
         changed = (full.argmax(-1) != blended.argmax(-1)).double().mean()
-        limit = 0.0 if record is None else record.kl_quantile
+        limit = 0.0 if record is None else tail_of(record)
         return cls(float(kl.mean()), float(changed), float((kl > limit).double().mean()))
+
+
+def tail_of(record: BlendRecord) -> float:
+    """The divergence beyond which a token is in the tail, in nats.
+
+    It is the record's quantile, as much larger as the bound is than the mean of the sample.
+    """
+    return record.kl_quantile * (record.bound / record.kl if record.kl else 1.0)
 
 
 def divergences(full: torch.Tensor, blended: torch.Tensor) -> torch.Tensor:
