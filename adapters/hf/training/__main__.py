@@ -1,4 +1,7 @@
-"""``python -m training text|recall|alias DIRECTORY``, run in ``adapters/hf``: train and save."""
+"""``python -m training MODEL DIRECTORY``, run in ``adapters/hf``: train and save.
+
+*MODEL* is ``text``, ``recall`` or ``alias``, which come along, or a judge of serdes.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,16 @@ from hashlib import sha256
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
 from training import alias, recall, text
 from training.corpus import standard_library
+from training.judges import CHOOSING, JUDGES
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="training", description=__doc__)
-    parser.add_argument("which", choices=("text", "recall", "alias"))
+    parser.add_argument("which", choices=("text", "recall", "alias", *JUDGES))
     parser.add_argument("directory", type=Path)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, help="of weights and data; another than the model's")
@@ -26,6 +31,9 @@ def main() -> None:
     parser.add_argument("--values", type=int, help="likewise")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
+    if asked.which in JUDGES:
+        _judge(asked.which, asked.directory, asked.steps)
+        return
     scripts = {"text": text, "recall": recall, "alias": alias}[asked.which]
     seed = scripts.SEED if asked.seed is None else asked.seed
     plan = scripts.PLAN if asked.steps is None else replace(scripts.PLAN, steps=asked.steps)
@@ -43,11 +51,25 @@ def main() -> None:
         )
         learned, result = lists.learn(seed, vocabulary, plan)
         recipe["vocabulary"] = asdict(vocabulary)
-    learned.bfloat16().save_pretrained(asked.directory)
-    weights = (asked.directory / "model.safetensors").read_bytes()
-    recipe |= result | {"weights_sha256": sha256(weights).hexdigest()}
-    (asked.directory / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n")
-    print(json.dumps(result))
+    _save(learned, asked.directory, recipe | result)
+
+
+def _judge(name: str, directory: Path, steps: int | None) -> None:
+    judge = JUDGES[name] if steps is None else JUDGES[name].shortened(steps)
+    learned, result = judge.learn()
+    recipe: dict[str, object] = {"torch": torch.__version__, "python": platform.python_version()}
+    recipe |= {"judge": name, "half": "choosing" if name in CHOOSING else "judging"}
+    recipe |= {"seed": judge.seed, "plan": asdict(judge.plan)}
+    recipe["weights"] = sum(parameter.numel() for parameter in learned.parameters())
+    _save(learned, directory, recipe | result)
+
+
+def _save(learned: PreTrainedModel, directory: Path, recipe: dict[str, object]) -> None:
+    learned.bfloat16().save_pretrained(directory)
+    weights = (directory / "model.safetensors").read_bytes()
+    recipe["weights_sha256"] = sha256(weights).hexdigest()
+    (directory / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n")
+    print(json.dumps(recipe))
 
 
 if __name__ == "__main__":
