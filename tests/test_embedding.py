@@ -101,14 +101,41 @@ def test_a_cancelled_task_ends_with_its_call_and_at_once_if_that_has_not_begun()
     assert not unused.entered.is_set()
 
 
-def test_the_page_names_every_call_of_a_cache():
+def test_a_close_that_is_cancelled_closes_the_cache_and_a_second_one_waits_for_it():
+    prompt = list(range(32))
+    config = {"pool": {"bytes": "1MiB"}, "chunk": {"size": 16}}
+    window = BlockedKV(LAYOUT, len(prompt))
+
+    async def closed():
+        cache = AsyncCache(open_cache(config, model="toy", layout=LAYOUT), threads=1)
+        await cache.store(prompt, HeapKV(LAYOUT, len(prompt)).compute(prompt))
+        running = asyncio.ensure_future(cache.retrieve(prompt, window))
+        await asyncio.to_thread(window.entered.wait, 60)
+        first, second = (asyncio.ensure_future(cache.close()) for _ in "ab")
+        try:
+            for turn in range(200):
+                await asyncio.sleep(0)
+                if turn == 100:
+                    first.cancel()
+            assert [first.done(), second.done()] == [False, False]
+            with pytest.raises(EngineClosed):
+                await cache.lookup(prompt)
+        finally:
+            window.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert cache.cache.health().state == "closed"
+        await second
+        assert (await running).hit_tokens == 32
+
+    asyncio.run(closed())
+
+
+def test_the_page_names_every_call_of_a_cache_and_every_name_of_the_front_door():
     calls = {name for name in dir(Cache) if not name.startswith("_")}
     prose = re.sub(r"^```.*?^```$", "", PAGE, flags=re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"\w+", " ".join([*re.findall(r"`[^`]+`", prose), *BLOCKS])))
     assert calls - named == set()
-
-
-def test_the_page_lists_every_name_of_the_front_door():
     rows = PAGE.partition("| names | for |\n")[2].partition("\n\n")[0]
     named = re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in rows.splitlines()))
     assert sorted(named) == sorted(hexkv.api.__all__)

@@ -7,6 +7,7 @@ got = await cache.retrieve(tokens, window)
 from __future__ import annotations
 
 import asyncio
+from asyncio import Future
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,7 +15,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import ParamSpec, Self, TypeVar
 
-from hexkv.api import Cache
+from hexkv.api import Cache, EngineClosed
 
 __all__ = ["AsyncCache"]
 
@@ -33,9 +34,9 @@ class AsyncCache:
     def __init__(self, cache: Cache, *, threads: int = 4) -> None:
         """Call *cache* in *threads* threads at most. Leaving the context closes it."""
         self.cache = cache
-        self._threads = ThreadPoolExecutor(threads, "hexkv async")
+        self._threads = ThreadPoolExecutor(threads + 1, "hexkv async")  # one for the close
         self._free = asyncio.Semaphore(threads)
-        self._closed = False
+        self._closing: Future[None] | None = None
         self.lookup = self._awaited(cache.lookup)
         self.lookup_many = self._awaited(cache.lookup_many)
         self.retrieve = self._awaited(cache.retrieve)
@@ -53,30 +54,41 @@ class AsyncCache:
         """Return *call* as a coroutine function, with the same arguments and result."""
 
         async def awaited(*args: P.args, **kwargs: P.kwargs) -> T:
-            async with self._free:
-                if self._closed:  # it raises at once
-                    return call(*args, **kwargs)
-                work = partial(copy_context().run, call, *args, **kwargs)
-                running = asyncio.get_running_loop().run_in_executor(self._threads, work)
-                try:
-                    return await asyncio.shield(running)
-                except asyncio.CancelledError:
-                    while not running.done():
-                        with suppress(asyncio.CancelledError):
-                            await asyncio.wait({running})
-                    running.exception()
-                    raise
+            run = asyncio.get_running_loop().run_in_executor
+            if not self._closing:
+                async with self._free:
+                    if not self._closing:
+                        work = partial(copy_context().run, call, *args, **kwargs)
+                        return await _ended(run(self._threads, work))
+            raise EngineClosed("the cache was closed")
 
         return awaited
 
     async def close(self) -> None:
-        """Close the cache, and end the threads."""
-        await self._awaited(self.cache.close)()
-        self._closed = True
-        self._threads.shutdown(wait=False)
+        """Close the cache and end the threads; a second close waits for the first.
+
+        A close that is cancelled ends with the cache closed, after the deadline of a close at most.
+        """
+        if self._closing is None:
+            run = asyncio.get_running_loop().run_in_executor
+            self._closing = run(self._threads, self.cache.close)
+            self._threads.shutdown(wait=False)
+        await _ended(self._closing)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def _ended(running: Future[T]) -> T:
+    """Return the result of *running*. If this is cancelled, end after it."""
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({running})
+        running.exception()
+        raise

@@ -37,7 +37,8 @@ class PrefixLookups(Protocol):
         """Return the same for each prompt, within one deadline.
 
         Chunks that prompts share are looked up once, and a store that has to be queried gets one
-        query.
+        query. Which of the slower tiers serve is decided for all of them at once, and not kept for
+        their loads, as that of :meth:`lookup` is: a load may find more or less.
         """
         ...
 
