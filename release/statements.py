@@ -1,11 +1,12 @@
-"""Writes what is published beside wheels and sdists: checksums, and the input of attestations.
+"""Writes what is published beside wheels and sdists: checksums, the input of attestations, notes.
 
     python release/statements.py dist
 
 ``SHA256SUMS`` is checked by ``sha256sum --check``. ``NAME.statement.json`` is the in-toto
-statement about a file that a publisher signs for the index: PEP 740, predicate "publish". Exit code
-1 if the files are not all of the version of the tag at this commit, or, without a tag, of one
-version.
+statement about a file that a publisher signs for the index: PEP 740, predicate "publish".
+``CHANGES.md`` is the section of the version in the changelog; without a tag, what the waiting
+fragments make of it. Exit code 1 if the files are not all of the version of the tag at this commit,
+or, without a tag, of one version; or if a tagged changelog lacks the section, or fragments wait.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 from pathlib import Path
 
 _PREDICATE = "https://docs.pypi.org/attestations/publish/v1"
+_ROOT = Path(__file__).resolve().parents[1]
 _FILE = re.compile(r"[\w.]+?-(\d+\.\d+\.\d+)(?:-py3-none-any\.whl|\.tar\.gz)")
 
 
@@ -52,6 +54,25 @@ def write(folder: Path, tag: str) -> list[Path]:
     return files
 
 
+def notes(root: Path, version: str, tag: str) -> str:
+    """Return what is new in *version*.
+
+    Raises:
+        ValueError: *tag* is given, and the changelog is not complete.
+    """
+    text = (root / "CHANGELOG.md").read_text()
+    found = re.search(rf"^## {re.escape(version)} .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    waiting = [path.name for path in (root / "changes").glob("*.*.md")]
+    if tag and (waiting or not found):
+        why = f"changes wait: {', '.join(waiting)}" if waiting else f"no section of {version}"
+        raise ValueError(f"{why}; run make changelog VERSION={version} before the tag")
+    if found:
+        return found[0]
+    draft = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", version]
+    done = subprocess.run(draft, cwd=root, capture_output=True, text=True, check=True)  # noqa: S603
+    return done.stdout
+
+
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -66,6 +87,9 @@ if __name__ == "__main__":
     ).stdout.strip()
     try:
         made = write(Path(sys.argv[1]), tagged)
+        version = _FILE.fullmatch(made[0].name)
+        assert version  # noqa: S101 - as write found it
+        (Path(sys.argv[1]) / "CHANGES.md").write_text(notes(_ROOT, version[1], tagged))
     except ValueError as error:
         sys.exit(f"error: {error}")
     print(f"{len(made)} files{'' if tagged else ', not tagged: a rehearsal'}")  # noqa: T201

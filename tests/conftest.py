@@ -8,6 +8,10 @@ from bad_sectors import BadSectors
 from rigging import rigging
 
 
+def pytest_addoption(parser):
+    parser.addoption("--wheels", help="a folder of all wheels, in place of new ones")
+
+
 def pytest_collection():
     """What is collected stays: no garbage collection is to walk through it again and again."""
     gc.disable()

@@ -11,7 +11,18 @@ import pytest
 from packaging.requirements import Requirement
 
 from hexkv.ports import CONTRACT
-from installing import FOLDERS, PIP, ROOT, attempt, build, environment, project, run, wheels_in
+from installing import (
+    FOLDERS,
+    PIP,
+    ROOT,
+    attempt,
+    build,
+    environment,
+    made,
+    project,
+    run,
+    wheels_in,
+)
 
 EXTRAS = project(ROOT)["optional-dependencies"]
 
@@ -69,9 +80,9 @@ def test_every_distribution_is_found_by_the_same_words():
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory):
+def wheels(pytestconfig, tmp_path_factory):
     """A wheel of every distribution, by its name."""
-    return build(tmp_path_factory.mktemp("wheels"))
+    return made(pytestconfig, tmp_path_factory.mktemp("wheels"))
 
 
 def listed(python):
@@ -136,6 +147,28 @@ def test_a_wheel_lists_what_it_needs_and_brings_as_cyclonedx(wheels):
 def test_wheels_built_twice_are_the_same_bytes(wheels, tmp_path):
     again = build(tmp_path)
     assert [n for n in wheels if wheels[n].read_bytes() != again[n].read_bytes()] == []
+
+
+@pytest.mark.thorough
+def test_an_sdist_has_all_that_its_wheel_is_built_of(wheels, tmp_path):
+    run("make", "--silent", "sdists", f"WHEELS={tmp_path}", cwd=ROOT)
+    sources = sorted(tmp_path.glob("*.tar.gz"))
+    build_it = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path]
+    run(*PIP, *build_it, *sources, cwd=tmp_path)
+    again = wheels_in(tmp_path)
+    assert again.keys() == {project(folder)["name"] for folder in FOLDERS}
+    for name, wheel in again.items():
+        assert contents(wheel) == contents(wheels[name]), name
+
+
+def contents(wheel):
+    """Each file of a wheel but the list of them and that of requirements."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {
+            name: archive.read(name)
+            for name in archive.namelist()
+            if not name.endswith(("/RECORD", ".cdx.json"))
+        }
 
 
 def packaged(folder, target):
@@ -233,3 +266,11 @@ def test_what_is_published_beside_files_has_their_digests_and_one_version(tmp_pa
     (tmp_path / "hexkv_net-0.1.0-py3-none-any.whl").touch()
     with pytest.raises(ValueError, match=r"of versions 0\.1\.0, 0\.2\.0"):
         module["write"](tmp_path, "")
+    (tmp_path / "changes").mkdir()
+    (tmp_path / "CHANGELOG.md").write_text("## 0.3.0 (x)\n\nnew\n\n## 0.2.0 (y)\n\nold\n")
+    assert module["notes"](tmp_path, "0.3.0", "v0.3.0") == "## 0.3.0 (x)\n\nnew\n\n"
+    with pytest.raises(ValueError, match=r"no section of 0\.4\.0"):
+        module["notes"](tmp_path, "0.4.0", "v0.4.0")
+    (tmp_path / "changes" / "late.fixed.md").touch()
+    with pytest.raises(ValueError, match=r"changes wait: late\.fixed\.md"):
+        module["notes"](tmp_path, "0.3.0", "v0.3.0")

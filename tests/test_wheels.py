@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hexkv.plugins.discovery.distributions import COMMANDS
-from installing import ROOT, attempt, build, environment, run
+from installing import ROOT, attempt, environment, made, run
 
 ALONE = """\
 from hexkv.api import DType, Finished, InvalidRequest, KVLayout, open_cache
@@ -55,10 +55,10 @@ WRONG = [7, 8, 9]
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory):
+def wheels(pytestconfig, tmp_path_factory):
     """Wheels of what is installed, by name."""
     folders = [ROOT, ROOT / "contracts", ROOT / "adapters" / "local"]
-    return build(tmp_path_factory.mktemp("wheels"), folders)
+    return made(pytestconfig, tmp_path_factory.mktemp("wheels"), folders)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +73,8 @@ def contents(wheel):
 
 
 @pytest.mark.thorough
-def test_the_wheels_together_hold_every_module_once_and_nothing_else(tmp_path):
-    wheels = build(tmp_path)
+def test_the_wheels_together_hold_every_module_once_and_nothing_else(pytestconfig, tmp_path):
+    wheels = made(pytestconfig, tmp_path)
     packed = [
         name for wheel in wheels.values() for name in contents(wheel) if ".dist-info/" not in name
     ]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
-import venv
 from importlib import metadata
 from pathlib import Path
 
@@ -66,36 +65,48 @@ def build(target, folders=FOLDERS):
     return found
 
 
+def made(config, target, folders=FOLDERS):
+    """The wheels that ``--wheels`` has, as ``make release`` made them, or else new ones."""
+    given = config.getoption("--wheels")
+    return wheels_in(Path(given)) if given else build(target, folders)
+
+
 def wheels_in(folder):
     """The wheels that lie in *folder*, by the distribution's name."""
     return {canonicalize_name(path.name.partition("-")[0]): path for path in folder.glob("*.whl")}
 
 
-def environment(home, wheels, *wanted):
+def environment(home, wheels, *wanted, python=sys.executable):
     """The Python of an environment with *wanted*, of *wheels*, and what those say they need.
 
-    Wheels are installed. What others' distributions are needed is that of this process, so it
-    takes no network, and nothing else of this process can be imported.
+    pip installs from the folders of the wheels, which have nothing else. Others' distributions that
+    these need are linked from *python*'s: it takes no network, and nothing else can be imported.
 
     Args:
         home: an empty folder for it.
         wheels: by name.
         wanted: requirements, extras included.
+        python: has the others' distributions. If it is another one than this, it lends all of them.
     """
-    venv.create(home, symlinks=True)
-    python = home / "bin" / "python"
-    ours, others = needed(wheels, wanted)
-    offline = ["--no-index", "--no-deps", *(wheels[name] for name in sorted(ours))]
-    run(*PIP, "--python", python, "install", "--quiet", *offline, cwd=home)
+    run(python, "-m", "venv", "--without-pip", home, cwd=home.parent)
     paths = {"base": str(home), "platbase": str(home)}
     packages = Path(sysconfig.get_path("purelib", vars=paths))
-    for name in others:
-        distribution = metadata.distribution(name)
-        for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
-            there = packages / top
-            if not there.exists():
-                there.symlink_to(distribution.locate_file(top))
-    return python
+    if python == sys.executable:
+        tops = {
+            distribution.locate_file(top)
+            for distribution in map(metadata.distribution, needed(wheels, wanted)[1])
+            for top in {file.parts[0] for file in distribution.files or ()}
+            if top not in ("..", "__pycache__")
+        }
+    else:
+        (theirs,) = Path(python).parent.parent.glob("lib/python3*/site-packages")
+        tops = {top for top in theirs.iterdir() if "hexkv" not in top.name}
+    for top in tops:
+        (packages / top.name).symlink_to(top)
+    found = {f"--find-links={wheel.parent}" for wheel in wheels.values()}
+    offline = ["install", "--quiet", "--no-index", *sorted(found)]
+    run(*PIP, "--python", home / "bin" / "python", *offline, *wanted, cwd=home)
+    return home / "bin" / "python"
 
 
 def needed(wheels, wanted):
