@@ -1,60 +1,46 @@
-"""Tasks of people, each from wheels in an empty environment, with its minutes.
+"""Six tasks of people, each from wheels in an empty environment, with its minutes.
 
-A hit in a program and a configuration of LMCache are in ``test_wheels.py``, a hit in vLLM in the
-tests of its adapter.
+Four are the tutorials, one of which has two tasks: a node for two engines, and why a prompt missed.
+Of vLLM this takes the environment of its tests, without hexkv: to fetch it takes longer than the
+rest.
 """
 
-import os
-import signal
 import subprocess
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+import tutorials
 from administration import short_folder
-from installing import PIP, ROOT, build, environment, run
-from processes import until
+from installing import PIP, ROOT, environment, made, run
+from processes import held_port
 
 pytestmark = pytest.mark.thorough
 
-ENGINE = """\
-import sys
-from hexkv.api import Finished, KVLayout, open_cache
+VLLM = ROOT / ".venv" / "vllm" / "bin" / "python"
+BESIDE = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HEXKV_GIGABYTES": "1",
+}
+"""Variables for a vLLM on a machine that others use."""
 
-class Window:
-    def __init__(self, tokens):
-        self.layout, self.tokens, self.kv = layout, tokens, {}
-
-    def gather(self, spans, layers=None):
-        for start, end, data in spans:
-            data[:] = bytes([end // 256]) * data.nbytes
-        return Finished()
-
-    def scatter(self, spans, layers=None):
-        self.kv |= {end: bytes(data)[:1] for start, end, data in spans}
-        return Finished()
-
-layout = KVLayout.attention("float16", layers=2, heads=1, key_width=8)
-prompt = list(range(600))
-with open_cache(sys.argv[1], model="toy", layout=layout) as cache:
-    got = cache.retrieve(prompt, window := Window(len(prompt)))
-    cache.store(prompt, Window(len(prompt)))
-    print(got.hit_tokens, window.kv, cache.lookup([*prompt[:300], *prompt]).missing)
-"""
-WHY = """\
-import sys
-from hexkv.api import KVLayout, open_cache
-layout = KVLayout.attention("float16", layers=2, heads=1, key_width=8)
-with open_cache(sys.argv[1], model="toy", layout=layout) as cache:
-    print(cache.explain(list(range(600))))
+LMCACHE = """\
+chunk_size: 256
+local_cpu: true
+max_local_cpu_size: 0.1
+local_disk: "file://FOLDER/"
+max_local_disk_size: 1
 """
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory):
-    needed = ("adapters/local", "adapters/net", "adapters/node", "contracts")
-    return build(tmp_path_factory.mktemp("wheels"), [ROOT, *(ROOT / folder for folder in needed)])
+def wheels(pytestconfig, tmp_path_factory):
+    return made(pytestconfig, tmp_path_factory.mktemp("wheels"))
 
 
 @contextmanager
@@ -65,44 +51,71 @@ def minutes(task, capsys):
         print(f"\n{task}: {(time.monotonic() - began) / 60:.1f} minutes")  # noqa: T201
 
 
-def test_a_node_serves_two_engines(wheels, tmp_path, capsys):
-    with minutes("a node for two engines", capsys), short_folder() as folder:
-        python = environment(tmp_path / "env", wheels, "hexkv[local,node]")
-        (tmp_path / "node.yaml").write_text("pool: {bytes: 64MiB}\ntiers: [{store: memory}]\n")
-        (tmp_path / "engine.yaml").write_text(f"node: {folder}/node.sock\n")
-        command = [python.parent / "hexkv", "node", "--config", "node.yaml"]
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-        node = subprocess.Popen(
-            [*command, "--socket", f"{folder}/node.sock"], cwd=tmp_path, env=clean
+def page(name):
+    return (ROOT / "docs" / "tutorials" / f"{name}.md").read_text()
+
+
+def test_serve_a_hit_in_vllm(wheels, tmp_path, capsys):
+    if not VLLM.exists():
+        pytest.skip("make engines sets vLLM up")
+    model = tmp_path / "model"
+    script = ROOT / "adapters" / "vllm" / "e2e" / "tiny_llama.py"
+    subprocess.run([VLLM, script, model], check=True, timeout=600)
+    with minutes("a hit in vLLM, without its download", capsys):
+        text = page("serve")
+        home = tmp_path / "env"
+        python = environment(home, wheels, *tutorials.wanted(text), python=VLLM)
+        (python.parent / "vllm").write_text(
+            f"#!{python}\nfrom vllm.entrypoints.cli.main import main\nmain()\n"
         )
-        try:
-            until((folder / "node.sock").exists)
-            engine = [python, "-I", "-c", ENGINE, "engine.yaml"]
-            assert run(*engine, cwd=tmp_path).startswith("0 {}")
-            assert run(*engine, cwd=tmp_path).startswith(r"512 {256: b'\x01', 512: b'\x02'}")
-        finally:
-            node.send_signal(signal.SIGTERM)
-            assert node.wait(60) == 0
+        (python.parent / "vllm").chmod(0o755)
+        port = str(held_port())
+        text = text.replace("vllm serve $MODEL", f"vllm serve $MODEL --port {port} --enforce-eager")
+        said = tutorials.play(
+            text.replace("localhost:8000", f"127.0.0.1:{port}"),
+            tmp_path,
+            python,
+            MODEL=str(model),
+            **BESIDE,
+        )
+        assert float(said[-1].split()[-1]) >= 256
 
 
-def test_a_program_answers_why_a_prompt_missed(wheels, tmp_path, capsys):
-    with minutes("why it missed", capsys):
-        python = environment(tmp_path / "env", wheels, "hexkv[local]")
-        (tmp_path / "c.yaml").write_text("pool: {bytes: 64MiB}\ntiers: [{store: memory}]\n")
-        said = run(python, "-I", "-c", WHY, "c.yaml", cwd=tmp_path)
-        assert "0 of 600 tokens" in said
-        assert "memory: never stored" in said
+def test_embed_a_cache_in_a_program(wheels, tmp_path, capsys):
+    with minutes("a hit in a program", capsys):
+        text = page("embed")
+        python = environment(tmp_path / "env", wheels, *tutorials.wanted(text))
+        tutorials.play(text, tmp_path, python)
 
 
-def test_an_adapter_is_made_and_keeps_its_contract(wheels, tmp_path, capsys):
+def test_extend_by_an_adapter_that_keeps_its_contract(wheels, tmp_path, capsys):
     with minutes("an adapter", capsys):
-        python = environment(
-            tmp_path / "env", wheels, "hexkv[local]", "hexkv-contracts[new-adapter]"
+        text = page("extend")
+        python = environment(tmp_path / "env", wheels, *tutorials.wanted(text))
+        # The environment has no pip of its own, and what builds packages comes from an index.
+        pip, hatch = " ".join(map(str, PIP)), "--quiet --no-deps --no-build-isolation -w made"
+        text = text.replace(
+            "$ pip install ./acme-shelf\n",
+            f"$ {pip} wheel {hatch} ./acme-shelf\n"
+            f"$ {pip} --python {python} install --quiet --no-index --no-deps made/*\n",
         )
-        hexkv = python.parent / "hexkv"
-        run(hexkv, "new-adapter", "policy", "acme-shelf", cwd=tmp_path)
-        build_it = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", "made"]
-        run(*PIP, *build_it, "./acme-shelf", cwd=tmp_path)
-        offline = ["install", "--quiet", "--no-index", "--no-deps"]
-        run(*PIP, "--python", python, *offline, *(tmp_path / "made").iterdir(), cwd=tmp_path)
-        run(hexkv, "check", "acme-shelf", cwd=tmp_path)
+        tutorials.play(text, tmp_path, python)
+
+
+def test_operate_a_node_for_two_engines_and_ask_it_why_a_prompt_missed(wheels, tmp_path, capsys):
+    with minutes("a node for two engines, and why a prompt missed", capsys):
+        text = page("operate")
+        python = environment(tmp_path / "env", wheels, *tutorials.wanted(text))
+        with short_folder() as folder:
+            tutorials.play(text.replace("/tmp/node", f"{folder}/node"), tmp_path, python)
+
+
+def test_a_configuration_of_lmcache_is_converted_and_starts(wheels, tmp_path, capsys):
+    with minutes("a configuration of LMCache", capsys):
+        python = environment(tmp_path / "env", wheels, "hexkv[lmcache,local]")
+        hexkv = Path(python.parent) / "hexkv"
+        (tmp_path / "lmcache.yaml").write_text(LMCACHE.replace("FOLDER", str(tmp_path / "kv")))
+        made_of_it = run(hexkv, "config", "from-lmcache", "lmcache.yaml", cwd=tmp_path)
+        (tmp_path / "hexkv.yaml").write_text(made_of_it)
+        said = run(hexkv, "config", "check", "hexkv.yaml", "--open", cwd=tmp_path)
+        assert said == "no problem\n"
