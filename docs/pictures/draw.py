@@ -1,21 +1,28 @@
 """Draws the pictures of the documents: ``python docs/pictures/draw.py``.
 
-Each is a list of boxes and arrows on a grid; a test compares them with the files.
+Each is a list of boxes and arrows on a grid, or bars of the benchmarks' results; a test compares
+them with the files.
 """
 
 from __future__ import annotations
 
+import json
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
+RESULTS = HERE.parents[1] / "benchmarks" / "results"
 BLUE, GOLD, GREEN, GREY = "#e8f1fb", "#fdf3df", "#e7f5ec", "#f1f3f5"
 _EDGES = {BLUE: "#7fa8d4", GOLD: "#dcae57", GREEN: "#7dbb94", GREY: "#a9b4bf"}
 _STYLE = """\
 text { font-family: system-ui, "Segoe UI", Roboto, sans-serif; fill: #1b2733; text-anchor: middle }
 .name { font-size: 15px; font-weight: 600 } .note { font-size: 12px; fill: #475666 }
 .line { stroke: #475666; stroke-width: 1.6; fill: none; marker-end: url(#tip) }"""
+
+_OF_BARS = """\
+.left { text-anchor: end } .right { text-anchor: start }
+.goal { stroke: #b3412e; stroke-width: 2 } .one { stroke: #475666; stroke-dasharray: 4 3 }"""
 
 
 class Box(NamedTuple):
@@ -217,7 +224,105 @@ def timeline() -> str:
     )
 
 
+class Bar(NamedTuple):
+    """One bar of a plot."""
+
+    name: str
+    value: float
+    shown: str
+    fill: str
+    goal: float | None = None
+
+
+def bars(title: str, about: str, rows: list[Bar | str], *, most: float, one: bool = False) -> str:
+    """Return a plot of *rows*, the texts among them being headings.
+
+    Values are drawn up to *most*; with *one* a dashed line stands at 1.
+    """
+    left, wide, tall = 290, 500, 26
+    height = tall * len(rows) + 20
+    parts = [f"<style>\n{_OF_BARS}\n</style>"]
+    for at, row in enumerate(rows):
+        y = 10 + tall * at
+        if isinstance(row, str):
+            parts.append(f'<text class="name right" x="24" y="{y + 18}">{escape(row)}</text>')
+            continue
+        width = round(wide * min(row.value, most) / most)
+        end = max(width, round(wide / most) if one else 0)
+        parts += [
+            f'<text class="note left" x="{left - 8}" y="{y + 17}">{escape(row.name)}</text>',
+            (
+                f'<rect x="{left}" y="{y + 4}" width="{width}" height="{tall - 8}" rx="3"'
+                f' fill="{row.fill}" stroke="{_EDGES[row.fill]}"/>'
+            ),
+            f'<text class="note right" x="{left + end + 8}" y="{y + 17}">{row.shown}</text>',
+        ]
+        if row.goal is not None:
+            x = left + round(wide * row.goal / most)
+            parts.append(f'<path class="goal" d="M{x} {y + 2}v{tall - 4}"/>')
+    if one:
+        x = left + round(wide / most)
+        parts.append(f'<path class="one" d="M{x} 10V{height - 10}"/>')
+    head, _, tail = svg(title, about, height, []).rpartition("</svg>")
+    return "\n".join([head.rstrip("\n"), *parts, f"</svg>{tail}"])
+
+
+def _result(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def first_token() -> str:
+    """Return the time to the first token in vLLM, by its cache."""
+    names = {"prefix": "vLLM's prefix cache", "example": "ExampleConnector", "hexkv": "hexkv"}
+    rows: list[Bar | str] = []
+    for file, place in {"vllm_ttft_memory_tail": "memory", "vllm_ttft_cold": "a cold disk"}.items():
+        found = _result(file)
+        rows.append(f"{found['prompt_tokens']:,} tokens, KV in {place}, {found['date'][:10]}")
+        for connector, sides in found["connectors"].items():
+            for side, fill in {"miss": GREY, "hit": GREEN}.items():
+                spent = sides[side]["ttft_seconds"]["median"]
+                name = f"{side}: {names[connector]}"
+                rows.append(Bar(name, spent, f"{1000 * spent:,.0f} ms", fill))
+    most = max(row.value for row in rows if isinstance(row, Bar))
+    about = "Median milliseconds to the first token in vLLM on two CPU cores, for misses and hits."
+    return bars("Time to the first token in vLLM", about, rows, most=most)
+
+
+def speeds() -> str:
+    """Return the speed of each tier, as a share of the bare copy beside it."""
+    sections, rows = _result("whole")["sections"], []
+    for section in ("memory", "disk", "direct", "redis", "lmserver", "peers"):
+        judged = [it for it in sections[section]["result"]["results"] if it["goal"] is not None]
+        for it in judged:
+            if it["kind"] == "speed":
+                value = it["ratio"]["median"]
+                fill = GREEN if it["reached"] else GOLD
+                rows.append(
+                    Bar(it["name"].removesuffix(","), value, f"{value:.2f}", fill, it["goal"])
+                )
+    about = (
+        "Stores and retrieves of the whole engine beside the bare copy, which is 1, and the goal of"
+        " each, a red line; yellow where it is missed."
+    )
+    return bars("Speed of each tier beside the bare copy", about, rows, most=2.0, one=True)
+
+
+def serdes() -> str:
+    """Return how much smaller each serde makes KV."""
+    exact = ("zstd", "zstd, level 1", "rans")
+    rows: list[Bar | str] = [
+        Bar(it["serde"], it["ratio"], f"{it['ratio']:.2f}", BLUE if it["serde"] in exact else GOLD)
+        for it in _result("serdes")["rows"]
+        if it["kv"] == "GQA, 8 heads of 128" and "numpy" not in it["serde"]
+    ]
+    about = "Bytes of KV of 8 heads of 128, divided by those of its payload; blue loses nothing."
+    return bars("How much smaller serdes make KV", about, rows, most=10.0, one=True)
+
+
 PICTURES = {
+    "first-token": first_token,
+    "speeds": speeds,
+    "serdes": serdes,
     "request": request,
     "tiers": tiers,
     "node": node,
