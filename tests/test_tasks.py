@@ -29,6 +29,13 @@ BESIDE = {
 }
 """Variables for a vLLM on a machine that others use."""
 
+COMMAND = """\
+#!{}
+from vllm.entrypoints.cli.main import main
+if __name__ == "__main__":
+    main()
+"""
+
 LMCACHE = """\
 chunk_size: 256
 local_cpu: true
@@ -65,9 +72,7 @@ def test_serve_a_hit_in_vllm(wheels, tmp_path, capsys):
         text = page("serve")
         home = tmp_path / "env"
         python = environment(home, wheels, *tutorials.wanted(text), python=VLLM)
-        (python.parent / "vllm").write_text(
-            f"#!{python}\nfrom vllm.entrypoints.cli.main import main\nmain()\n"
-        )
+        (python.parent / "vllm").write_text(COMMAND.format(python))
         (python.parent / "vllm").chmod(0o755)
         port = str(held_port())
         text = text.replace("vllm serve $MODEL", f"vllm serve $MODEL --port {port} --enforce-eager")

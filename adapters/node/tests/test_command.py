@@ -17,6 +17,7 @@ def test_what_a_node_cannot_be_is_said_in_one_line(tmp_path, capsys, extra):
         (["--config", str(right), *nowhere, "--mode", "999"], "'999' is no mode"),
         (["--config", str(right), *nowhere, "--lease", "none"], "none"),
         (["--config", str(right), *nowhere], "cannot listen at /nowhere/s"),
+        (["--config", str(right), "--socket", "s"], "--socket: must be an absolute path"),
     ):
         assert main(["node", *options, *extra]) == 2
         out, err = capsys.readouterr()

@@ -74,6 +74,9 @@ def node(  # noqa: PLR0913
         permissions = _mode(mode)
     with named("--lease"):
         leased = size_in(lease) if lease else None
+    with named("--socket"):
+        if not path.is_absolute():
+            raise ConfigError("must be an absolute path")
     with named("--config", config):
         given = load(config)
         if given.settings.node:
