@@ -38,9 +38,6 @@ LONGEST_PROMPT = 1 << 24
 _AGAIN = 16
 """The number of short prompts kept with their names: a megabyte of tokens at most."""
 
-_SAMPLED = 8 * TOKEN_BYTES
-"""Bytes from one token of a sample to the next: of most prompts no other one has the same."""
-
 _NAMESPACES = 256
 """The number of namespaces (LoRA adapters, tenants) whose hashers are kept."""
 
@@ -255,8 +252,8 @@ class ChunkHasher:
         """The last of them: found again without a hash over all fields of a namespace."""
 
         self._recent = RecentPrompts(chunker.size * TOKEN_BYTES)
-        self._again: OrderedDict[bytes, tuple[NamespaceHasher, bytes, Prompt]] = OrderedDict()
-        """The last short prompts that were named, the latest last, by a sample of their tokens."""
+        self._again: Sequence[tuple[NamespaceHasher, bytes, Prompt]] = ()
+        """The last short prompts that were named, the latest first. Replaced as a whole."""
 
         self._lock = Lock()
 
@@ -302,25 +299,22 @@ class ChunkHasher:
         whole = packed.obj
         if not isinstance(whole, bytes) or len(whole) != len(packed):  # it may change later
             whole = bytes(packed)
-        name = self._short if len(whole) < LEAST else self._new
-        prompt = name(keyer, namespace.layout, whole, deadline)
+        short = len(whole) < LEAST
+        prompt = self._named(keyer, whole) if short else None
+        if prompt is None:
+            prompt = self._new(keyer, namespace.layout, whole, deadline)
+            if short and not prompt.unnamed.ends:
+                self._again = (keyer, whole, prompt), *self._again[: _AGAIN - 1]
         if self._sink is not None and not prompt.unnamed.ends:
             self._sink.named(NamedPrompt(keyer.identity, prompt.keys, prompt.ends, packed))
         return prompt
 
-    def _short(
-        self, keyer: NamespaceHasher, layout: KVLayout, whole: bytes, deadline: Deadline | None
-    ) -> Prompt:
-        """Return the prompt of these tokens as named recently: a retrieve follows a lookup."""
-        known = self._again.get(sample := whole[::_SAMPLED])
-        if known is not None and known[1] == whole and known[0] is keyer:
-            return known[2]
-        prompt = self._new(keyer, layout, whole, deadline)
-        if not prompt.unnamed.ends:
-            self._again[sample] = keyer, whole, prompt
-            if len(self._again) > _AGAIN:
-                self._again.popitem(last=False)
-        return prompt
+    def _named(self, keyer: NamespaceHasher, whole: bytes) -> Prompt | None:
+        """Return the prompt of these tokens if named recently: a retrieve follows a lookup."""
+        for known, tokens, prompt in self._again:
+            if tokens == whole and known is keyer:
+                return prompt
+        return None
 
     def _new(
         self, keyer: NamespaceHasher, layout: KVLayout, whole: bytes, deadline: Deadline | None
