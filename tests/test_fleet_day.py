@@ -1,6 +1,7 @@
 """A day of a small fleet, watched by a real Prometheus with the rules that the chart renders.
 
-A minute of the rules lasts two seconds (``fleet_day.MINUTE``): factor 30.
+A minute of the rules lasts two seconds (``fleet_day.MINUTE``): factor 30; where an alert waits, it
+waits for ten seconds at least.
 """
 
 import importlib.util
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fleet_day import LEAST
 
 from monitoring import generator
 from mounts import NAMESPACE, needs_mounts
@@ -62,8 +64,12 @@ def test_three_commands_name_each_fault_of_a_day_and_each_alert_fires_for_its_ow
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(steps.read_text())
-    assert {step["name"]: step["alerts"] for step in found} == FIRES
+    assert [step["name"] for step in found] == list(FIRES)
     for step in found:
+        # On a busy machine a process may not answer for ten seconds: then these are right.
+        late = {"HexKVClosed", "HexKVDown"} if step["silent"] >= LEAST else set()
+        fired, wanted = set(step["alerts"]), set(FIRES[step["name"]])
+        assert wanted <= fired <= wanted | late, step
         assert 1 <= len(step["commands"]) <= 3, step
         assert step["cause"], step
 

@@ -2,7 +2,8 @@
 
 ``make fleet-day`` prints the table. A directory, two nodes with an engine each, Redis, a disk of
 32 MiB (a mount namespace of its own), a shared folder, and a Prometheus with the chart's rules, in
-which a minute lasts :data:`MINUTE` seconds. All of it listens on 127.0.0.1 or Unix sockets.
+which a minute lasts :data:`MINUTE` seconds, and :data:`LEAST` where an alert waits for one. All of
+it listens on 127.0.0.1 or Unix sockets.
 """
 
 import json
@@ -37,6 +38,9 @@ from watching import Traffic
 MINUTE = 2
 """Seconds of a minute of the rules; a day has forty minutes of them."""
 
+LEAST = 10
+"""Seconds for which an alert waits at least: a node that is taken over may be silent for some."""
+
 LONGEST = 300.0
 """Seconds after which an alert counts as missing."""
 
@@ -59,6 +63,9 @@ class Step:
 
     alerts: list[str] = field(default_factory=list)
     """Alerts that fired from the fault to its end."""
+
+    silent: int = 0
+    """Seconds in which some process did not answer a scrape, or an engine had no node."""
 
 
 def tokens_of(name):
@@ -95,7 +102,7 @@ class Fleet:
         self.nodes = {name: opened.enter_context(self._node(name)) for name in ("a", "b")}
         self.engines = {name: self._engine(name) for name in self.nodes}
         rules = rendered({"monitoring": {"enabled": True}}, folder)["PrometheusRule", "kv"]["spec"]
-        text = shortened(rules["groups"], MINUTE, 40 * MINUTE)
+        text = shortened(rules["groups"], MINUTE, 40 * MINUTE, LEAST)
         self.watching = opened.enter_context(prometheus(folder / "prometheus", self.places, text))
 
     def _write(self, file, text):
@@ -194,8 +201,11 @@ class Day:
             self.steps.append(Step(name))
             getattr(self, name.replace(" ", "_"))()
             until(lambda: not self.fleet.watching.alerts(), LONGEST)
-            lasted = int(time.monotonic() - began)
-            self.steps[-1].alerts = sorted(self.fleet.watching.ever(lasted)) if lasted else []
+            lasted = max(1, int(time.monotonic() - began))
+            self.steps[-1].alerts = sorted(self.fleet.watching.ever(lasted))
+            silent = f"max(count_over_time((up == 0 or hexkv_open == 0)[{lasted}s:1s]))"
+            for row in self.fleet.watching.ask(silent):
+                self.steps[-1].silent = int(row["value"][1])
 
     # What an operator has.
 

@@ -25,16 +25,20 @@ def generator():
     return module
 
 
-def shortened(groups, minute, day):
-    """The text of a file of rules, of whose durations a minute and a day are so many seconds."""
+def shortened(groups, minute, day, least=0):
+    """The text of a file of rules, of whose durations a minute and a day are so many seconds.
+
+    An alert that waits at all waits for *least* seconds.
+    """
     units = {"m": minute, "h": 60 * minute, "d": day}
 
     def timed(text):
         return re.sub(r"\b(\d+)([mhd])\b", lambda m: f"{int(m[1]) * units[m[2]]}s", text)
 
-    for group in groups:
-        for rule in group["rules"]:
-            rule.update({key: timed(rule[key]) for key in ("expr", "for") if key in rule})
+    for rule in (rule for group in groups for rule in group["rules"]):
+        rule["expr"] = timed(rule["expr"])
+        if seconds := int(timed(rule.get("for", "0s")).removesuffix("s")):
+            rule["for"] = f"{max(seconds, least)}s"
     return yaml.safe_dump({"groups": groups}, sort_keys=False)
 
 
