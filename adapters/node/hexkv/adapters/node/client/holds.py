@@ -227,9 +227,10 @@ class NodeHold(WholeChunks):
             if link is None or not self._hear(link, until):
                 lost = Reason.TIMED_OUT if link is not None and link.alive else Reason.TIER_OFF
                 self._brought = Brought(group + 1, 0, lost)
-        if self._brought.why:
-            self._reasons[self._brought.chunks] = reason_of(self._brought.why)
-        return self._brought.chunks
+        _, chunks, why = self._brought
+        if why and chunks < len(self._reasons):
+            self._reasons[chunks] = reason_of(why)
+        return chunks
 
     def _hear(self, link: NodeLink, deadline: Deadline) -> bool:
         """Read the next part of the answer about groups. False if none comes."""
