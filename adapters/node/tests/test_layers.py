@@ -1,6 +1,6 @@
 """Layers of chunks from a node's slow tiers come before those behind them are read."""
 
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
@@ -11,7 +11,8 @@ from hexkv.contracts.chunk_cache._base import TOKENS, soon
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.frames.codec import layer_parts, part_span
 from hexkv.ports import CounterName, DType, KVLayout, Namespace, Reason, frame_bytes
-from nodes import Node
+from nodes import Node, taken_over
+from processes import until
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=9, heads=2, key_width=16)
 NAMESPACE = Namespace("deep", LAYOUT)
@@ -140,6 +141,26 @@ def test_a_node_that_knows_no_groups_of_layers_sends_whole_chunks(node, ranges, 
             assert [*layers] == [*range(LAYOUT.layers)]
         assert layers.result().hit_tokens == len(PROMPT)
         assert window.agrees(kv, len(PROMPT))
+
+
+@pytest.mark.thorough
+def test_a_node_that_is_taken_over_between_two_layers_brings_the_others_before(tmp_path, ranges):
+    def go_on(node):
+        until(lambda: node.server._barrier.down)
+        ranges.going_on.set()
+
+    with Node(tmp_path, frame=FRAME, memory=8) as node, node.engine(NAMESPACE) as engine:
+        kv, window = stored(node, engine), HeapKV(LAYOUT, len(PROMPT))
+        ranges.held = LAYOUT.layers - 1
+        with engine.retrieve_layers(PROMPT, window) as layers:
+            assert next(layers) == 0
+            Thread(target=go_on, args=(node,)).start()
+            with taken_over(node) as heir:
+                assert [*layers] == [*range(1, LAYOUT.layers)]
+                assert layers.result().hit_tokens == len(PROMPT)
+                assert window.agrees(kv, len(PROMPT))
+                assert engine.retrieve(PROMPT, window).hit_tokens == len(PROMPT)
+                until(lambda: not (heir.server.leased_bytes or heir.ledger()))
 
 
 @pytest.mark.thorough
