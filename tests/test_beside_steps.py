@@ -9,8 +9,9 @@ import pytest
 from dict_store import DictStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.core import runtime
 from hexkv.plugins.memory.store import MemoryStore
-from rigging import CHUNK, FRAME, LAYOUT, ByTheClock, rigging, tier
+from rigging import CHUNK, FRAME, LAYOUT, rigging, tier
 
 MOST = 5_000
 """Bytecodes from one pause to the next: 0.1 to 0.2 ms."""
@@ -19,16 +20,8 @@ OTHERS = re.compile("/contracts/|/tests/")
 """Files of the host's side of a store, and of this test."""
 
 
-class Ticking(ManualClock):
-    """Goes on by 60 us with each question, so that each pause is due."""
-
-    def now(self):
-        self.advance(60e-6)
-        return super().now()
-
-
 class Bytecodes:
-    """Counts the bytecodes of each thread from one wait to the next."""
+    """Counts the bytecodes of each thread from one pause to the next."""
 
     def __init__(self):
         self._here = threading.local()
@@ -50,13 +43,13 @@ class Bytecodes:
 
 @pytest.fixture
 def bytecodes(monkeypatch):
-    counted, wait = Bytecodes(), ByTheClock.wait
+    counted, pause = Bytecodes(), runtime.Stretch.pause
 
-    def waiting(*given):
+    def pausing(stretch):
         counted.cut()
-        return wait(*given)
+        pause(stretch)
 
-    monkeypatch.setattr(ByTheClock, "wait", waiting)
+    monkeypatch.setattr(runtime.Stretch, "pause", pausing)
     before = sys.gettrace()
     threading.settrace(counted.trace)
     yield counted
@@ -67,7 +60,7 @@ def bytecodes(monkeypatch):
 def test_a_store_beside_steps_pauses_after_each_few_bytecodes(bytecodes):
     prompts = [[n + 1000 * turn for n in range(32 * CHUNK)] for turn in range(3)]
     with rigging() as build:
-        clock = Ticking()
+        clock = ManualClock()
         tiers = [tier("memory", MemoryStore(clock), 40 * FRAME), tier("disk", DictStore({}))]
         rig = build(tiers, clock=clock, slots=160)
         for prompt in prompts:

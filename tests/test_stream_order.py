@@ -20,7 +20,8 @@ from hexkv.adapters.vllm.worker import streams as beside_the_model
 from hexkv.contracts.doubles import ManualClock
 from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pool import BlockPool
-from hexkv.kernels.gpu import staging, waiting
+from hexkv.kernels import waiting
+from hexkv.kernels.gpu import staging
 from hexkv.kernels.gpu.staging import DeviceStaging, Sent
 from hexkv.kernels.paged import PagedMemory
 from hexkv.kernels.transfer import transfer_on

@@ -54,13 +54,12 @@ class Runtime:
     """The recent steps, with the time that they took."""
 
 
-_LONGEST = 50e-6
+_LONGEST = 80e-6
 """Seconds of work after which a pause takes place. Pauses are at most some 0.1 ms of work apart."""
 
 _PAUSE = 10e-6
 """Seconds of a pause. A thread that waits for the interpreter's lock needs some to wake up: a lock
 that is given away and taken at once stays where it is."""
-
 
 Pause = Callable[[], object]
 """Lets other threads run, between two parts of a thread's work."""

@@ -48,7 +48,7 @@ class Direction:
         """Of the last copies. Those that began behind other work look slower, none looks faster."""
 
         self._due = 0.0
-        """The expected end of all that is queued, before :attr:`late` is added."""
+        """The expected end of all that is queued, before ``late`` is added."""
 
         self._ended = 0.0
         """The last end that was seen."""

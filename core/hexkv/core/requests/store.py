@@ -234,6 +234,7 @@ class Storing:
         """Count the results of all writes. The chunks *dropped* were not copied."""
         while self._writing:
             self._settle()
+            self._pause()
         if dropped:
             specs = [prompt.spec(i) for i in dropped]
             self.kept.drop(Reason.NOT_COPIED, sum(spec.tokens for spec in specs))

@@ -99,7 +99,7 @@ class ServesSooner(FarTiers):
         del after, owner, below, asks
         found, slow = self._find(keys, deadline), self._slow()
         if self._first in slow:
-            slow = frozenset()  # else what is computed again would be stored for no faster tier
+            slow = frozenset()  # no faster tier would take the chunks that are computed again
         return [name is not None and name not in slow for name in found]
 
     def why_absent(self, key: ChunkKey) -> Reason | None:
