@@ -30,6 +30,7 @@ class Strangers:
 
 
 class TestDiskStore(FolderContract):
+    largest = 3 << 30
     direct = "auto"
 
     @pytest.fixture
@@ -52,6 +53,7 @@ class TestDiskStore(FolderContract):
 
 @pytest.mark.thorough
 class TestDiskStoreThroughTheCache(TestDiskStore):
+    largest = FolderContract.largest
     direct = "off"
 
 
@@ -65,6 +67,8 @@ def three_on(root):
 @pytest.mark.thorough
 class TestSharedDiskStore(TestDiskStore):
     """Every call goes to another of three stores that share the directory."""
+
+    largest = FolderContract.largest
 
     @pytest.fixture
     def make(self):

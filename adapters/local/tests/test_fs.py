@@ -61,6 +61,8 @@ def store(tmp_path):
 
 @pytest.mark.thorough
 class TestSharedFiles(FolderContract):
+    largest = 3 << 30
+
     @pytest.fixture
     def limit(self, tmp_path_factory):
         return File(tmp_path_factory.mktemp("limit") / "file", direct=False)

@@ -14,34 +14,40 @@ from rich.table import Table
 from mutants import PORTS, Mutant, Port, mutants, trial
 
 README = Path(__file__).parents[3] / "contracts" / "README.md"
-_ROW = re.compile(r"^\| ([a-z ]+) \| (\d+) \| (\d+) \| (\d+) \|$", re.MULTILINE)
-"""A row of the table by port: its name, promises, mutants, and those that were caught."""
+_ROW = re.compile(r"^\| ([a-z ]+) \| (\d+) \| (\d+) \| (\d+) \| ([\d.]+) \|$", re.MULTILINE)
+"""A row of the table by port: its name, promises, mutants, those that were caught, and the mean of
+the seconds that this took."""
+
+Row = tuple[int, int, int, float]
 
 
-def counted(page: str) -> dict[str, tuple[int, int, int]]:
-    """Promises, mutants and caught ones of each port, as *page* has them in its table."""
-    return {name: (int(a), int(b), int(c)) for name, a, b, c in _ROW.findall(page)}
+def counted(page: str) -> dict[str, Row]:
+    """Promises, mutants, caught ones and seconds of each port, as *page* has them in its table."""
+    return {name: (int(a), int(b), int(c), float(d)) for name, a, b, c, d in _ROW.findall(page)}
 
 
-def written(page: str, rows: Iterable[tuple[str, int, int, int]]) -> str:
+def written(page: str, rows: Iterable[tuple[str, Row]]) -> str:
     """*page* with these rows in its table by port; the other rows stay."""
-    merged = counted(page) | {name: (a, b, c) for name, a, b, c in rows}
+    merged = counted(page) | dict(rows)
     order = [port.name for port in PORTS if port.name in merged]
     lines = [f"| {name} | {' | '.join(map(str, merged[name]))} |" for name in order]
-    head = "| port | promises | mutants | caught |\n| --- | --- | --- | --- |\n"
+    head = (
+        "| port | promises | mutants | caught | mean seconds |\n| --- | --- | --- | --- | --- |\n"
+    )
     before, after = page.split(head)
     rest = after[len(re.match(r"(\|.*\n)*", after)[0]) :]
     return before + head + "\n".join(lines) + "\n" + rest
 
 
-def _of(port: Port, everyone: Sequence[Mutant], table: Table) -> tuple[str, int, int, int]:
+def _of(port: Port, everyone: Sequence[Mutant], table: Table) -> tuple[str, Row]:
     """Run the mutants of one port; return its row, and add theirs to *table*."""
     mine = [mutant for mutant in everyone if mutant.port == port.name]
     found = trial(node for mutant in mine for node in mutant.nodes)
-    killed = 0
+    took = []
     for mutant in mine:
         caught = found.kills(mutant.case, mutant.promise.number)
-        killed += caught
+        if caught:
+            took.append(found.seconds(mutant.case))
         table.add_row(
             mutant.port,
             mutant.name.removeprefix("Test"),
@@ -50,7 +56,8 @@ def _of(port: Port, everyone: Sequence[Mutant], table: Table) -> tuple[str, int,
             mutant.promise.text,
             "yes" if caught else "[bold red]NO",
         )
-    return port.name, len(port.promises()), len(mine), killed
+    mean = round(sum(took) / max(1, len(took)), 1)
+    return port.name, (len(port.promises()), len(mine), len(took), mean)
 
 
 def main() -> int:
@@ -66,13 +73,13 @@ def main() -> int:
     if console.width < 160:  # a table of six columns in a pipe, or in a narrow window
         console.width = 160
     console.print(table)
-    short = Table("port", "promises", "mutants", "caught")
-    for row in rows:
-        short.add_row(*map(str, row))
+    short = Table("port", "promises", "mutants", "caught", "mean seconds")
+    for name, row in rows:
+        short.add_row(name, *map(str, row))
     console.print(short)
     if asked.write:
         README.write_text(written(README.read_text(), rows))
-    total, killed = sum(row[2] for row in rows), sum(row[3] for row in rows)
+    total, killed = (sum(row[column] for _, row in rows) for column in (1, 2))
     console.print(f"{killed} of {total} broken adapters are caught")
     return 0 if killed == total else 1
 

@@ -78,6 +78,7 @@ PORTS = (
             "store_sizes",
             "store_faults",
             "store_filling",
+            "store_vast",
         ),
     ),
     Port("serde", SerdeContract, ("serde_round_trips", "serde_hostile")),

@@ -27,6 +27,7 @@ class Verdict:
     """``passed``, ``failure``, ``error`` or ``skipped``."""
 
     message: str = ""
+    seconds: float = 0.0
     drifted: bool = False
     """True if it failed because the adapter does not take what it is called with: a method that a
     mutant replaces has other parameters by now."""
@@ -52,6 +53,15 @@ class Trial:
             one for one in self.verdicts.get(case, []) if one.tag not in ("passed", "skipped")
         ]
         return bool(failed) and all(one.names(number) for one in failed)
+
+    def seconds(self, case: str) -> float:
+        """The seconds of the class's tests until the first one that failed has ended."""
+        took = 0.0
+        for one in self.verdicts.get(case, []):
+            took += one.seconds
+            if one.tag == "failure":
+                break
+        return took
 
 
 def trial(nodes: Iterable[str], *more: str) -> Trial:
@@ -81,9 +91,9 @@ def trial(nodes: Iterable[str], *more: str) -> Trial:
 
 
 def _verdict(case: ET.Element) -> Verdict:
-    test = str(case.get("name"))
+    test, seconds = str(case.get("name")), float(case.get("time") or 0.0)
     for mark in case:
         if mark.tag in ("failure", "error", "skipped"):
             drifted = _DRIFTED.search(mark.text or "") is not None
-            return Verdict(test, mark.tag, str(mark.get("message")), drifted)
-    return Verdict(test, "passed")
+            return Verdict(test, mark.tag, str(mark.get("message")), seconds, drifted)
+    return Verdict(test, "passed", seconds=seconds)

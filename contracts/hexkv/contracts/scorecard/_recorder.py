@@ -31,6 +31,7 @@ FIXTURES = frozenset(
         "holed",
         "huge",
         "ledger",
+        "largest",
         "limit",
         "make",
         "members",

@@ -54,6 +54,10 @@ Reopen = Callable[[], ChunkStore] | None
 class StoreCase(Whole):
     """The fixtures that an author gives: two for every store, and the optional ones."""
 
+    largest: ClassVar[int] = 64 << 20
+    """Bytes of the largest frame that the medium takes. Frames of more than 2 GiB are tried where
+    it is that much; such a medium needs 3 GiB of room."""
+
     loses: ClassVar[bool] = False
     """True if chunks may vanish at any time, as from a cache that others also fill."""
 

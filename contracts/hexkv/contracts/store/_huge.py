@@ -8,15 +8,18 @@ import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.kit.promise import not_offered, promise
-from hexkv.contracts.store._base import Huge, Reopen, StoreCase, read, same, write
+from hexkv.contracts.kit.sparse import folded, sparse
+from hexkv.contracts.store._base import Huge, Reopen, StoreCase, content, read, same, write
 from hexkv.ports import (
     ChunkStore,
     Hit,
     Item,
     Miss,
     Reason,
+    Stored,
     StoreError,
     SupportsClear,
+    SupportsLimit,
     SupportsRangeRead,
     SupportsScan,
     namespace_of,
@@ -24,8 +27,32 @@ from hexkv.ports import (
 
 A, B = chunk_key("a"), chunk_key("b", "other model")
 SIZE = (4 << 30) + 17
+VAST = (2 << 30) + 17
+"""Bytes of a frame that no system call moves at a time."""
+
+SHARED = (2 << 30) - (32 << 20)
+"""Bytes at its beginning that are read into memory which other places share."""
+
+MARKS = (0, SHARED, 0x7FFF_F000 - 4, (2 << 30) - 4, VAST - 8)
+"""Places that are compared: around the limits of one system call, and of 31 bits."""
+
 HALF = 40 << 20
 """More than a third of the bytes that a store has room for."""
+
+
+class _Folded:
+    """A sink for one vast frame."""
+
+    buffer: memoryview
+
+    def room(self, index: int, size: int) -> memoryview:
+        """A buffer of *size* bytes, most of which share memory."""
+        assert (index, size) == (0, VAST)
+        self.buffer = folded(size, SHARED)
+        return self.buffer
+
+    def filled(self, index: int, upto: int) -> None:
+        """Nothing."""
 
 
 class Lengths(StoreCase):
@@ -53,6 +80,38 @@ class Lengths(StoreCase):
             if isinstance(store, SupportsClear):
                 store.clear_prefix(namespace_of(B), deadline())
                 write(store, {B: bytes(frame)})
+
+    @pytest.mark.thorough
+    @promise(
+        "L1.33",
+        "gives back a frame of more than 2 GiB whole",
+        clause="ChunkStore.write, ChunkStore.read",
+        why="a system call moves 2 GiB less a page at most: the end of a long prompt would be lost",
+        hint="loop over short writes and short reads",
+    )
+    def test_frames_beyond_2_gib_are_whole(self, store: ChunkStore) -> None:
+        """Zeros, with marks around each limit of 31 bits. The test itself takes 64 MiB."""
+        if self.largest < VAST:
+            not_offered("largest")
+        if isinstance(store, SupportsLimit):
+            store.limit(self.largest)
+        frame = sparse(VAST)
+        marks = {place: content(8, seed=place) for place in MARKS}
+        for place, mark in marks.items():
+            frame[place : place + 8] = mark
+        (stored,) = store.write([Item(A, frame)], deadline())
+        assert stored == Stored(VAST)
+        sink = _Folded()
+        assert list(store.read([A], sink, deadline())) == [Hit(VAST)]
+        for place, mark in marks.items():
+            if place >= SHARED:
+                found = bytes(sink.buffer[place : place + 8])
+                assert found == mark, f"the bytes at {place} are not those put"
+            if isinstance(store, SupportsRangeRead):
+                into = bytearray(8)
+                assert store.read_range(A, place, memoryview(into), deadline()) == Hit(8)
+                assert into == mark, f"the range at {place} is not that of the frame"
+        assert list(store.delete([A], deadline())) == [True]
 
     @promise(
         "L1.29",

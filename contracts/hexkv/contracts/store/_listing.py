@@ -64,6 +64,7 @@ class Listing(StoreCase):
         self, store: ChunkStore, listing: SupportsScan
     ) -> None:
         write(store, {A: content(100), B: content(200), C: content(300)})
+        assert sorted(entry.size for entry in listing.scan()) == [100, 200, 300]
         write(store, {A: content(7000)})
         store.delete([B], deadline())
         assert {entry.key: entry.size for entry in listing.scan()} == {A: 7000, C: 300}
