@@ -11,15 +11,15 @@ pytest.register_assert_rewrite(
     *(f"{__name__}.{module}" for module in ("_bounds", "_chunks", "_clients", "_wire"))
 )
 
-from hexkv.adapters.node.blackbox._bounds import Bounds
-from hexkv.adapters.node.blackbox._chunks import Chunks
-from hexkv.adapters.node.blackbox._clients import Clients
-from hexkv.adapters.node.blackbox._wire import Wire
+from hexkv.adapters.node.blackbox._bounds import NodeBounds
+from hexkv.adapters.node.blackbox._chunks import NodeChunks
+from hexkv.adapters.node.blackbox._clients import NodeClients
+from hexkv.adapters.node.blackbox._wire import RawNode
 
-__all__ = ["NodeSocketContract", "Wire"]
+__all__ = ["NodeSocketContract", "RawNode"]
 
 
-class NodeSocketContract(Chunks, Clients, Bounds):
+class NodeSocketContract(NodeChunks, NodeClients, NodeBounds):
     """Subclass this, give it a ``node`` fixture, and run pytest.
 
     Or run ``hexkv check --black-box node:///path/of/the.sock``. The node needs a tier in memory and

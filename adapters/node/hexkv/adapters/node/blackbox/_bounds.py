@@ -16,9 +16,9 @@ from hexkv.adapters.node.blackbox._wire import (
     ALL,
     PATIENCE,
     NodeCase,
-    Status,
-    Verb,
-    Wire,
+    NodeStatus,
+    NodeVerb,
+    RawNode,
     key,
     listed,
     text,
@@ -26,7 +26,7 @@ from hexkv.adapters.node.blackbox._wire import (
 )
 from hexkv.contracts.kit.promise import Level, promise
 
-Connect = Callable[[], Wire]
+Connect = Callable[[], RawNode]
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def still_serving(connect: Connect, namespace: bytes) -> Iterator[None]:
     assert connect().get([name]) == [content(7)]
 
 
-class Bounds(NodeCase):
+class NodeBounds(NodeCase):
     """Promises about clients that do not follow the protocol."""
 
     @promise(
@@ -55,7 +55,7 @@ class Bounds(NodeCase):
     ) -> None:
         with still_serving(connect, namespace):
             for versions in ((1, 2), (2, 1), (3, 2)):
-                with Wire(node, *versions) as wire:
+                with RawNode(node, *versions) as wire:
                     assert wire.welcome.pool_bytes == 0
                     assert wire.descriptors == []
                     assert wire.ends()
@@ -67,12 +67,12 @@ class Bounds(NodeCase):
         clause="requests",
         why="a new verb of a later engine would cost it its connection",
     )
-    def test_what_means_nothing_is_invalid(self, wire: Wire, namespace: bytes) -> None:
+    def test_what_means_nothing_is_invalid(self, wire: RawNode, namespace: bytes) -> None:
         """An unknown verb; a chunk larger than the pool, of which nothing is leased."""
-        assert wire.ask(999).status is Status.INVALID
+        assert wire.ask(999).status is NodeStatus.INVALID
         name = key("a", namespace)
-        for verb in (Verb.ALLOCATE, Verb.HOLD):
-            assert wire.ask(verb, wanted([name], tokens=(1 << 32) - 1)).status is Status.INVALID
+        for verb in (NodeVerb.ALLOCATE, NodeVerb.HOLD):
+            assert wire.ask(verb, wanted([name], tokens=(1 << 32) - 1)).status is NodeStatus.INVALID
         wire.put({name: content(0)})
         assert wire.get([name]) == [content(0)]
 
@@ -89,23 +89,23 @@ class Bounds(NodeCase):
             name = key("a", namespace)
             count = struct.pack("<I", 1 << 31)
             for verb, body in (
-                (Verb.MATCH, listed([name])[:-1]),
-                (Verb.MATCH, listed([name]) + b"!"),
-                (Verb.MATCH, count + name),
-                (Verb.HOLD, wanted([name], space=1)),
-                (Verb.HOLD, wanted([name], tokens=0)),
-                (Verb.PUBLISH, b"\0" + count),
-                (Verb.CLEAR, b"[" * 5000),
+                (NodeVerb.MATCH, listed([name])[:-1]),
+                (NodeVerb.MATCH, listed([name]) + b"!"),
+                (NodeVerb.MATCH, count + name),
+                (NodeVerb.HOLD, wanted([name], space=1)),
+                (NodeVerb.HOLD, wanted([name], tokens=0)),
+                (NodeVerb.PUBLISH, b"\0" + count),
+                (NodeVerb.CLEAR, b"[" * 5000),
             ):
-                broken(connect(), partial(Wire.begin, verb=verb, body=body))
+                broken(connect(), partial(RawNode.begin, verb=verb, body=body))
             for seconds in (-1.0, float("nan"), float("inf")):
-                broken(connect(), partial(Wire.begin, verb=Verb.PING, seconds=seconds))
+                broken(connect(), partial(RawNode.begin, verb=NodeVerb.PING, seconds=seconds))
             broken(connect(), other_life)
             broken(connect(), too_long)
 
     @promise(
         "node.33",
-        "leases a client no more bytes at a time than the greeting says",
+        "leases a client at most the bytes of the greeting at a time",
         level=Level.L4,
         clause="ALLOCATE, HOLD",
         why="one client would take the memory of all",
@@ -113,7 +113,7 @@ class Bounds(NodeCase):
     def test_a_client_has_a_bound(self, connect: Connect, namespace: bytes) -> None:
         wire = connect()
         request, count = granted(wire, namespace)
-        _, found = wire.lease(Verb.ALLOCATE, [key("one more", namespace)])
+        _, found = wire.lease(NodeVerb.ALLOCATE, [key("one more", namespace)])
         size = 4096 + 1024
         assert count * size <= wire.welcome.leased_bytes
         assert not found or not found[0].here or (count + 1) * size <= wire.welcome.leased_bytes
@@ -136,13 +136,13 @@ class Bounds(NodeCase):
                 break
         for seconds in (0.0, 0.2):
             before = monotonic()
-            other.ask(Verb.HOLD, wanted([name]), seconds)
-            other.ask(Verb.ALLOCATE, wanted([key("b", namespace)]), seconds)
+            other.ask(NodeVerb.HOLD, wanted([name]), seconds)
+            other.ask(NodeVerb.ALLOCATE, wanted([key("b", namespace)]), seconds)
             assert monotonic() - before < PATIENCE / 2
-        wire.count(Verb.ANNOUNCE, announced([key("c", namespace)], "g", "o"))
+        wire.count(NodeVerb.ANNOUNCE, announced([key("c", namespace)], "g", "o"))
         before = monotonic()
         body = struct.pack("<d", 0.1) + text("h") + listed([key("c", namespace)])
-        assert other.done(Verb.EXPECT, body) == b"\1"
+        assert other.done(NodeVerb.EXPECT, body) == b"\1"
         assert monotonic() - before < PATIENCE / 2
 
     @promise(
@@ -155,16 +155,18 @@ class Bounds(NodeCase):
     def test_requests_under_way_have_a_bound(self, connect: Connect, namespace: bytes) -> None:
         one, other = connect(), connect()
         names = [key("a", namespace)]
-        one.count(Verb.ANNOUNCE, announced(names, "g", "o"))
+        one.count(NodeVerb.ANNOUNCE, announced(names, "g", "o"))
         body = struct.pack("<d", 1.0) + text("h") + listed(names)
         most = other.welcome.under_way
         if most > 4096:
             return
-        data = b"".join(other.message(Verb.EXPECT, other.number(), body) for _ in range(most + 4))
+        data = b"".join(
+            other.message(NodeVerb.EXPECT, other.number(), body) for _ in range(most + 4)
+        )
         other.sock.sendall(data)
         found = [other.answer().status for _ in range(most + 4)]
-        assert Status.BUSY in found
-        assert found.count(Status.DONE) >= most
+        assert NodeStatus.BUSY in found
+        assert found.count(NodeStatus.DONE) >= most
 
     @promise(
         "node.36",
@@ -173,34 +175,34 @@ class Bounds(NodeCase):
         clause="HEALTH, CLEAR",
         why="old weights' KV would be served on",
     )
-    def test_a_namespace_is_cleared(self, wire: Wire, namespace: bytes) -> None:
+    def test_a_namespace_is_cleared(self, wire: RawNode, namespace: bytes) -> None:
         names = [key("a", namespace), key("a", bytes(byte ^ 1 for byte in namespace))]
         wire.put(dict.fromkeys(names, content(0)))
-        assert isinstance(json.loads(wire.done(Verb.HEALTH)), dict)
-        cleared = wire.done(Verb.CLEAR, clear(namespace))
+        assert isinstance(json.loads(wire.done(NodeVerb.HEALTH)), dict)
+        cleared = wire.done(NodeVerb.CLEAR, clear(namespace))
         assert isinstance(json.loads(cleared), dict)
         assert [bool(tier) for tier in wire.match(names)] == [False, True]
-        wire.done(Verb.CLEAR, clear(names[1][:16]))
+        wire.done(NodeVerb.CLEAR, clear(names[1][:16]))
         assert wire.match(names) == ["", ""]
 
 
-def broken(wire: Wire, send: Callable[[Wire], object]) -> None:
+def broken(wire: RawNode, send: Callable[[RawNode], object]) -> None:
     """Check that the node ends the connection after *send*, or refuses that request."""
     send(wire)
     assert wire.refuses(), "the node answers, or keeps the connection"
     wire.close()
 
 
-def other_life(wire: Wire) -> None:
+def other_life(wire: RawNode) -> None:
     """Send a request to another life of the node."""
     said = wire.welcome
     wire.welcome = said._replace(generation=said.generation ^ 1)
-    wire.begin(Verb.PING)
+    wire.begin(NodeVerb.PING)
     wire.welcome = said
 
 
-def too_long(wire: Wire) -> None:
+def too_long(wire: RawNode) -> None:
     """Announce a body beyond the bound."""
-    head = bytearray(wire.message(Verb.MATCH, wire.number(), b""))
+    head = bytearray(wire.message(NodeVerb.MATCH, wire.number(), b""))
     head[:4] = struct.pack("<I", wire.welcome.body_bytes + 1)
     wire.sock.sendall(head)

@@ -15,9 +15,9 @@ from hexkv.adapters.node.blackbox._wire import (
     MAGIC,
     SIZE,
     NodeCase,
-    Status,
-    Verb,
-    Wire,
+    NodeStatus,
+    NodeVerb,
+    RawNode,
     key,
     listed,
     published,
@@ -25,7 +25,7 @@ from hexkv.adapters.node.blackbox._wire import (
 )
 from hexkv.contracts.kit.promise import Level, promise
 
-Connect = Callable[[], Wire]
+Connect = Callable[[], RawNode]
 
 
 def clear(namespace: bytes, tiers: Sequence[str] | None = None) -> bytes:
@@ -38,7 +38,7 @@ def content(seed: int) -> bytes:
     return Random(seed).randbytes(SIZE)  # noqa: S311 - nothing here is secret
 
 
-class Chunks(NodeCase):
+class NodeChunks(NodeCase):
     """Promises about a single client."""
 
     @promise(
@@ -49,7 +49,7 @@ class Chunks(NodeCase):
         why="an access to memory that shrinks ends the engine with SIGBUS",
         hint="seal the file against shrinking, and pass its descriptor with the greeting",
     )
-    def test_it_greets(self, wire: Wire) -> None:
+    def test_it_greets(self, wire: RawNode) -> None:
         said = wire.welcome
         assert (said.magic, said.version, said.frame_version) == (MAGIC, 2, 2)
         assert len(wire.descriptors) == 1
@@ -67,13 +67,13 @@ class Chunks(NodeCase):
         clause="requests",
         why="an answer under another number is taken for that of another request",
     )
-    def test_requests_have_numbers(self, wire: Wire) -> None:
+    def test_requests_have_numbers(self, wire: RawNode) -> None:
         numbers = [wire.number() for _ in range(8)]
-        data = b"".join(wire.message(Verb.PING, number, b"") for number in numbers)
+        data = b"".join(wire.message(NodeVerb.PING, number, b"") for number in numbers)
         wire.sock.sendall(data[:40])
         wire.sock.sendall(data[40:])
         found = [wire.answer() for _ in numbers]
-        assert {(one.verb, one.status) for one in found} == {(Verb.PING, Status.DONE)}
+        assert {(one.verb, one.status) for one in found} == {(NodeVerb.PING, NodeStatus.DONE)}
         assert sorted(one.request for one in found) == numbers
 
     @promise(
@@ -84,9 +84,9 @@ class Chunks(NodeCase):
         why="an engine would compute on with other KV",
     )
     def test_what_is_published_is_held(
-        self, wire: Wire, connect: Connect, namespace: bytes
+        self, wire: RawNode, connect: Connect, namespace: bytes
     ) -> None:
-        """By another client, twice in a batch, with what is absent between."""
+        """By another client, twice in a batch, with an absent chunk between."""
         names = [key(name, namespace) for name in ("a", "b", "c")]
         wire.put({names[0]: content(0), names[1]: content(1)})
         other = connect()
@@ -101,11 +101,11 @@ class Chunks(NodeCase):
         clause="HOLD, FORGET",
         why="an engine would look for KV that is gone, at each request",
     )
-    def test_what_is_forgotten_is_absent(self, wire: Wire, namespace: bytes) -> None:
+    def test_what_is_forgotten_is_absent(self, wire: RawNode, namespace: bytes) -> None:
         names = [key(name, namespace) for name in ("a", "b")]
         wire.put(dict.fromkeys(names, content(0)))
-        assert wire.count(Verb.FORGET, listed([names[0], key("never", namespace)])) == 1
-        request, found = wire.lease(Verb.HOLD, names)
+        assert wire.count(NodeVerb.FORGET, listed([names[0], key("never", namespace)])) == 1
+        request, found = wire.lease(NodeVerb.HOLD, names)
         assert [row.here for row in found] == [False, True]
         assert found[0].word == "absent"
         wire.release((request, ALL))
@@ -119,23 +119,23 @@ class Chunks(NodeCase):
         why="a client could plant a frame under another chunk's key",
     )
     def test_a_client_writes_no_header(
-        self, wire: Wire, connect: Connect, namespace: bytes
+        self, wire: RawNode, connect: Connect, namespace: bytes
     ) -> None:
         """A right header of the same key, which an earlier frame had, before other KV."""
         name = key("a", namespace)
         wire.put({name: content(0)})
-        _, held = wire.lease(Verb.HOLD, [name])
-        assert wire.count(Verb.FORGET, listed([name])) == 1
-        request, found = wire.lease(Verb.ALLOCATE, [name])
+        _, held = wire.lease(NodeVerb.HOLD, [name])
+        assert wire.count(NodeVerb.FORGET, listed([name])) == 1
+        request, found = wire.lease(NodeVerb.ALLOCATE, [name])
         start, of = found[0].offset, held[0].offset
         wire.pool[start : start + HEADER_BYTES] = wire.pool[of : of + HEADER_BYTES]
         wire.payload(found[0])[:] = content(1)
-        wire.done(Verb.PUBLISH, published([(request, 0)]))
+        wire.done(NodeVerb.PUBLISH, published([(request, 0)]))
         wire.release((request, ALL))
         assert connect().get([name]) == [content(1)]
-        wire.done(Verb.FLUSH)  # a slower tier may have taken the header with it
+        wire.done(NodeVerb.FLUSH)  # a slower tier may have taken the header with it
         first = wire.match([name])
-        wire.done(Verb.CLEAR, clear(namespace, first))
+        wire.done(NodeVerb.CLEAR, clear(namespace, first))
         if wire.match([name]) != [""]:
             assert wire.get([name]) == [content(1)]
 
@@ -146,14 +146,14 @@ class Chunks(NodeCase):
         clause="HOLD",
         why="KV would change while it is copied to the device",
     )
-    def test_what_is_held_stays(self, wire: Wire, connect: Connect, namespace: bytes) -> None:
+    def test_what_is_held_stays(self, wire: RawNode, connect: Connect, namespace: bytes) -> None:
         name = key("a", namespace)
         wire.put({name: content(0)})
-        _, found = wire.lease(Verb.HOLD, [name])
+        _, found = wire.lease(NodeVerb.HOLD, [name])
         other = connect()
-        other.count(Verb.FORGET, listed([name]))
+        other.count(NodeVerb.FORGET, listed([name]))
         fresh: list[memoryview] = []
-        _, more = other.lease(Verb.ALLOCATE, [key(f"n{i}", namespace) for i in range(8)])
+        _, more = other.lease(NodeVerb.ALLOCATE, [key(f"n{i}", namespace) for i in range(8)])
         for row in more:
             if row.here:
                 fresh.append(other.payload(row))
@@ -168,15 +168,15 @@ class Chunks(NodeCase):
         clause="PIN, UNPIN",
         why="chunks that no request needs would stay for ever",
     )
-    def test_pins_are_counted(self, wire: Wire, connect: Connect, namespace: bytes) -> None:
+    def test_pins_are_counted(self, wire: RawNode, connect: Connect, namespace: bytes) -> None:
         """Of this client alone; seconds below zero, of a century, or no number are INVALID."""
         names = [key(name, namespace) for name in ("a", "b", "absent")]
         wire.put(dict.fromkeys(names[:2], content(0)))
-        assert wire.count(Verb.PIN, pin(60.0, names)) == 2
-        assert connect().count(Verb.UNPIN, text("owner")) == 0
-        assert wire.count(Verb.UNPIN, text("owner")) == 2
+        assert wire.count(NodeVerb.PIN, pin(60.0, names)) == 2
+        assert connect().count(NodeVerb.UNPIN, text("owner")) == 0
+        assert wire.count(NodeVerb.UNPIN, text("owner")) == 2
         for seconds in (-1.0, float("nan"), 3.2e9):
-            assert wire.ask(Verb.PIN, pin(seconds, names)).status is Status.INVALID, seconds
+            assert wire.ask(NodeVerb.PIN, pin(seconds, names)).status is NodeStatus.INVALID, seconds
 
     @promise(
         "node.8",
@@ -185,12 +185,12 @@ class Chunks(NodeCase):
         clause="SPACE",
         why="a tenant would get another one's KV",
     )
-    def test_namespaces_are_apart(self, wire: Wire, namespace: bytes) -> None:
+    def test_namespaces_are_apart(self, wire: RawNode, namespace: bytes) -> None:
         """One digest of a chunk in two namespaces, and a chunk as one of another length."""
         other = bytes(byte ^ 1 for byte in namespace)
         wire.put({key("a", namespace): content(0)})
         assert wire.get([key("a", other)]) == [None]
-        request, found = wire.lease(Verb.HOLD, [key("a", namespace)], tokens=8)
+        request, found = wire.lease(NodeVerb.HOLD, [key("a", namespace)], tokens=8)
         assert [row.here for row in found] == [False]
         wire.release((request, ALL))
         assert wire.get([key("a", namespace)]) == [content(0)]

@@ -12,9 +12,9 @@ from hexkv.adapters.node.blackbox._wire import (
     ALL,
     PATIENCE,
     NodeCase,
-    Status,
-    Verb,
-    Wire,
+    NodeStatus,
+    NodeVerb,
+    RawNode,
     key,
     listed,
     published,
@@ -23,10 +23,10 @@ from hexkv.adapters.node.blackbox._wire import (
 from hexkv.contracts.kit.promise import Level, promise
 from hexkv.contracts.kit.waiting import still_running
 
-Connect = Callable[[], Wire]
+Connect = Callable[[], RawNode]
 
 MANY = 4096
-"""Chunks asked for at a time where all free memory is wanted."""
+"""Chunks requested at a time where all free memory is wanted."""
 
 _CLIENTS = 6
 
@@ -36,22 +36,22 @@ def announced(names: list[bytes], group: str, owner: str, seconds: float = 60.0)
     return struct.pack("<d", seconds) + text(group) + text(owner) + listed(names)
 
 
-def expected(wire: Wire, names: list[bytes], group: str, seconds: float = 0.0) -> list[bool]:
+def expected(wire: RawNode, names: list[bytes], group: str, seconds: float = 0.0) -> list[bool]:
     """The answer to ``EXPECT``."""
     body = struct.pack("<d", seconds) + text(group) + listed(names)
-    return [byte == 1 for byte in wire.done(Verb.EXPECT, body)]
+    return [byte == 1 for byte in wire.done(NodeVerb.EXPECT, body)]
 
 
-def granted(wire: Wire, namespace: bytes, count: int = MANY) -> tuple[int, int]:
+def granted(wire: RawNode, namespace: bytes, count: int = MANY) -> tuple[int, int]:
     """Lease up to *count* new blocks at once; the request's number, and how many there are."""
     names = [key(f"new{i}", namespace) for i in range(count)]
-    request, found = wire.lease(Verb.ALLOCATE, names, seconds=0.2)
+    request, found = wire.lease(NodeVerb.ALLOCATE, names, seconds=0.2)
     here = [row.here for row in found]
     assert here == sorted(here, reverse=True), "chunks behind one that got no memory have some"
     return request, sum(here)
 
 
-def until_granted(wire: Wire, namespace: bytes, count: int) -> None:
+def until_granted(wire: RawNode, namespace: bytes, count: int) -> None:
     """Lease *count* blocks, once they are free."""
     ends = monotonic() + PATIENCE
     while True:
@@ -63,7 +63,7 @@ def until_granted(wire: Wire, namespace: bytes, count: int) -> None:
         sleep(0.02)
 
 
-class Clients(NodeCase):
+class NodeClients(NodeCase):
     """Promises about clients beside each other."""
 
     @promise(
@@ -81,7 +81,7 @@ class Clients(NodeCase):
             try:
                 for turn in range(6):
                     name = key(f"{index}", namespace)
-                    wires[index].count(Verb.FORGET, listed([name]))
+                    wires[index].count(NodeVerb.FORGET, listed([name]))
                     data = content(100 * index + turn)
                     wires[index].put({name: data})
                     if wires[index].get([name]) not in ([data], [None]):  # it may be evicted
@@ -102,7 +102,7 @@ class Clients(NodeCase):
         clause="RELEASE",
         why="a pool would shrink with each request",
     )
-    def test_leases_are_given_back(self, wire: Wire, namespace: bytes) -> None:
+    def test_leases_are_given_back(self, wire: RawNode, namespace: bytes) -> None:
         request, first = granted(wire, namespace)
         assert first
         wire.release(*[(request, place) for place in range(first)], (request, 0), (request, ALL))
@@ -128,7 +128,7 @@ class Clients(NodeCase):
             wire.close()
         other = connect()
         until_granted(other, namespace, first)
-        other.begin(Verb.ALLOCATE, b"")
+        other.begin(NodeVerb.ALLOCATE, b"")
         other.close()
         until_granted(connect(), namespace, first)
 
@@ -143,12 +143,12 @@ class Clients(NodeCase):
         """Of another client, of no request, of a place that is none, one that was given back."""
         one, other = connect(), connect()
         name = key("a", namespace)
-        request, _ = one.lease(Verb.ALLOCATE, [name])
+        request, _ = one.lease(NodeVerb.ALLOCATE, [name])
         for names in ([(request, 0)], [(request + 77, 0)]):
-            assert other.ask(Verb.PUBLISH, published(names)).status is Status.INVALID
-        assert one.ask(Verb.PUBLISH, published([(request, 1)])).status is Status.INVALID
+            assert other.ask(NodeVerb.PUBLISH, published(names)).status is NodeStatus.INVALID
+        assert one.ask(NodeVerb.PUBLISH, published([(request, 1)])).status is NodeStatus.INVALID
         one.release((request, 0))
-        assert one.ask(Verb.PUBLISH, published([(request, 0)])).status is Status.INVALID
+        assert one.ask(NodeVerb.PUBLISH, published([(request, 0)])).status is NodeStatus.INVALID
         assert one.match([name]) == [""]
 
     @promise(
@@ -161,14 +161,14 @@ class Clients(NodeCase):
     def test_announced_chunks_are_expected(self, connect: Connect, namespace: bytes) -> None:
         one, other = connect(), connect()
         names = [key(name, namespace) for name in ("a", "b", "c")]
-        assert one.count(Verb.ANNOUNCE, announced(names[:2], "g1", "o")) == 2
+        assert one.count(NodeVerb.ANNOUNCE, announced(names[:2], "g1", "o")) == 2
         assert expected(other, names, "g2") == [True, True, False]
         assert expected(other, names, "g1") == [False] * 3
         one.put({names[0]: content(0)})
         assert expected(other, names, "g2") == [False, True, False]
-        assert one.count(Verb.WITHDRAW, text("o")) == 1
+        assert one.count(NodeVerb.WITHDRAW, text("o")) == 1
         assert expected(other, names, "g2") == [False] * 3
-        one.count(Verb.ANNOUNCE, announced(names[2:], "g1", "o"))
+        one.count(NodeVerb.ANNOUNCE, announced(names[2:], "g1", "o"))
         one.close()
         ends = monotonic() + PATIENCE
         while expected(other, names, "g2") != [False] * 3:

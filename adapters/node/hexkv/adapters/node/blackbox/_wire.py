@@ -36,7 +36,7 @@ _WELCOME = struct.Struct("<8sHHQQQQII")
 _HEAD = struct.Struct("<IHHQQd")
 
 
-class Verb(IntEnum):
+class NodeVerb(IntEnum):
     """The verbs that every node answers."""
 
     SPACE = 1
@@ -57,7 +57,7 @@ class Verb(IntEnum):
     EXPECT = 17
 
 
-class Status(IntEnum):
+class NodeStatus(IntEnum):
     """The outcome of a request."""
 
     DONE = 0
@@ -82,16 +82,16 @@ class Welcome(NamedTuple):
     body_bytes: int
 
 
-class Answer(NamedTuple):
+class NodeAnswer(NamedTuple):
     """A message of the node."""
 
     verb: int
-    status: Status
+    status: NodeStatus
     request: int
     body: bytes
 
 
-class Row(NamedTuple):
+class NodeRow(NamedTuple):
     """One chunk of the answer to ``HOLD`` and ``ALLOCATE``."""
 
     here: bool
@@ -151,7 +151,7 @@ def words(body: bytes, count: int) -> list[str]:
     return [table[place] for place in body[at:]]
 
 
-def rows(body: bytes, count: int) -> list[Row]:
+def rows(body: bytes, count: int) -> list[NodeRow]:
     """The rows of an answer to ``HOLD`` or ``ALLOCATE``, of *count* chunks at most."""
     (found,) = struct.unpack_from("<I", body)
     assert found <= count, f"{found} chunks for {count}"
@@ -159,14 +159,14 @@ def rows(body: bytes, count: int) -> list[Row]:
     numbers = struct.unpack_from(f"<{2 * found}Q", body, 4 + found)
     names = words(body[4 + 17 * found :], found)
     return [
-        Row(state == 1, offset, size, name)
+        NodeRow(state == 1, offset, size, name)
         for state, offset, size, name in zip(
             states, numbers[:found], numbers[found:], names, strict=True
         )
     ]
 
 
-class Wire:
+class RawNode:
     """A connection that was greeted, with the node's pool mapped."""
 
     def __init__(self, path: Path, version: int = VERSION, frames: int = FRAME_VERSION) -> None:
@@ -206,17 +206,17 @@ class Wire:
         self._last += 1
         return self._last
 
-    def answer(self) -> Answer:
+    def answer(self) -> NodeAnswer:
         """The next answer, also one that is not the last to its request."""
         length, verb, status, request, generation, _ = _HEAD.unpack(self.receive(_HEAD.size))
         assert generation == self.welcome.generation, "an answer of another life of the node"
         assert length <= 64 << 20, f"an answer of {length} bytes"
-        return Answer(verb, Status(status), request, self.receive(length))
+        return NodeAnswer(verb, NodeStatus(status), request, self.receive(length))
 
-    def ask(self, verb: int, body: bytes = b"", seconds: float = PATIENCE) -> Answer:
+    def ask(self, verb: int, body: bytes = b"", seconds: float = PATIENCE) -> NodeAnswer:
         """The last answer to a request; other requests must not be under way."""
         request = self.begin(verb, body, seconds)
-        while (answer := self.answer()).status is Status.BEGUN:
+        while (answer := self.answer()).status is NodeStatus.BEGUN:
             assert answer.request == request
         assert (answer.verb, answer.request) == (verb, request), "an answer to another request"
         return answer
@@ -224,8 +224,8 @@ class Wire:
     def done(self, verb: int, body: bytes = b"", seconds: float = PATIENCE) -> bytes:
         """The body of an answer without an error."""
         answer = self.ask(verb, body, seconds)
-        assert answer.status is Status.DONE, (
-            f"{Verb(verb).name}: {answer.status.name} {answer.body!r}"
+        assert answer.status is NodeStatus.DONE, (
+            f"{NodeVerb(verb).name}: {answer.status.name} {answer.body!r}"
         )
         return answer.body
 
@@ -236,16 +236,16 @@ class Wire:
 
     def match(self, keys: Sequence[bytes]) -> list[str]:
         """The tier of each chunk; empty for none."""
-        return words(self.done(Verb.MATCH, listed(keys)), len(keys))
+        return words(self.done(NodeVerb.MATCH, listed(keys)), len(keys))
 
     def lease(
-        self, verb: Verb, keys: Sequence[bytes], tokens: int = TOKENS, seconds: float = PATIENCE
-    ) -> tuple[int, list[Row]]:
+        self, verb: NodeVerb, keys: Sequence[bytes], tokens: int = TOKENS, seconds: float = PATIENCE
+    ) -> tuple[int, list[NodeRow]]:
         """The request's number and its rows."""
         body = self.done(verb, wanted(keys, tokens), seconds)
         return self._last, rows(body, len(keys))
 
-    def payload(self, row: Row, size: int = SIZE) -> memoryview:
+    def payload(self, row: NodeRow, size: int = SIZE) -> memoryview:
         """The KV of a leased chunk, in the pool."""
         end = row.offset + HEADER_BYTES + size
         assert end <= row.offset + row.size <= self.welcome.pool_bytes, f"{row} is no block"
@@ -254,20 +254,20 @@ class Wire:
     def release(self, *names: tuple[int, int]) -> None:
         """Give back leases, by request and place."""
         body = b"".join(struct.pack("<QI", *name) for name in names)
-        self.begin(Verb.RELEASE, body, answered=False)
+        self.begin(NodeVerb.RELEASE, body, answered=False)
 
     def put(self, chunks: dict[bytes, bytes]) -> None:
         """Store chunks of :data:`SIZE` bytes, and give their memory back."""
         for name, data in chunks.items():
-            request, found = self.lease(Verb.ALLOCATE, [name])
+            request, found = self.lease(NodeVerb.ALLOCATE, [name])
             assert [row.here for row in found] == [True], "no memory for one chunk"
             self.payload(found[0])[:] = data
-            self.done(Verb.PUBLISH, published([(request, 0)]))
+            self.done(NodeVerb.PUBLISH, published([(request, 0)]))
             self.release((request, ALL))
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The KV of each chunk, or None."""
-        request, found = self.lease(Verb.HOLD, keys)
+        request, found = self.lease(NodeVerb.HOLD, keys)
         held = [bytes(self.payload(row)) if row.here else None for row in found]
         self.release((request, ALL))
         return held
@@ -303,7 +303,7 @@ class Wire:
             return False
         except OSError:
             return True
-        return not said or (len(said) == _HEAD.size and _HEAD.unpack(said)[2] == Status.INVALID)
+        return not said or (len(said) == _HEAD.size and _HEAD.unpack(said)[2] == NodeStatus.INVALID)
 
     def close(self) -> None:
         """End the connection. Leases end with it."""
@@ -338,23 +338,23 @@ class NodeCase(Whole):
         return secrets.token_bytes(16)
 
     @pytest.fixture
-    def connect(self, node: Path, namespace: bytes) -> Iterator[Callable[[], Wire]]:
+    def connect(self, node: Path, namespace: bytes) -> Iterator[Callable[[], RawNode]]:
         """A function that connects a client, with space 0 defined; what it stored is deleted."""
         with ExitStack() as opened:
 
-            def connect() -> Wire:
-                wire = opened.enter_context(Wire(node))
+            def connect() -> RawNode:
+                wire = opened.enter_context(RawNode(node))
                 identity = json.dumps({"model": namespace.hex()})
-                wire.begin(Verb.SPACE, space_of(0, identity), answered=False)
+                wire.begin(NodeVerb.SPACE, space_of(0, identity), answered=False)
                 return wire
 
             yield connect
-        with Wire(node) as last:
+        with RawNode(node) as last:
             last.ask(
-                Verb.CLEAR, json.dumps({"prefixes": [namespace.hex()], "tiers": None}).encode()
+                NodeVerb.CLEAR, json.dumps({"prefixes": [namespace.hex()], "tiers": None}).encode()
             )
 
     @pytest.fixture
-    def wire(self, connect: Callable[[], Wire]) -> Wire:
+    def wire(self, connect: Callable[[], RawNode]) -> RawNode:
         """One client."""
         return connect()
