@@ -115,7 +115,7 @@ def test_the_page_of_the_contracts_counts_what_was_caught():
     }
     table = counted(README.read_text())
     assert {name: row[:3] for name, row in table.items()} == found
-    assert max(seconds for *_, seconds in table.values()) < 10
+    assert max(float(seconds) for *_, seconds in table.values() if seconds != "-") < 10
 
 
 def test_each_says_what_is_wrong_with_it():

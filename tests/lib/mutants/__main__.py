@@ -14,16 +14,16 @@ from rich.table import Table
 from mutants import PORTS, Mutant, Port, mutants, trial
 
 README = Path(__file__).parents[3] / "contracts" / "README.md"
-_ROW = re.compile(r"^\| ([a-z ]+) \| (\d+) \| (\d+) \| (\d+) \| ([\d.]+) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| ([a-z ]+) \| (\d+) \| (\d+) \| (\d+) \| ([\d.]+|-) \|$", re.MULTILINE)
 """A row of the table by port: its name, promises, mutants, those that were caught, and the mean of
-the seconds that this took."""
+the seconds that this took, or a hyphen where that was not measured."""
 
-Row = tuple[int, int, int, float]
+Row = tuple[int, int, int, str]
 
 
 def counted(page: str) -> dict[str, Row]:
     """Promises, mutants, caught ones and seconds of each port, as *page* has them in its table."""
-    return {name: (int(a), int(b), int(c), float(d)) for name, a, b, c, d in _ROW.findall(page)}
+    return {name: (int(a), int(b), int(c), d) for name, a, b, c, d in _ROW.findall(page)}
 
 
 def written(page: str, rows: Iterable[tuple[str, Row]]) -> str:
@@ -56,7 +56,7 @@ def _of(port: Port, everyone: Sequence[Mutant], table: Table) -> tuple[str, Row]
             mutant.promise.text,
             "yes" if caught else "[bold red]NO",
         )
-    mean = round(sum(took) / max(1, len(took)), 1)
+    mean = f"{sum(took) / max(1, len(took)):.1f}"
     return port.name, (len(port.promises()), len(mine), len(took), mean)
 
 
