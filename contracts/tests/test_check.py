@@ -224,7 +224,7 @@ def test_a_scorecard_that_cannot_be_written_is_one_line_of_error(check, tmp_path
     assert err.count("\n") == 1
 
 
-def test_every_promise_can_be_listed_and_says_what_it_is_for(check):
+def test_every_promise_can_be_listed_by_a_number_of_its_own_and_says_what_it_is_for(check):
     code, out, _ = check("--list", "--json", "-")
     assert code == 0
     listed = json.loads(out)
@@ -241,12 +241,9 @@ def test_every_promise_can_be_listed_and_says_what_it_is_for(check):
     assert code == 0
     assert [number for number in numbers if f"\n{number} " not in f"\n{out}"] == []
     assert max(map(len, out.splitlines())) <= 100
-
-
-def test_no_two_promises_have_one_number():
     texts = {}
     for promise in every_promise():
-        assert texts.setdefault(promise.number, promise.text) == promise.text
+        assert texts.setdefault(promise.number, promise.text) == promise.text, "two of one number"
 
 
 @pytest.fixture(scope="module")
