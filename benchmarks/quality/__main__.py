@@ -19,8 +19,8 @@ import torch
 
 from benchmarks.machine import describe, versions
 from benchmarks.quality.cases import PREFIX, questions, texts
-from benchmarks.quality.measure import RAW, Summary, measure
 from benchmarks.quality.page import PAGE, RESULT, SHIPPED_TABLE, filled, recipe_of, table
+from hexkv.adapters.hf.quality.measure import RAW, Summary, measure
 from hexkv.adapters.hf.trained import trained
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery.discovery import discover

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-from torch import Tensor
 
+from hexkv.adapters.hf.quality.measure import Case
 from training import recall
+from training.judges import Judge
 
 PREFIX = 1_792
 """Bytes of text that are cached: seven chunks. With the rest as many as the model was taught."""
 
 SUFFIX = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One prompt."""
-
-    prefix: Tensor
-    """``[tokens]``, whose KV is cached."""
-
-    suffix: Tensor
-    """``[tokens]``, which are computed after it."""
-
-    judged: Tensor
-    """Places in the suffix; what the model expects after them counts."""
-
-    wanted: Tensor
-    """What really follows there."""
 
 
 def texts(text: bytes, count: int) -> list[Case]:
@@ -55,3 +37,14 @@ def questions(
         Case(row[: recall.MOST], row[recall.MOST :], answers - 1, row[recall.MOST :][answers])
         for row in tokens
     ]
+
+
+def asked_of(judge: Judge, count: int) -> list[Case]:
+    """*count* sequences of a judge's task, of which it learned nothing."""
+    made = judge.task.asked(count, torch.Generator().manual_seed(judge.seed + 3))
+    cases = []
+    for row, labels in zip(made.tokens, made.labels, strict=True):
+        answers = (labels[made.prefix :] >= 0).nonzero().flatten()
+        suffix = row[made.prefix :]
+        cases.append(Case(row[: made.prefix], suffix, answers - 1, suffix[answers]))
+    return cases

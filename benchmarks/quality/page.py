@@ -16,7 +16,10 @@ SHIPPED_TABLE = "make quality"
 """What writes the table of the models that come along."""
 
 HELD_OUT_TABLE = "make quality-held-out"
-"""What writes the table of recall models that were trained with other seeds."""
+"""What writes the table of the judges."""
+
+CHOICE_TABLE = "make quality-held-out, levels"
+"""What writes the table by which the default level is chosen."""
 
 _HEAD = (
     ("serde", "---"),
@@ -56,26 +59,42 @@ def table(run: Mapping[str, Any]) -> str:
 
 
 def held_out_table(run: Mapping[str, Any]) -> str:
-    """One line for each serde: its divergence in thousandths of a nat, by seed and at the worst."""
-    seeds = [model["seed"] for model in run["models"]]
-    head = ["serde", *(f"KL, seed {seed}" for seed in seeds), "worst, 95 %", "mean of seeds, 95 %"]
-    head += ["same answer, worst", "ratio, worst"]
-    rows = [head, ["---"] + ["--:"] * (len(head) - 1)]
+    """One line for each serde: its divergence in thousandths of a nat at the worst judges."""
+    judges = [recipe["judge"] for recipe in run["judges"]]
+    head = ["serde", "ratio, least", "worst judge, 95 %", "", "worst that only judges, 95 %"]
+    head += ["same answer, least", *judges]
+    rows = [head, ["---", "--:", "--:", "---", "--:", "--:", *["--:"] * len(judges)]]
     for row in run["rows"]:
-        worst, mean = row["worst"], row["mean"]
+        worst, judging = row["worst"], row["judging"]
+        each = [row["judges"][judge] for judge in judges]
         rows.append(
             [
                 f"`{row['serde']}`",
-                *(
-                    f"{1e3 * seed['kl']:.2f} ± {1e3 * seed['kl_error']:.2f}"
-                    for seed in row["seeds"]
-                ),
-                _interval(worst["kl"], worst["kl_95"]),
-                _interval(mean["kl"], mean["kl_95"]),
-                f"{worst['agreement']:.2%}",
                 f"{worst['ratio']:.2f}",
+                f"**{_interval(worst['kl'], worst['kl_95'])}**",
+                worst["judge"] if worst["kl"] else "",
+                _interval(judging["kl"], judging["kl_95"]),
+                f"{worst['agreement']:.2%}",
+                *(f"{1e3 * one['kl']:.2f} ± {1e3 * one['kl_error']:.2f}" for one in each),
             ]
         )
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def choice_table(run: Mapping[str, Any]) -> str:
+    """One line for each level: what the judges that levels may be chosen by state."""
+    rows = [["levels, early / late", "ratio, least", "worst, 95 %", "", ""]]
+    rows += [["---", "--:", "--:", "---", "---"]]
+    rows += [
+        [
+            row["level"],
+            f"{row['worst']['ratio']:.2f}",
+            _interval(row["worst"]["kl"], row["worst"]["kl_95"]),
+            row["worst"]["judge"],
+            "the default" if row["chosen"] else "",
+        ]
+        for row in run["levels"]
+    ]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -29,7 +29,7 @@ from hexkv.plugins.composition.administering import (
 )
 from hexkv.plugins.composition.beside import open_segments
 from hexkv.plugins.composition.checking import check, doubts
-from hexkv.plugins.composition.identity import identify
+from hexkv.plugins.composition.identity import identify, refuse_unmeasured
 from hexkv.plugins.composition.observing import Observation, open_observation
 from hexkv.plugins.composition.peers import OpenedPeers, PeersOpener
 from hexkv.plugins.composition.starting import begin_log, report_start
@@ -105,6 +105,7 @@ def build(
     for doubt in doubts(loaded):
         log.warning("%s", doubt)
     namespace = identify(namespace, loaded)
+    refuse_unmeasured(namespace, loaded)
     if settings.node and events:
         log.warning("no events of a node's tiers: an engine over a node publishes none")
     telemetry = Totals() if telemetry is None else telemetry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -55,6 +56,33 @@ def identify(namespace: Namespace, loaded: Loaded) -> Namespace:
         salt=host["salt"] or configured["salt"],
         extra=tuple(sorted(extra.items())),
     )
+
+
+def measured_identity(namespace: Namespace) -> str:
+    """Return SHA-256, in hexadecimal, of the model of *namespace*: not of its layout or tenant.
+
+    Hosts keep KV of one model in several layouts; the effect of a serde is that of the model.
+    """
+    facts = (namespace.model, namespace.revision, namespace.lora, namespace.extra)
+    return hashlib.sha256(json.dumps(facts, separators=(",", ":")).encode()).hexdigest()
+
+
+def refuse_unmeasured(namespace: Namespace, loaded: Loaded) -> None:
+    """Refuse a model for which the configured serdes were not measured.
+
+    Args:
+        namespace: of :func:`identify`.
+        loaded: the configuration.
+
+    Raises:
+        ConfigError: ``model.measured`` names another model.
+    """
+    measured = loaded.settings.model.measured
+    if measured and measured != measured_identity(namespace):
+        raise ConfigError(
+            f"{loaded.locate(('model', 'measured'))}: serdes were measured for another model than"
+            f" {namespace.model!r} with these weights: run `hexkv quality` for this one"
+        )
 
 
 def _disagree(loaded: Loaded, path: Path, host: str) -> ConfigError:

@@ -43,6 +43,9 @@ class Model(Section):
     weights: str = ""
     """In place of that digest: the operator vouches that equal texts mean equal weights."""
 
+    measured: str = Field(default="", pattern="^([0-9a-f]{64})?$")
+    """The model that serdes were measured for, by `hexkv quality`; another one is refused."""
+
     lora: str = ""
     salt: SecretStr = SecretStr("")
     extra: dict[str, str] = Field(default_factory=dict)

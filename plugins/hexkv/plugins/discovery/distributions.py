@@ -27,7 +27,7 @@ _BRINGS: dict[str, list[tuple[Kind | Literal["command"], str]]] = {
     ],
     "hexkv-fleet": [("command", "fleet")],
     "hexkv-gds": [("store", "gds")],
-    "hexkv-hf": [("command", name) for name in ("blend", "demo", "tokens", "warm")],
+    "hexkv-hf": [("command", name) for name in ("blend", "demo", "quality", "tokens", "warm")],
     "hexkv-infinistore": [("store", "infinistore")],
     "hexkv-lmcache": [("command", "config.from-lmcache"), ("store", "lm")],
     "hexkv-lmserver": [("command", "serve"), ("store", "hexkv")],
@@ -64,7 +64,9 @@ GROUPS: Mapping[str, frozenset[str]] = {
     "Commands to look": frozenset(
         {"adapters", "admin", "config", "explain", "fleet", "inspect", "top", "trace"}
     ),
-    "Commands to plan": frozenset({"bench", "blend", "plan", "report", "serdes", "size"}),
+    "Commands to plan": frozenset(
+        {"bench", "blend", "plan", "quality", "report", "serdes", "size"}
+    ),
     "Commands for data": frozenset({"export", "fsck", "import", "tokens", "warm"}),
     "Commands to develop": frozenset({"check", "completion", "new-adapter"}),
 }

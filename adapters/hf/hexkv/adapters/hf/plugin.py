@@ -25,6 +25,12 @@ def _blend(arguments: Sequence[str]) -> int:
     return run_blend(arguments)
 
 
+def _quality(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.hf.quality.command import run_quality
+
+    return run_quality(arguments)
+
+
 def _tokens(arguments: Sequence[str]) -> int:
     from hexkv.adapters.hf.warm.command import run_tokens
 
@@ -53,5 +59,6 @@ def hexkv_commands() -> Iterable[CommandSpec]:
             (*_NEEDS, "hexkv.blending"),
             'pip install "hexkv-hf[blending]"',
         ),
+        CommandSpec("quality", "Measure which serdes a model bears", _quality, _NEEDS, _HINT),
         CommandSpec("tokens", "Print the token ids of a document", _tokens, _NEEDS, _HINT),
     ]

@@ -1,29 +1,55 @@
-"""One serde on one model: how many bytes it takes, and what the model makes of it."""
+"""One serde on one model: its payloads' bytes, and the change of the model's expectations."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import expm1, sqrt
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, LlamaForCausalLM
+from transformers import DynamicCache, PreTrainedModel
 
-from benchmarks.measure import must
-from benchmarks.quality.cases import Case
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.held import planes_of
 from hexkv.adapters.hf.shape import layout_of
 from hexkv.kernels import ContiguousKV
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline, DType, KVLayout, Serde, Span, Transfer
+from hexkv.ports import (
+    CorruptFrame,
+    Deadline,
+    DType,
+    EngineBusy,
+    KVLayout,
+    Serde,
+    Span,
+    Transfer,
+)
 
 CHUNK = 256
 """Tokens. What is left at the end of a prefix is encoded as a shorter chunk."""
 
 RAW = "raw"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One prompt."""
+
+    prefix: Tensor
+    """``[tokens]``, whose KV is cached."""
+
+    suffix: Tensor
+    """``[tokens]``, which are computed after it."""
+
+    judged: Tensor
+    """Places in the suffix; the model's expectations after them count."""
+
+    wanted: Tensor
+    """The tokens that follow there."""
+
 
 Layers = list[list[Tensor]]
 """``[layer][plane]`` of ``[1, heads, tokens, width]``."""
@@ -50,6 +76,9 @@ class Answer:
     right: float
     """Share of judged places where it is what really follows."""
 
+    seconds: float
+    """For encoding and decoding."""
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -67,12 +96,22 @@ class Summary:
     perplexity_change_error: float
     agreement: float
     right: float
+    seconds: float = 0.0
+    """For encoding and decoding, of all cases."""
 
 
 def measure(
-    model: LlamaForCausalLM, cases: Iterable[Case], serdes: Mapping[str, Serde]
+    model: PreTrainedModel,
+    cases: Iterable[Case],
+    serdes: Mapping[str, Serde],
+    progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Summary]:
-    """What each of *serdes* does to *model*, and :data:`RAW`, which does nothing."""
+    """The change that each of *serdes* makes to *model*, and :data:`RAW`, which makes none.
+
+    Raises:
+        CorruptFrame: one promises the same bytes and gives others.
+        LayoutMismatch: the model's KV cannot be cached.
+    """
     layout = replace(layout_of(model), dtype=DType.BFLOAT16)
     answers: dict[str, list[Answer]] = {name: [] for name in (RAW, *serdes)}
     for case in cases:
@@ -80,31 +119,36 @@ def measure(
         expected = expect(model, case, remembered)
         chunks = cut(layout, remembered)
         raw_bytes = sum(len(chunk) for _, _, chunk in chunks)
-        answers[RAW].append(_judge(case, expected, expected, raw_bytes, raw_bytes))
+        answers[RAW].append(_judge(case, expected, expected, raw_bytes, raw_bytes, 0.0))
         for name, serde in serdes.items():
+            began = time.perf_counter()
             decoded, size = through(serde, layout, chunks)
+            seconds = time.perf_counter() - began
             given = expect(model, case, joined(layout, decoded))
-            if serde.lossless:
-                must(bool((given == expected).all()), f"{name} gives back what it was given")
-            answers[name].append(_judge(case, given, expected, raw_bytes, size))
+            if serde.lossless and not bool((given == expected).all()):
+                raise CorruptFrame(f"{name} gives other bytes than it was given")
+            answers[name].append(_judge(case, given, expected, raw_bytes, size, seconds))
+        progress(1)
     return {name: _summary(given) for name, given in answers.items()}
 
 
 @torch.no_grad()
-def read(model: LlamaForCausalLM, prefix: Tensor) -> Layers:
+def read(model: PreTrainedModel, prefix: Tensor) -> Layers:
     """The KV of *prefix*, in bfloat16."""
     cache = DynamicCache()
-    model(input_ids=prefix[None], **with_cache(model, cache), use_cache=True, logits_to_keep=1)
-    return [[plane.bfloat16() for plane in planes] for planes in planes_of(cache)]
+    ids = prefix[None].to(model.device)
+    model(input_ids=ids, **with_cache(model, cache), use_cache=True, logits_to_keep=1)
+    return [[plane.bfloat16().cpu() for plane in planes] for planes in planes_of(cache)]
 
 
 @torch.no_grad()
-def expect(model: LlamaForCausalLM, case: Case, remembered: Layers) -> Tensor:
+def expect(model: PreTrainedModel, case: Case, remembered: Layers) -> Tensor:
     """Log-probabilities ``[judged, vocabulary]`` with *remembered* as the KV of the prefix."""
     cache = DynamicCache()
     for index, (keys, values) in enumerate(remembered):
-        cache.update(keys.float(), values.float(), index)
-    logits: Tensor = model(input_ids=case.suffix[None], **with_cache(model, cache)).logits[0]
+        cache.update(*(plane.to(model.device, model.dtype) for plane in (keys, values)), index)
+    ids = case.suffix[None].to(model.device)
+    logits: Tensor = model(input_ids=ids, **with_cache(model, cache)).logits[0].cpu()
     return logits[case.judged].double().log_softmax(-1)
 
 
@@ -144,10 +188,13 @@ def through(serde: Serde, layout: KVLayout, chunks: Sequence[Span]) -> tuple[lis
 
 
 def _finish(transfer: Transfer) -> None:
-    must(transfer.wait(Deadline.after(SystemClock(), 10)), "memory is copied within ten seconds")
+    if not transfer.wait(Deadline.after(SystemClock(), 60)):
+        raise EngineBusy("memory is not copied within a minute")
 
 
-def _judge(case: Case, given: Tensor, expected: Tensor, raw_bytes: int, size: int) -> Answer:
+def _judge(
+    case: Case, given: Tensor, expected: Tensor, raw_bytes: int, size: int, seconds: float
+) -> Answer:
     follows = case.wanted[:, None]
     likeliest = given.argmax(-1)
     return Answer(
@@ -158,6 +205,7 @@ def _judge(case: Case, given: Tensor, expected: Tensor, raw_bytes: int, size: in
         float((expected.gather(-1, follows) - given.gather(-1, follows)).mean()),
         float((likeliest == expected.argmax(-1)).double().mean()),
         float((likeliest == case.wanted).double().mean()),
+        seconds,
     )
 
 
@@ -175,6 +223,7 @@ def _summary(answers: Sequence[Answer]) -> Summary:
         perplexity_change_error=surprise_error,
         agreement=statistics.fmean(answer.agreed for answer in answers),
         right=statistics.fmean(answer.right for answer in answers),
+        seconds=sum(answer.seconds for answer in answers),
     )
 
 
