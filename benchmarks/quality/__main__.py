@@ -29,9 +29,9 @@ from hexkv.ports import Serde
 from training.corpus import standard_library
 
 BARS = {
-    "ratio": (3.8, "at least"),
+    "ratio": (3.3, "at least"),
     "perplexity_change": (0.005, "at most"),
-    "recall_kl": (0.005, "at most"),
+    "recall_kl": (0.0025, "at most"),
 }
 """What ``cachegen``, the level that is taken where none is asked for, should keep."""
 

@@ -8,8 +8,8 @@ from functools import partial
 from hexkv.plugins.spec import AdapterSpec, NoSettings, OpenContext, hookimpl
 
 _CACHEGEN = {
-    "cachegen": ("default", "29 levels in early layers, 15 in later ones: a quarter or less"),
-    "cachegen-fine": ("fine", "63 levels in early layers, 29 in later ones: about a third"),
+    "cachegen": ("default", "63 levels in early layers, 15 in later ones: a third or less"),
+    "cachegen-fine": ("fine", "63 levels in early layers, 29 in later ones: a third or so"),
     "cachegen-small": ("small", "15 levels: a fifth or so"),
     "cachegen-tiny": ("tiny", "15 levels in early layers, 7 in later ones: a sixth or less"),
 }
