@@ -22,7 +22,10 @@ from hexkv.ports import RecordedKind, RecordedStep, TierHealth
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "build" / "site"
 PICTURES = ROOT / "build" / "pages"
-PICTURED = ["docs/index", "docs/symptoms", "docs/operations", "docs/reference/ports", "README"]
+PICTURED = [
+    *("docs/index", "docs/symptoms", "docs/operations", "docs/reference/ports", "README"),
+    *("docs/measured", "docs/tutorials/operate"),
+]
 
 HARNESS = """<!doctype html><body><pre id="found"></pre><script>
 async function measure(pages, width) {
