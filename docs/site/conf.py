@@ -45,6 +45,7 @@ html_theme = "furo"
 html_title = f"hexkv {version}"
 html_static_path: list[str] = []
 html_copy_source = False
+html_use_index = False  # search finds names; columns of long ones are wider than a screen
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
