@@ -295,11 +295,9 @@ def speeds() -> str:
         judged = [it for it in sections[section]["result"]["results"] if it["goal"] is not None]
         for it in judged:
             if it["kind"] == "speed":
-                value = it["ratio"]["median"]
-                fill = GREEN if it["reached"] else GOLD
-                rows.append(
-                    Bar(it["name"].removesuffix(","), value, f"{value:.2f}", fill, it["goal"])
-                )
+                value, fill = it["ratio"]["median"], GREEN if it["reached"] else GOLD
+                name = f"peers: {it['name']}" if section == "peers" else it["name"]
+                rows.append(Bar(name, value, f"{value:.2f}", fill, it["goal"]))
     about = (
         "Stores and retrieves of the whole engine beside the bare copy, which is 1, and the goal of"
         " each, a red line; yellow where it is missed."
