@@ -19,7 +19,7 @@ from itertools import accumulate
 from math import inf, sqrt
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -43,7 +43,7 @@ _SAMPLE = 32
 """Requests that a record is made of."""
 
 _RATIO = 0.05
-_PLANS = {
+_PLANS: dict[Literal["alias", "text"], tuple[tuple[int, float, str], ...]] = {
     "alias": (
         (0, 0.0, "first"),
         (1, _RATIO, "question"),

@@ -171,7 +171,8 @@ class BlendingModel:
         if plan is not None:
             made = self._blended_together(rows, plan, memory, places)
         answers = [
-            self._answer(*row, 0, place) for *row, place in zip(rows, made, places, strict=True)
+            self._answer(tokens, what, 0, place)
+            for tokens, what, place in zip(rows, made, places, strict=True)
         ]
         for place, (full, *_) in zip(places, answers, strict=True):
             if full is not None:

@@ -146,7 +146,8 @@ def expect(model: PreTrainedModel, case: Case, remembered: Layers) -> Tensor:
     """Log-probabilities ``[judged, vocabulary]`` with *remembered* as the KV of the prefix."""
     cache = DynamicCache()
     for index, (keys, values) in enumerate(remembered):
-        cache.update(*(plane.to(model.device, model.dtype) for plane in (keys, values)), index)
+        on_device = [plane.to(model.device, model.dtype) for plane in (keys, values)]
+        cache.update(on_device[0], on_device[1], index)
     ids = case.suffix[None].to(model.device)
     logits: Tensor = model(input_ids=ids, **with_cache(model, cache)).logits[0].cpu()
     return logits[case.judged].double().log_softmax(-1)
