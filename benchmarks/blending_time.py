@@ -38,11 +38,10 @@ from benchmarks.machine import describe, versions
 from benchmarks.measure import Comparison, Goal, Spread, Turn, compare, must
 from benchmarks.throttled import Throttle, behind
 from hexkv.adapters.hf.argument import with_cache
-from hexkv.adapters.hf.blending.gate import BlendGate
+from hexkv.adapters.hf.blending.gate import BlendGate, divergences
 from hexkv.adapters.hf.blending.model import BlendingModel
 from hexkv.adapters.hf.blending.plan import BlendedPrefill, BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord, identity_of
-from hexkv.adapters.hf.blending.tails import divergences
 from hexkv.adapters.hf.cache import window
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.blending.api import segments_of

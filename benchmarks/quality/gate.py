@@ -25,9 +25,8 @@ import torch
 
 from benchmarks.quality.blending_page import PAGE
 from benchmarks.quality.page import RESULT, filled
-from hexkv.adapters.hf.blending.gate import CHECKS
+from hexkv.adapters.hf.blending.gate import CHECKS, Comparison, Evidence, divergences, tail_of
 from hexkv.adapters.hf.blending.record import BlendRecord
-from hexkv.adapters.hf.blending.tails import Comparison, Evidence, divergences, tail_of
 
 OUTPUT = RESULT.with_name("blending_gate.json")
 TABLE = "python -m benchmarks.quality.gate"

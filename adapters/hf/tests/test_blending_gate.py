@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from blended_prompts import PROMPT, SEGMENTS, configured, full, new, record
-from hexkv.adapters.hf.blending.gate import BlendGate
+from hexkv.adapters.hf.blending.gate import BlendGate, Comparison, Evidence
 from hexkv.adapters.hf.blending.model import BlendingModel
 from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord
-from hexkv.adapters.hf.blending.tails import Comparison, Evidence
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.blending.ports import BlendOutcome

@@ -17,9 +17,9 @@ import transformers
 from transformers import PreTrainedModel
 
 from hexkv.adapters.hf.blending.blender import Blender
+from hexkv.adapters.hf.blending.gate import divergences
 from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord, identity_of
-from hexkv.adapters.hf.blending.tails import divergences
 from hexkv.ports import InvalidRequest, Namespace
 
 PIECES = 4

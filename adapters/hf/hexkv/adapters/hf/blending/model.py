@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.blender import Blender
-from hexkv.adapters.hf.blending.gate import BlendGate
+from hexkv.adapters.hf.blending.gate import KEPT, BlendGate
 from hexkv.adapters.hf.blending.loading import Loading, Lost
 from hexkv.adapters.hf.blending.plan import (
     BlendCounts,
@@ -23,7 +23,6 @@ from hexkv.adapters.hf.blending.plan import (
     BlendPlan,
     KnownPrompt,
 )
-from hexkv.adapters.hf.blending.tails import KEPT
 from hexkv.adapters.hf.cache import RequestKV, window
 from hexkv.adapters.hf.held import planes_of
 from hexkv.adapters.hf.model import CachedModel, Prefill

@@ -1,4 +1,4 @@
-"""The command ``hexkv quality``: the serdes that keep a bound on a model of one's own."""
+"""The command ``hexkv quality``: the serdes that keep a bound on a model of the user's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hexkv.ports import InvalidRequest, LayoutMismatch, Serde
 _NORMAL = 1.96
 
 
-class Verdict(NamedTuple):
+class SerdeVerdict(NamedTuple):
     """One serde on one model."""
 
     serde: str
@@ -65,7 +65,7 @@ def cases_of(documents: Sequence[Sequence[int]], answer: int) -> list[Case]:
     return cases
 
 
-def verdicts(found: Mapping[str, Summary], bound: float) -> list[Verdict]:
+def verdicts(found: Mapping[str, Summary], bound: float) -> list[SerdeVerdict]:
     """Of each serde, the smallest payloads first."""
     rows = []
     for name, summary in found.items():
@@ -73,7 +73,7 @@ def verdicts(found: Mapping[str, Summary], bound: float) -> list[Verdict]:
         # Not "more than": a divergence that is no number keeps nothing.
         keeps = summary.kl + half <= bound
         rows.append(
-            Verdict(
+            SerdeVerdict(
                 name, summary.ratio, summary.kl, half, summary.agreement, summary.seconds, keeps
             )
         )
@@ -96,7 +96,9 @@ def quality(  # noqa: PLR0913
         list[str] | None, typer.Option(help="Only this one; may be repeated. By default all.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="The configuration of the cache.")] = None,
-    name: Annotated[str, typer.Option(help="What hosts that share the cache call the model.")] = "",
+    name: Annotated[
+        str, typer.Option(help="The name of the model among hosts that share the cache.")
+    ] = "",
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16, float16; by default the checkpoint's.")
     ] = "auto",
@@ -142,7 +144,9 @@ def _serdes(wanted: Sequence[str] | None) -> dict[str, Serde]:
     return {name: registry.open("serde", name, {}, context) for name in wanted or known}
 
 
-def _print(rows: Sequence[Verdict], lossy: Sequence[Verdict], identity: str, bound: float) -> None:
+def _print(
+    rows: Sequence[SerdeVerdict], lossy: Sequence[SerdeVerdict], identity: str, bound: float
+) -> None:
     print_table(
         ["serde", "ratio ", "nats, 95 % ", "same token ", "seconds ", f"within {bound:g} "],
         [
@@ -166,6 +170,6 @@ def _print(rows: Sequence[Verdict], lossy: Sequence[Verdict], identity: str, bou
 
 def run_quality(arguments: Sequence[str]) -> int:
     """``hexkv quality``, from a plugin's point of view."""
-    app = new_app("What lossy serdes do to a model's answers.")
+    app = new_app("The effect of lossy serdes on a model's answers.")
     app.command()(quality)
     return run_app(app, "hexkv quality", arguments)

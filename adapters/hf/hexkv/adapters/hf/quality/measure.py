@@ -29,7 +29,7 @@ from hexkv.ports import (
 )
 
 CHUNK = 256
-"""Tokens. What is left at the end of a prefix is encoded as a shorter chunk."""
+"""Tokens. The rest at the end of a prefix is encoded as a shorter chunk."""
 
 RAW = "raw"
 
@@ -56,8 +56,8 @@ Layers = list[list[Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What one case did."""
+class CaseAnswer:
+    """The outcome of one case."""
 
     raw_bytes: int
     payload_bytes: int
@@ -65,16 +65,16 @@ class Answer:
     """Of the prefix."""
 
     divergence: float
-    """Nats, on average over what is judged: how far the expectation is from the raw KV's."""
+    """Nats, on average over the judged places: how far the expectation is from the raw KV's."""
 
     surprise: float
-    """Nats by which what really follows surprises more than after raw KV, on average."""
+    """Nats by which the real continuation surprises more than after raw KV, on average."""
 
     agreed: float
     """Share of judged places where the likeliest token is the raw KV's."""
 
     right: float
-    """Share of judged places where it is what really follows."""
+    """Share of judged places where it is the real continuation."""
 
     seconds: float
     """For encoding and decoding."""
@@ -113,7 +113,7 @@ def measure(
         LayoutMismatch: the model's KV cannot be cached.
     """
     layout = replace(layout_of(model), dtype=DType.BFLOAT16)
-    answers: dict[str, list[Answer]] = {name: [] for name in (RAW, *serdes)}
+    answers: dict[str, list[CaseAnswer]] = {name: [] for name in (RAW, *serdes)}
     for case in cases:
         remembered = read(model, case.prefix)
         expected = expect(model, case, remembered)
@@ -176,7 +176,7 @@ def joined(layout: KVLayout, chunks: Sequence[Span]) -> Layers:
 
 
 def through(serde: Serde, layout: KVLayout, chunks: Sequence[Span]) -> tuple[list[Span], int]:
-    """What comes back from *serde*, and how many bytes it had made of it."""
+    """The chunks that *serde* decodes from its own payloads, and the payloads' bytes."""
     back, total = [], 0
     for start, end, chunk in chunks:
         payload = memoryview(bytearray(serde.bound(len(chunk))))
@@ -195,10 +195,10 @@ def _finish(transfer: Transfer) -> None:
 
 def _judge(
     case: Case, given: Tensor, expected: Tensor, raw_bytes: int, size: int, seconds: float
-) -> Answer:
+) -> CaseAnswer:
     follows = case.wanted[:, None]
     likeliest = given.argmax(-1)
-    return Answer(
+    return CaseAnswer(
         raw_bytes,
         size,
         len(case.prefix),
@@ -210,7 +210,7 @@ def _judge(
     )
 
 
-def _summary(answers: Sequence[Answer]) -> Summary:
+def _summary(answers: Sequence[CaseAnswer]) -> Summary:
     payload = sum(answer.payload_bytes for answer in answers)
     raw = sum(answer.raw_bytes for answer in answers)
     kl, kl_error = _mean([answer.divergence for answer in answers])
