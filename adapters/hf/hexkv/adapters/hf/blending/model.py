@@ -35,7 +35,6 @@ log = logging.getLogger("hexkv.hf")
 _ATTEMPTS = 2
 """Times that a prompt with damaged segments is blended."""
 
-
 _PADDED = 1.25
 """How many times as long as another one the longest prompt is that is blended with it. Layers
 compute as much of each prompt as of the longest: four of 289 to 1,060 tokens took 1.45 times as
@@ -242,8 +241,7 @@ class BlendingModel:
     ) -> tuple[Prefill | None, torch.Tensor, BlendReport, float]:
         """Answer a prompt: with *made* in *memory*, or with full computation where that is due.
 
-        Returns that computation if it is the answer, the logits, the report, and the share that
-        was computed.
+        Returns that computation if it is the answer, logits, report, and the share computed.
         """
         blended = made if isinstance(made, _Made) else None
         if blended is not None and not self._gate.due():
@@ -256,10 +254,9 @@ class BlendingModel:
         why, kl = made if isinstance(made, BlendOutcome) else BlendOutcome.CHECKED, None
         if blended is not None and expected is not None:
             memory.fill(planes_of(full.cache))
-            wanted = self._expected(tokens, blended.asked, memory)
-            kl = self._gate.compared(wanted, expected)
-        computed = len(tokens) - full.hit_tokens
-        report = BlendReport(why, prefix=full.hit_tokens, computed=computed, kl=kl)
+            kl = self._gate.compared(self._expected(tokens, blended.asked, memory), expected)
+        hit, computed = full.hit_tokens, len(tokens) - full.hit_tokens
+        report = BlendReport(why, prefix=hit, computed=computed, kl=kl)
         self._segments.report(report)
         return full, full.logits, report, computed / len(tokens)
 
@@ -268,14 +265,13 @@ class BlendingModel:
         compared = max(1, min(asked, KEPT, len(tokens) - 1))
         cache = memory.filled(len(tokens) - compared, len(tokens))
         with torch.no_grad():
-            output = self.blender.model(
+            logits: torch.Tensor = self.blender.model(
                 input_ids=torch.tensor([tokens[-compared:]], device=self.blender.model.device),
                 **with_cache(self.blender.model, cache),
                 use_cache=True,
                 logits_to_keep=compared,
-            )
-        logits: torch.Tensor = output.logits[0]
-        return logits
+            ).logits
+        return logits[0]
 
     def _blended_together(
         self,

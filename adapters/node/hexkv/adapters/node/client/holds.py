@@ -12,15 +12,8 @@ from hexkv.adapters.net.rpc.answer import Answer
 from hexkv.adapters.net.rpc.wire import Status
 from hexkv.adapters.node.client.leases import Block, LeaseLedger, NodeLease
 from hexkv.adapters.node.client.link import NodeLink
-from hexkv.adapters.node.wire import (
-    MAX_LAYERS,
-    Brought,
-    Reader,
-    State,
-    Verb,
-    read_brought,
-    read_chunks,
-)
+from hexkv.adapters.node.groups import Brought, read_brought
+from hexkv.adapters.node.wire import MAX_LAYERS, Reader, State, Verb, read_chunks
 from hexkv.ports import (
     PAGE,
     ChunkSpec,

@@ -20,17 +20,9 @@ from hexkv.adapters.net.rpc.answer import Answer
 from hexkv.adapters.net.rpc.link import Link, Turn
 from hexkv.adapters.net.rpc.wire import message
 from hexkv.adapters.net.stream import Stream, connect
+from hexkv.adapters.node.groups import LayerGroups, pack_layers
 from hexkv.adapters.node.memory import map_sealed
-from hexkv.adapters.node.wire import (
-    ALL,
-    HANDSHAKE,
-    MAX_BODY,
-    MINOR,
-    LayerGroups,
-    Verb,
-    pack_layers,
-    pack_release,
-)
+from hexkv.adapters.node.wire import ALL, HANDSHAKE, MAX_BODY, MINOR, Verb, pack_release
 from hexkv.ports import FRAME_VERSION, Clock, Deadline, HoldTerms, StoreUnreachable
 
 _PATIENCE = 5.0

@@ -8,7 +8,8 @@ from math import inf
 from threading import Lock
 
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.node.wire import ALL, LayerGroups
+from hexkv.adapters.node.groups import LayerGroups
+from hexkv.adapters.node.wire import ALL
 from hexkv.ports import Clock, Hold, Lease, frame_bytes, release_all
 
 

@@ -10,18 +10,10 @@ from typing import NamedTuple
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.rpc.asked import Request
 from hexkv.adapters.net.rpc.wire import Head, Status
+from hexkv.adapters.node.groups import Brought, pack_brought
 from hexkv.adapters.node.server.asked import Client
 from hexkv.adapters.node.server.granted import Grant
-from hexkv.adapters.node.wire import (
-    Brought,
-    Chunks,
-    State,
-    Verb,
-    Wanted,
-    pack_brought,
-    pack_chunks,
-    read_wanted,
-)
+from hexkv.adapters.node.wire import Chunks, State, Verb, Wanted, pack_chunks, read_wanted
 from hexkv.plugins.threads import step_aside
 from hexkv.ports import (
     ChunkSpec,

@@ -11,19 +11,12 @@ from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.rpc.asked import Request
 from hexkv.adapters.net.rpc.wire import Head, Status
 from hexkv.adapters.node.client.telling import read_named
+from hexkv.adapters.node.groups import read_layers
 from hexkv.adapters.node.listing import MOST, pack_listing
 from hexkv.adapters.node.server.announced import announce, expect, push_to, seek, withdraw
 from hexkv.adapters.node.server.asked import Client
 from hexkv.adapters.node.server.holding import hold, pack_leases, wanted
-from hexkv.adapters.node.wire import (
-    Reader,
-    Verb,
-    pack_chunks,
-    pack_words,
-    read_layers,
-    read_release,
-    read_space,
-)
+from hexkv.adapters.node.wire import Reader, Verb, pack_chunks, pack_words, read_release, read_space
 from hexkv.ports import (
     KEY_BYTES,
     MAGIC,
