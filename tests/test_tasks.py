@@ -112,7 +112,7 @@ def test_operate_a_node_for_two_engines_and_ask_it_why_a_prompt_missed(wheels, t
         text = page("operate")
         python = environment(tmp_path / "env", wheels, *tutorials.wanted(text))
         with short_folder() as folder:
-            tutorials.play(text.replace("/tmp/node", f"{folder}/node"), tmp_path, python)
+            tutorials.play(text.replace("/var/tmp/node", f"{folder}/node"), tmp_path, python)
 
 
 def test_a_configuration_of_lmcache_is_converted_and_starts(wheels, tmp_path, capsys):
