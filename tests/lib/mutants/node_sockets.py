@@ -10,7 +10,7 @@ import pytest
 from hexkv.adapters.net.rpc.asked import ClientBounds
 from hexkv.adapters.net.rpc.wire import Status
 from hexkv.adapters.node.blackbox import NodeSocketContract
-from hexkv.adapters.node.server import verbs
+from hexkv.adapters.node.server import holding, verbs
 from hexkv.adapters.node.server.granted import Granted
 from hexkv.adapters.node.server.server import NodeServer
 from hexkv.adapters.node.server.session import NodeSession
@@ -211,8 +211,8 @@ def other_lengths(real, body):
 
 
 def of_any_length(self, patch):
-    real = verbs.read_wanted
-    patch.setattr(verbs, "read_wanted", lambda body: other_lengths(real, body))
+    real = holding.read_wanted
+    patch.setattr(holding, "read_wanted", lambda body: other_lengths(real, body))
 
 
 def folds_namespaces(self, patch):
