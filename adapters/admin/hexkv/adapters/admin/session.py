@@ -57,6 +57,9 @@ class AdminSession(PlacedSession):
         self._going = True
         """False once the client requests an end, or has ended."""
 
+        self._executes = False
+        """True during a verb; an answer may be on its way when its client goes."""
+
     def take(self, head: Head, body: bytes) -> bool:
         if head.verb == ClientMessage.STOP:
             self._going = False
@@ -64,7 +67,7 @@ class AdminSession(PlacedSession):
         return super().take(head, body)
 
     def let_go(self) -> None:
-        if self._going and self._under_way:
+        if self._going and self._executes:
             log.info("admin: %s: is gone, its verb ends", self.name)
         self._going = False
 
@@ -76,7 +79,11 @@ class AdminSession(PlacedSession):
             raise BadMessage("a verb that there is not")
         try:
             given = self._arguments(name, verb, raw)
-            answer = verb.answer.dump_json((self._do(name, verb, given, asked.head),))
+            self._executes = True
+            try:
+                answer = verb.answer.dump_json((self._do(name, verb, given, asked.head),))
+            finally:
+                self._executes = False
         except HexKVError as error:
             log.warning("admin: %s: %s: refused: %s", self.name, name, _line(error))
             self._fail(asked, error)
