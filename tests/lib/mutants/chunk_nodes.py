@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hexkv.adapters.net.rpc.wire import Status
-from hexkv.adapters.node.client import client, holds
+from hexkv.adapters.node.client import client, holds, rates
 from hexkv.adapters.node.client.leases import LeaseLedger
-from hexkv.adapters.node.server import verbs
+from hexkv.adapters.node.server import holding, verbs
 from hexkv.adapters.node.server.granted import Granted
 from hexkv.adapters.node.wire import Verb
 from hexkv.contracts.chunk_cache._base import TOKENS
@@ -30,13 +30,13 @@ class NodeContract(OverANode):
 
 
 def tiers_of_other_chunks(self, monkeypatch):
-    right = client.read_words
+    right = rates.read_words
 
     def turned(reader, count):
         words = right(reader, count)
         return [*words[-1:], *words[:-1]]
 
-    monkeypatch.setattr(client, "read_words", turned)
+    monkeypatch.setattr(rates, "read_words", turned)
 
 
 def forgets_only_the_first(self, monkeypatch):
@@ -47,14 +47,14 @@ def forgets_only_the_first(self, monkeypatch):
 
 
 def blocks_a_page_off(self, monkeypatch):
-    right = verbs._chunks
+    right = holding.pack_leases
 
     def later(*columns):
         chunks = right(*columns)
         rows = zip(chunks.offsets, chunks.words, strict=True)
         return chunks._replace(offsets=[at + PAGE if tier else at for at, tier in rows])
 
-    monkeypatch.setattr(verbs, "_chunks", later)
+    monkeypatch.setattr(holding, "pack_leases", later)
 
 
 def releases_what_it_has_answered(self, monkeypatch):
@@ -93,7 +93,8 @@ def names_equal_digests_alike(self, monkeypatch):
     def leased(wanted):
         return lease(wanted._replace(keys=[bytes(16) + key[16:] for key in wanted.keys]))
 
-    monkeypatch.setattr(client, "pack_keys", alike)
+    for module in (client, rates):
+        monkeypatch.setattr(module, "pack_keys", alike)
     monkeypatch.setattr(client, "pack_wanted", leased)
 
 
@@ -109,13 +110,13 @@ def drops_what_is_behind_a_gap(self, monkeypatch):
     right = holds.taken
 
     def up_to_a_gap(*arguments):
-        leases, reasons, origins = right(*arguments)
+        leases, reasons, *rest = right(*arguments)
         end = leases.index(None) if None in leases else len(leases)
         for place in range(end, len(leases)):
             if leases[place] is not None:
                 leases[place].release()
                 leases[place], reasons[place] = None, Reason.REFUSED
-        return leases, reasons, origins
+        return leases, reasons, *rest
 
     monkeypatch.setattr(holds, "taken", up_to_a_gap)
 
@@ -134,13 +135,13 @@ def lends_a_block_once(self, monkeypatch):
 
 
 def lengths_are_all_one(self, monkeypatch):
-    right = verbs._wanted
+    right = holding.wanted
 
     def stretched(session, asked):
         leasing = right(session, asked)
         return leasing._replace(specs=[s._replace(tokens=TOKENS) for s in leasing.specs])
 
-    monkeypatch.setattr(verbs, "_wanted", stretched)
+    monkeypatch.setattr(holding, "wanted", stretched)
 
 
 def says_the_first_of_all(self, monkeypatch):
