@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from threading import Event, Semaphore
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,11 +14,21 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
 from hexkv.core.engine.engine import Deadlines
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.notices import EVERY
 from hexkv.core.tiers.index.indexes import Unindexed
-from hexkv.ports import CounterName, Failed, Hit, InvalidRequest, Miss, StoreUnreachable, TimedOut
+from hexkv.ports import (
+    CounterName,
+    Failed,
+    Hit,
+    InvalidRequest,
+    Miss,
+    Reason,
+    StoreUnreachable,
+    TimedOut,
+)
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
-from rigging import FRAME, LAYOUT, tier
+from rigging import CHUNK, FRAME, LAYOUT, tier
 
 
 def test_damaged_frames_are_counted_misses_and_set_aside(rig, tmp_path):
@@ -300,6 +311,55 @@ def test_calls_queue_the_next_copy_before_they_wait_and_a_refused_one_ends_them(
         store()
     assert 0 < r.engine.lookup(PROMPT).hit_tokens < FULL
     assert r.at_rest()
+
+
+def test_a_load_that_turns_back_for_a_chunk_takes_no_later_one_in_its_place(rig, monkeypatch):
+    class Crowded(ScanningStore):
+        """Has no room for one chunk, once."""
+
+        crowded = None
+
+        def read_one(self, index, key, sink, deadline):
+            if key != self.crowded:
+                return super().read_one(index, key, sink, deadline)
+            self.crowded = None
+            return Miss(Reason.REFUSED)
+
+    class Beside(HeapKV):
+        """Copies as a wait begins; the copy of one position fails."""
+
+        failing = None
+
+        def __init__(self):
+            super().__init__(LAYOUT, len(PROMPT))
+            self.queued, self.written = [], []
+
+        def scatter(self, spans, layers=None):
+            self.queued.append(spans)
+            return SimpleNamespace(wait=partial(self.finish, spans))
+
+        def finish(self, spans, deadline):
+            self.written.append(spans)
+            super().scatter(spans)
+            if self.failing in [span.start for span in spans]:
+                raise OSError
+            return True
+
+    store = Crowded({})
+    r = rig([tier("slow", store)], slots=64)
+    monkeypatch.setattr(r.engine._requests.pace, "fixed", Pipelining(2, 8, 2))
+    assert r.engine.store(PROMPT, computed()).stored_tokens == FULL
+    assert r.engine.flush()
+    right = computed()
+    for number, key in enumerate(r.engine.chunk_keys(PROMPT)):
+        store.crowded, target = key if number else None, Beside()
+        assert r.engine.retrieve(PROMPT, target).hit_tokens == FULL
+        assert target.agrees(right, FULL)
+        failing = Beside()
+        failing.failing = number * CHUNK
+        r.engine.retrieve(PROMPT, failing)
+        assert failing.written == failing.queued, "no copy goes on after the call"
+        assert r.at_rest()
 
 
 @each("hangs", ["read", "write", "close"])

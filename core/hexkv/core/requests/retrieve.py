@@ -187,8 +187,9 @@ class Loading:
                 if last is None and (count := self._load_past(number, arrived)):
                     number += count
                     continue
-                # The next step is queued before a copy that a device makes is waited for.
-                step = self._begin(number, ahead=last is not None) if number < end else None
+                # The next step, behind no missing chunk, is queued before a copy is waited for.
+                more = number < end and (last is None or last.why is None)
+                step = self._begin(number, ahead=last is not None) if more else None
                 if step is not None:
                     number += len(step.leases)
                 if last is None:
@@ -236,8 +237,7 @@ class Loading:
     def _begin(self, number: int, *, ahead: bool) -> LoadStep | None:
         """Queue the copy of the next chunks, from *number* on, as far as they have arrived.
 
-        Return None without memory, or *ahead* of a copy that is under way if they would have to be
-        waited for: its leases are not held while others are waited for.
+        Return None without memory, or *ahead* of a copy, which has leases, if a wait is needed.
         """
         # Far from the tiers the first window goes alone: all may be absent.
         first = self._found is None and not number
@@ -274,10 +274,10 @@ class Loading:
         return copy is not None
 
     def _give_up(self, step: LoadStep) -> None:
-        """Release the memory of *step*, or leave it to its copies."""
+        """Release the memory of *step* once its copies, which the host does not expect, ended."""
         try:
             with suppress(InvalidRequest):  # the device has refused the step before it, too
-                self._copier.finish_all(step.copies, Deadline(self._deadline.clock, 0.0))
+                self._copier.finish_all(step.copies, self._deadline)
         finally:
             release_all(step.leases)
             step.window.hold.release()
