@@ -7,6 +7,7 @@ where it runs it for the first time and for the last; in ``make test`` at each t
 import time
 from contextlib import suppress
 from threading import Event
+from unittest.mock import Mock
 
 import pytest
 from stepping import (
@@ -148,3 +149,10 @@ def test_an_interrupted_wait_for_a_copy_frees_no_memory_that_the_copy_uses(rig, 
     device.wait = lambda deadline: True
     r.engine.lookup(TOKENS)
     assert r.at_rest()
+    # Nor does one that waits for several copies, at the first of them.
+    device, copier, lease = Slow(LAYOUT, 0), r.engine._requests.copier, Mock()
+    copies = [copier.begin(device, [], [lease], gather=False) for _ in range(2)]
+    with pytest.raises(KeyboardInterrupt):
+        copier.finish_all(copies, r.engine.admin._until(1))
+    assert (lease.share.call_count, len(copier.late)) == (2, 2)
+    device.done = True

@@ -185,6 +185,10 @@ class Copier:
                 done = self.finish(copy, deadline) and done
             except InvalidRequest as error:
                 refused = error
+            except BaseException:
+                for other in copies:
+                    self._keep(other)  # the caller is about to release
+                raise
         if refused is not None:
             raise refused
         return done
