@@ -1,7 +1,9 @@
 """Waits for a device's copies: who looks for their ends, how often, and how late these are seen."""
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from threading import Event, Lock
+
+import pytest
 
 from hexkv.contracts.doubles import ManualClock
 from hexkv.kernels.waiting import Queued, Waiter
@@ -84,3 +86,34 @@ def test_one_of_the_threads_that_wait_looks_for_all():
         assert all(one.result(60) for one in done)
     assert not over.result()
     assert most == 1
+
+
+def test_a_thread_has_the_end_of_its_own_copy_and_no_error_of_others():
+    class Given:
+        """An event that answers as set, and notes its first query."""
+
+        def __init__(self):
+            self.answer, self.queried = False, Event()
+
+        def query(self):
+            self.queried.set()
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    waiter, until = Waiter(), Deadline.after(ManualClock(), 60.0)
+    events = [Given() for _ in range(3)]
+    looking, failing, shared = (Queued([e], 0, into=True, waiter=waiter) for e in events)
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(waiter.wait, looking, until)
+        assert events[0].queried.wait(60)
+        others = [threads.submit(waiter.wait, copy, until) for copy in (failing, shared)]
+        assert all(event.queried.wait(60) for event in events)
+        events[1].answer = ValueError("of one copy")
+        with pytest.raises(ValueError, match="of one copy"):
+            others[0].result(60)
+        shared.done = True  # another thread has queried it
+        assert others[1].result(60)
+        assert not first.done()
+        events[0].answer = True
+        assert first.result(60)

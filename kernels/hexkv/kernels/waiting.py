@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
-from threading import Condition, Lock
+from threading import Condition, Lock, get_ident
 from typing import Protocol
 
 from hexkv.ports import Deadline
@@ -24,6 +24,9 @@ _NEAR = 200e-6
 
 _AWAY = 1e-3
 """The longest sleep: another thread's copy may end sooner."""
+
+_UNWOKEN = 0.05
+"""The longest sleep of a thread that does not look: one that was interrupted wakes no other."""
 
 _RATE = 50e9
 """Bytes a second, until some were measured."""
@@ -82,6 +85,9 @@ class Queued:
         self.size = size
         self.into = into
         self.done = not events
+        self.error: Exception | None = None
+        """Raised by its event, for another thread than the one that waits for it."""
+
         self.begun, self.due = self._waiter.expect(self)
 
     def passed(self) -> bool:
@@ -101,51 +107,59 @@ class Waiter:
     ) -> None:
         self._now = now
         self._sleep = sleep
-        self._changed = Condition(Lock())
+        self._lock = Lock()
+        self._changed = Condition(self._lock)
         self._directions = {into: Direction() for into in (True, False)}
         self._copies: list[Queued] = []
         """Those that a thread waits for."""
 
-        self._looks = False
-        """True while a thread looks for all."""
+        self._looker: int | None = None
+        """The thread that looks for all."""
 
     def expect(self, copy: Queued) -> tuple[float, float]:
         """Return now, and when *copy*, just queued, is due."""
-        with self._changed:
+        with self._lock:
             now = self._now()
             return now, self._directions[copy.into].expect(copy.size, now)
 
     def wait(self, copy: Queued, deadline: Deadline) -> bool:
-        """Wait for *copy*. Return False if *deadline* passes first."""
-        with self._changed:
-            self._copies.append(copy)
+        """Wait for *copy*. Return False if *deadline* passes first; raise what its event raises."""
+        me = get_ident()
         try:
+            with self._lock:
+                self._copies.append(copy)
             while not copy.done and not deadline.expired:
-                with self._changed:
-                    if self._looks:
-                        if not copy.done:
-                            self._changed.wait(deadline.remaining())
-                        continue
-                    self._looks = True
-                try:
+                if copy.error is not None:
+                    error, copy.error = copy.error, None
+                    raise error
+                with self._lock:
+                    if self._looker is None:
+                        self._looker = me
+                    elif not copy.done and copy.error is None:
+                        self._changed.wait(min(deadline.remaining(), _UNWOKEN))
+                if self._looker == me:
                     self._look(copy, deadline)
-                finally:
-                    with self._changed:
-                        self._looks = False
-                        self._changed.notify_all()  # another thread looks from now on
             return copy.done
         finally:
-            with self._changed:
-                self._copies.remove(copy)
+            looked = self._looker == me
+            if looked:
+                self._looker = None  # before any call: an interrupt comes behind one
+            with self._lock:
+                if copy in self._copies:
+                    self._copies.remove(copy)
+                if looked:
+                    self._changed.notify_all()  # another thread looks from now on
 
     def _look(self, own: Queued, deadline: Deadline) -> None:
         """Look for the ends of all copies until *own* has ended, or *deadline* passes."""
         while True:
-            with self._changed:
-                left = [copy for copy in self._copies if not copy.done]
-            ended = [copy for copy in left if copy.passed()]
+            with self._lock:
+                left = [copy for copy in self._copies if not copy.done and copy.error is None]
+                if len(left) < len(self._copies):
+                    self._changed.notify_all()  # some failed, or were queried by other threads
+            ended = [copy for copy in left if _passed(copy, own)]
             if ended:
-                with self._changed:
+                with self._lock:
                     now = self._now()
                     for copy in ended:
                         self._directions[copy.into].learn(copy, now)
@@ -158,9 +172,21 @@ class Waiter:
     def _pause(self, ends: Sequence[float]) -> None:
         """Sleep, unless a copy is expected to end about now."""
         now = self._now()
-        ahead = min(end - now if end > now - _NEAR else _POLL + _NEAR for end in ends)
+        seconds = [end - now if end > now - _NEAR else _POLL + _NEAR for end in ends]
+        ahead = min(seconds, default=0.0)
         # Nothing but the interpreter's lock is given away near an end.
         self._sleep(min(max(ahead - _NEAR, 0.0), _AWAY))
+
+
+def _passed(copy: Queued, own: Queued) -> bool:
+    """True if *copy* is done. Its own thread raises what its event raises."""
+    try:
+        return copy.passed()
+    except Exception as error:
+        if copy is own:
+            raise
+        copy.error = error
+        return False
 
 
 @cache
