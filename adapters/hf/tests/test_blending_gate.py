@@ -119,6 +119,8 @@ def test_blending_that_is_worse_than_recorded_is_off_for_good(caplog):
     gate = BlendGate(measured)
     full, other = torch.zeros(4, 2), torch.tensor([[1.0, 0.0]] * 4)
     assert gate.compared(full, full) == 0.0
+    masked = torch.tensor([[1.0, -torch.inf]] * 4)
+    assert gate.compared(masked, masked) == 0.0, "a token that a model masks is none"
     assert gate.plan is not None
     while gate.plan is not None:
         assert gate.compared(full, other) == pytest.approx(0.12, abs=0.01)

@@ -100,7 +100,9 @@ def divergences(full: torch.Tensor, blended: torch.Tensor) -> torch.Tensor:
     """
     wanted = full.double().log_softmax(-1)
     given = blended.double().log_softmax(-1)
-    return (wanted.exp() * (wanted - given)).sum(-1).clamp_min(0)
+    # A token that is impossible adds nothing; some models mask those without a meaning by -inf.
+    each = (wanted.exp() * (wanted - given)).masked_fill(wanted == -torch.inf, 0.0)
+    return each.sum(-1).clamp_min(0)
 
 
 class Evidence:
