@@ -1,6 +1,7 @@
 """A node or a client that fails costs a deadline, and nothing is left over."""
 
 import random
+import socket
 import sys
 import time
 from subprocess import PIPE, Popen
@@ -9,12 +10,14 @@ from threading import Event
 import pytest
 
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.node.server.limits import ClientLimits
+from hexkv.adapters.node.server.session import NodeSession
 from hexkv.adapters.node.server.verbs import VERBS
-from hexkv.adapters.node.wire import Verb
+from hexkv.adapters.node.wire import HANDSHAKE, Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, content, put, soon, specs
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline, Reason
+from hexkv.ports import FRAME_VERSION, Deadline, Reason
 from nodes import FRAME, Node, NodeProcess
 from processes import until
 
@@ -57,6 +60,31 @@ def test_a_node_that_comes_back_is_another_one(tmp_path):
         assert client.ledger() == {}
         client.close()
         node.at_rest()
+
+
+@pytest.mark.thorough
+def test_a_client_that_ends_while_a_node_that_ends_lets_it_in_keeps_no_place(tmp_path, monkeypatch):
+    dismissed, dismiss, lets_in = Event(), NodeSession.dismiss, Event()
+
+    def breaks(*_):
+        lets_in.set()
+        assert dismissed.wait(60)
+        raise BrokenPipeError
+
+    def noted(session, why):
+        dismiss(session, why)
+        dismissed.set()
+
+    monkeypatch.setattr(socket, "send_fds", breaks)
+    monkeypatch.setattr(NodeSession, "dismiss", noted)
+    with Node(tmp_path, disk=False, limits=ClientLimits(FRAME, patience=0.5)) as node:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(node.path))
+            sock.sendall(HANDSHAKE.hello(FRAME_VERSION, 0))
+            assert lets_in.wait(60)
+        node.stop()
+        assert node.server.clients == 0
+        node.start()
 
 
 @pytest.fixture

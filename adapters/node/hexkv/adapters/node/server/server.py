@@ -326,6 +326,7 @@ class NodeServer:
         try:
             socket.send_fds(sock, [welcome], [] if why else [self._region.descriptor])
         except BaseException:
+            session.abort()  # it may be dismissed already, and is awaited until it is over
             self._ended(session)
             raise
         if why:
