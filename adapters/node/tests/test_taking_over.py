@@ -100,12 +100,19 @@ def test_a_node_goes_on_if_its_successor_goes_half_way(node, client):
         with pytest.raises(ConfigError, match=r"taken everything back|does not hand over"):
             before.gone(None)
 
-    with client.hold(some, "held", soon()) as hold:
+    with client.hold(some, "held", soon()) as hold, socket.socket(socket.AF_UNIX) as newcomer:
         assert hold.wait(soon())
+        newcomer.settimeout(60)
         for stop in (hello, says_nothing_useful, takes, has, adopts_something_else):
+            if stop is has:
+                newcomer.connect(str(node.path))
+                until(lambda: node.server._admission.clients)
             with Predecessor(node.path) as before:
                 stop(before)
                 if stop is has:
+                    newcomer.sendall(HANDSHAKE.hello(FRAME_VERSION, 0))
+                    newcomer.recv(HANDSHAKE.challenge_bytes)
+                    newcomer.sendall(rpc.message(Verb.PING, 1, node.server.generation))
                     # Nobody reads this now, and nobody has lost it.
                     asked = client._keeper.link.ask(Verb.PING, b"", soon())
                     assert not client._keeper.link.wait(asked, now())
@@ -114,6 +121,8 @@ def test_a_node_goes_on_if_its_successor_goes_half_way(node, client):
             assert client.match([spec.key for spec in some], soon()) == ["memory"] * 2
             assert held(hold) == [content(spec) for spec in some]
             put(client, specs(4)[2:])
+            if stop is has:
+                assert rpc.head(newcomer.recv(rpc.HEAD.size), 4096).request == 1
     assert not node.server.given
 
 

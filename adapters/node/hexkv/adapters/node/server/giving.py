@@ -53,6 +53,8 @@ class Giving:
     ) -> bool:
         """Hand everything over, or go on as before. True if the successor owns it now.
 
+        Either way the sessions at the barrier are the caller's to leave or to resume.
+
         Args:
             sock: the connection over which the successor sent ``TAKE``.
             sessions: of all clients.
@@ -99,21 +101,17 @@ class Giving:
         except Exception:
             log.exception("node: handing over failed: going on")
         if gone:  # after this, also on an error, nothing of it is this process's
-            self._leave(sessions)
+            self._leave()
             return True
         with suppress(OSError):  # first, so that a late message does not count as an answer
             sock.shutdown(socket.SHUT_RDWR)
         self._served.inheritance.thaw()
         self._barrier.lift()
-        for session in sessions:
-            session.resume()
         return False
 
-    def _leave(self, sessions: Collection[NodeSession]) -> None:
+    def _leave(self) -> None:
         try:
             self._served.inheritance.give()
-            for session in sessions:
-                session.leave()
         except Exception:
             log.exception("node: closing the parts handed over failed")
 

@@ -262,6 +262,11 @@ class NodeServer:
             self._last = sock
         else:
             sock.close()
+        for session in self._all():  # clients that were let in meanwhile, too
+            if self.given:
+                session.leave()
+            else:
+                session.resume()
 
     def _waits(self, ready: Callable[[], bool], seconds: float) -> bool:
         with self._changed:
