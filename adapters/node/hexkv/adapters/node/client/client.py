@@ -331,7 +331,7 @@ class NodeClient(Announces, ServesSooner):
             return None
         try:
             return read(Reader(answer.body))
-        except (BadMessage, TypeError, KeyError):
+        except (BadMessage, TypeError, LookupError, AttributeError):
             link.abandon()
             return None
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.rpc.answer import Answer
 from hexkv.adapters.net.rpc.wire import Status
 from hexkv.adapters.node.client.link import NodeLink
@@ -133,9 +133,9 @@ class ServesSooner(FarTiers):
     def _read(self, answer: Answer) -> None:
         """Note the rates in a report of the node's health; an older node sends none."""
         try:
-            tiers = json.loads(answer.body)["tiers"] if answer.status is Status.DONE else []
-            rates = {str(tier["name"]): tier.get("tokens_per_second") for tier in tiers}
-        except (ValueError, KeyError, TypeError, AttributeError):
+            report: Any = Reader(answer.body).json() if answer.status is Status.DONE else {}
+            rates = {str(it["name"]): it.get("tokens_per_second") for it in report["tiers"]}
+            known = {n: float(rate) for n, rate in rates.items() if isinstance(rate, int | float)}
+        except (BadMessage, LookupError, TypeError, AttributeError, OverflowError):
             return
-        self._first = next(iter(rates), "")
-        self._rates = {n: float(rate) for n, rate in rates.items() if isinstance(rate, int | float)}
+        self._first, self._rates = next(iter(rates), ""), known
