@@ -10,6 +10,7 @@ from threading import Event
 import pytest
 
 from hexkv.adapters.net.rpc import wire as rpc
+from hexkv.adapters.net.rpc.barrier import Barrier
 from hexkv.adapters.node import wire
 from hexkv.adapters.node.server import giving, taking
 from hexkv.adapters.node.server.handover import END, TAKE
@@ -202,6 +203,30 @@ def test_what_was_sent_and_not_read_is_answered_by_the_successor(node, client):
         sock.close()
         client.close()
         heir.at_rest()
+        node.stop()
+
+
+@pytest.mark.thorough
+def test_a_client_that_is_let_in_as_a_hand_over_begins_goes_over(node, monkeypatch):
+    lower = Barrier.lower
+    newcomer = socket.socket(socket.AF_UNIX)
+    newcomer.settimeout(60)
+    newcomer.connect(str(node.path))
+    until(lambda: node.server._admission.clients)
+
+    def ping():
+        newcomer.sendall(rpc.message(Verb.PING, 1, node.server.generation))
+        return rpc.head(newcomer.recv(rpc.HEAD.size), 4096).request
+
+    def later(barrier):
+        newcomer.sendall(HANDSHAKE.hello(FRAME_VERSION, 0))
+        newcomer.recv(HANDSHAKE.challenge_bytes)
+        assert ping() == 1
+        lower(barrier)
+
+    monkeypatch.setattr(Barrier, "lower", later)
+    with newcomer, taken_over(node):
+        assert ping() == 1
         node.stop()
 
 

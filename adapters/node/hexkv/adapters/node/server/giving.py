@@ -46,7 +46,7 @@ class Giving:
     def run(
         self,
         sock: socket.socket,
-        sessions: Collection[NodeSession],
+        sessions_now: Callable[[], Collection[NodeSession]],
         rested: Callable[[Callable[[], bool], float], bool],
         state: tuple[int, int],
         descriptors: Collection[int],
@@ -57,7 +57,7 @@ class Giving:
 
         Args:
             sock: the connection over which the successor sent ``TAKE``.
-            sessions: of all clients.
+            sessions_now: returns those of all clients.
             rested: waits until a condition holds, for seconds at most; sessions wake it.
             state: the generation, and the next client's number.
             descriptors: of the lock and of the listening socket.
@@ -65,6 +65,8 @@ class Giving:
         gone = False
         try:
             self._barrier.lower()
+            sessions = sessions_now()  # a client that is let in after this has no answer yet
+            log.info("node: %d clients are handed over", len(sessions))
             if not rested(lambda: all(one.state != "open" for one in sessions), REST):
                 for session in sessions:
                     if session.state == "open":

@@ -247,12 +247,10 @@ class NodeServer:
         self._listener.wake()
 
     def _give(self, sock: socket.socket) -> None:
-        """Hand over, in the thread that accepts clients: no new ones arrive during it."""
-        sessions = self._all()
-        log.info("node: %d clients are handed over", len(sessions))
+        """Hand over, in the thread that accepts clients: it accepts no new ones during it."""
         self.given = Giving(self._served, self._barrier, self._clock).run(
             sock,
-            sessions,
+            self._all,
             self._waits,
             (self.generation, next(self._numbers)),
             self._listener.descriptors,
