@@ -260,7 +260,7 @@ class NodeServer:
             self._last = sock
         else:
             sock.close()
-        for session in self._all():  # clients that were let in meanwhile, too
+        for session in self._all():  # also of clients that were let in during it
             if self.given:
                 session.leave()
             else:
