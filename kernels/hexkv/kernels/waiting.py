@@ -135,7 +135,7 @@ class Waiter:
                 with self._lock:
                     if self._looker is None:
                         self._looker = me
-                    elif not copy.done and copy.error is None:
+                    elif _under_way(copy):
                         self._changed.wait(min(deadline.remaining(), _UNWOKEN))
                 if self._looker == me:
                     self._look(copy, deadline)
@@ -154,7 +154,7 @@ class Waiter:
         """Look for the ends of all copies until *own* has ended, or *deadline* passes."""
         while True:
             with self._lock:
-                left = [copy for copy in self._copies if not copy.done and copy.error is None]
+                left = [copy for copy in self._copies if _under_way(copy)]
                 if len(left) < len(self._copies):
                     self._changed.notify_all()  # some failed, or were queried by other threads
             ended = [copy for copy in left if _passed(copy, own)]
@@ -176,6 +176,10 @@ class Waiter:
         ahead = min(seconds, default=0.0)
         # Nothing but the interpreter's lock is given away near an end.
         self._sleep(min(max(ahead - _NEAR, 0.0), _AWAY))
+
+
+def _under_way(copy: Queued) -> bool:
+    return not copy.done and copy.error is None
 
 
 def _passed(copy: Queued, own: Queued) -> bool:

@@ -87,7 +87,7 @@ class BlendRecord:
             raise InvalidRequest(f"a measure is negative, or no number: {numbers}")
         if max(self.ratio, self.agreement, self.share) > 1 or self.check_layer < -1:
             raise InvalidRequest("a share is more than 1, or there is no such check layer")
-        if self.kl > self.bound or min(self.prompts, self.tokens) < 1:
+        if not self.kl <= self.bound > 0 or min(self.prompts, self.tokens) < 1:
             raise InvalidRequest(f"kl {self.kl} is above the bound {self.bound}, or of no prompt")
         if not (_DIGEST.fullmatch(self.identity) and _DIGEST.fullmatch(self.sample)):
             raise InvalidRequest("identity and sample are SHA-256 in hexadecimal")
