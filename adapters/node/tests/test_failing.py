@@ -10,15 +10,12 @@ from threading import Event
 import pytest
 
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.net.rpc.wire import Status
-from hexkv.adapters.node.client import rates
 from hexkv.adapters.node.server.limits import ClientLimits
 from hexkv.adapters.node.server.session import NodeSession
 from hexkv.adapters.node.server.verbs import VERBS
 from hexkv.adapters.node.wire import HANDSHAKE, Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, content, put, soon, specs
 from hexkv.contracts.doubles.heap_kv import HeapKV
-from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import FRAME_VERSION, Deadline, Reason
 from nodes import FRAME, Node, NodeProcess
@@ -173,40 +170,6 @@ def test_a_store_by_layers_waits_for_a_node_that_answers_slowly(tmp_path, monkey
                 report = storing.result()
             given_up.set()
             assert (report.stored_tokens, report.drops) == (len(PROMPT), {})
-        node.at_rest()
-
-
-@pytest.mark.thorough
-@each(
-    "report",
-    [
-        b"",
-        b"[" * 20_000,
-        b"[]",
-        b'{"tiers": null}',
-        b'{"tiers": [1]}',
-        b'{"tiers": [{"name": "memory", "tokens_per_second": 1%s}]}' % (b"0" * 400),
-    ],
-)
-def test_a_report_of_a_node_that_is_none_fails_no_lookup(tmp_path, monkeypatch, report):
-    asked = Event()
-
-    def answer(session, request):
-        session.send(request.head, Status.DONE, report)
-        asked.set()
-
-    monkeypatch.setattr(rates, "_EVERY", 0.0)
-    monkeypatch.setitem(VERBS, Verb.HEALTH, answer)
-    with Node(tmp_path, disk=False) as node:
-        client, some = node.client(), specs(1)
-        put(client, some)
-        client.computes(1.0)
-        assert client.match([some[0].key], soon()) == ["memory"]
-        assert asked.wait(60)
-        assert client._keeper.link.wait(client._answer, soon())
-        assert client.match([some[0].key], soon()) == ["memory"]
-        client.health(soon())
-        client.close()
         node.at_rest()
 
 

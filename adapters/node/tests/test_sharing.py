@@ -34,7 +34,6 @@ from hexkv.ports import (
     InvalidRequest,
     KVLayout,
     Namespace,
-    Reason,
     Selection,
 )
 from nodes import FRAME, Node
@@ -382,24 +381,3 @@ def test_what_a_client_leases_stays_its_own_until_its_socket_is_closed(tmp_path)
         for lease in crowd:
             lease.release()
         node.at_rest()
-
-
-def test_a_client_leaves_out_a_tier_that_is_slower_than_its_host_computes(node):
-    with node.engine() as engine:
-        engine.store(PROMPT, HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT))
-        node.served.health()
-        disk = node.served.stack.tiers[1].link
-        disk.began(0.0)
-        disk.ended(1.0, 1000.0)
-        engine.clear(tiers=["memory"])
-        engine.computes(2000.0)
-        until(lambda: not engine.lookup(PROMPT).hit_tokens)
-        answers = [engine.lookup(PROMPT) for _ in range(32)]
-        assert [answer.tiers for answer in answers].count({"disk": len(PROMPT)}) == 2
-        assert {answer.missing for answer in answers} == {None, Reason.SLOWER}
-        stored = engine.store(PROMPT, HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT))
-        assert stored.tiers["memory"] == len(PROMPT)  # the next request finds it there
-        assert engine.lookup(PROMPT).tiers == {"memory": len(PROMPT)}
-        engine.clear(tiers=["memory"])
-        engine.computes(500.0)
-        assert engine.lookup(PROMPT).hit_tokens == len(PROMPT)
