@@ -1,4 +1,4 @@
-"""Writes what is published beside wheels and sdists: checksums, the input of attestations, notes.
+"""Writes the files published beside wheels and sdists: checksums, the input of attestations, notes.
 
     python release/statements.py dist
 
@@ -55,7 +55,7 @@ def write(folder: Path, tag: str) -> list[Path]:
 
 
 def notes(root: Path, version: str, tag: str) -> str:
-    """Return what is new in *version*.
+    """Return the changes of *version*.
 
     Raises:
         ValueError: *tag* is given, and the changelog is not complete.

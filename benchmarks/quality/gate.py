@@ -33,10 +33,10 @@ TABLE = "python -m benchmarks.quality.gate"
 """What writes the table."""
 
 TIMES = 5.0
-"""The mean of what is to be switched off, in bounds."""
+"""The mean divergence, in bounds, at which blending has to go off."""
 
 STAYS = 300
-"""Checks in which what is within the bound is to stay on."""
+"""Checks over which blending within its bound has to stay on."""
 
 _SAMPLE = 32
 """Requests that a record is made of."""

@@ -335,7 +335,7 @@ class Day:
     def disk_damaged(self):
         disk = self.fleet.folder / "disk-b" / "kv"
         for file in frames(disk):
-            with suppress(FileNotFoundError):  # evicted meanwhile
+            with suppress(FileNotFoundError):  # evicted in between
                 damage(file)
         clear = ["admin", f"{self.fleet.nodes['b'].path}.admin", "clear", "--everything"]
         command = [sys.executable, "-m", "hexkv.plugins", *clear, "--tier", "memory"]

@@ -26,7 +26,7 @@ def generator():
 
 
 def shortened(groups, minute, day, least=0):
-    """The text of a file of rules, of whose durations a minute and a day are so many seconds.
+    """The text of a file of rules, with a minute and a day of these lengths in seconds.
 
     An alert that waits at all waits for *least* seconds.
     """

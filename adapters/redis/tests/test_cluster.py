@@ -97,7 +97,7 @@ def test_a_dead_node_costs_its_own_chunks_until_it_is_back_and_a_late_one_raises
     until_it_serves(nodes[1])
     assert store.read(KEYS, ListSink(), deadline()) == [Miss()] * len(KEYS)
     assert store.write(ITEMS, deadline()) == WELL
-    for late in nodes:  # what is late is not absent
+    for late in nodes:  # chunks of a late node are not absent
         late.freeze()
         try:
             with pytest.raises(StoreUnreachable):

@@ -270,7 +270,7 @@ def misses_what_it_does_not_understand(self, monkeypatch):
 
 
 LOCAL_CHANNEL = {
-    "channel.7 keeps what is corrupt": Wrong(
+    "channel.7 keeps corrupt frames": Wrong(
         "What was lent and is no frame of the chunk stays lent.", _read=keeps_what_is_corrupt
     ),
     "channel.12 offers each key once": Wrong(

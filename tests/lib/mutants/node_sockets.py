@@ -33,7 +33,7 @@ class ServedContract(NodeSocketContract):
     """A node in a thread, with changes that end with the test."""
 
     def wrong(self, patch):
-        """What is wrong with it, by *patch*, which is a ``MonkeyPatch``."""
+        """Make the fault, by *patch*, which is a ``MonkeyPatch``."""
 
     @pytest.fixture(autouse=True)
     def impatience(self, monkeypatch):
@@ -48,7 +48,7 @@ class ServedContract(NodeSocketContract):
 
 
 def verb(number, change):
-    """Change what is done for a verb: *change* gets the session, the request, and what was."""
+    """Change how a verb is handled: *change* gets the session, the request, and what was."""
 
     def wrong(self, patch):
         real = VERBS[number]
@@ -57,7 +57,7 @@ def verb(number, change):
     return wrong
 
 
-def told(number, change):
+def message_of(number, change):
     """The same for a message without an answer."""
 
     def wrong(self, patch):
@@ -278,7 +278,7 @@ ROWS = {
     ),
     "node.21 gives back by place alone": Wrong(
         "A request's number alone gives nothing back.",
-        wrong=told(Verb.RELEASE, releases_places_alone),
+        wrong=message_of(Verb.RELEASE, releases_places_alone),
     ),
     "node.22 keeps what was leased": Wrong("Leases outlive their connection.", wrong=keeps_all),
     "node.23 publishes leases of others": Wrong(
