@@ -114,6 +114,8 @@ def test_what_is_called_wrongly_is_said_in_one_line_that_names_it(served, capsys
         (["rules", "memory", "--log-level", "debug"], "rules"),
         (["rules", "disk", "--quota", "5GiB"], "--quota"),
         (["rules", "--compute-rate", "fast"], "--compute-rate"),
+        (["rules", "--log-level", "loud"], "--log-level"),
+        (["rules", "disk", "--budget", "much"], "--budget"),
         (["attach", str(no_tier)], "FILE"),
         (["attach", str(tmp_path / "none")], "FILE"),
     ):
@@ -126,7 +128,6 @@ def test_what_is_called_wrongly_is_said_in_one_line_that_names_it(served, capsys
         (["detach", "tape"], "tape"),
         (["clear", "--tenant", "blue"], "blue"),
         (["rules", "disk", "--budget", "1"], "tiers.disk.budget"),
-        (["rules", "--log-level", "loud"], "log.level"),
     ):
         assert served.hexkv(*words) == 1
         out, err = capsys.readouterr()

@@ -19,7 +19,9 @@ from hexkv.adapters.admin.cli.options import (
     target_of,
 )
 from hexkv.plugins.cli.output import Json, new_app, print_json, refuse, run_app, times
+from hexkv.plugins.configuration.sizes import parse_size
 from hexkv.plugins.configuration.sources import MAX_FILE_BYTES, parse_yaml
+from hexkv.plugins.observing.logs import LEVELS
 from hexkv.ports import ConfigError, Watch, WorkReport
 
 _Tiers = Annotated[
@@ -212,15 +214,18 @@ def rules(  # noqa: PLR0913
 ) -> None:
     """Change settings of the running cache, those of a tier or others."""
     given: dict[str, object] = {"read": read, "write": write, "promote": promote}
-    given |= {"budget": budget, "retries": retries}
+    given |= {"budget": budget and _size_in("--budget", budget), "retries": retries}
     of_tier = {key: value for key, value in given.items() if value is not None}
     quotas = [_quota_in(text) for text in quota or ()]
     others: dict[str, object] = {}
     if peer_rate is not None:
-        others["peers"] = {"serve": {"rate": _or_null(peer_rate)}}
+        rate = None if peer_rate == "null" else _size_in("--peer-rate", peer_rate)
+        others["peers"] = {"serve": {"rate": rate}}
     if compute_rate is not None:
         others["compute_rate"] = _number_in(compute_rate)
     if log_level is not None:
+        if log_level not in LEVELS:
+            refuse("--log-level", f"{log_level!r} is none of {', '.join(LEVELS)}")
         others["log"] = {"level": log_level}
     if (of_tier or quotas) and not tier:
         refuse("TIER", "name the tier to change")
@@ -247,11 +252,15 @@ def _quota_in(text: str) -> tuple[str, str]:
     tenant, found, size = text.rpartition("=")
     if not found:
         refuse("--quota", f"{text!r}: write TENANT=SIZE, such as red=5GiB")
-    return tenant, size
+    return tenant, _size_in("--quota", size)
 
 
-def _or_null(text: str) -> str | None:
-    return None if text == "null" else text
+def _size_in(option: str, text: str) -> str:
+    try:
+        parse_size(text)
+    except ValueError as error:
+        refuse(option, str(error))
+    return text
 
 
 def _number_in(text: str) -> float | None:

@@ -85,7 +85,8 @@ def quality(  # noqa: PLR0913
     prompts: Annotated[
         list[Path],
         typer.Option(
-            help="Prompts as the model will see them, as for `hexkv warm`; may be repeated."
+            exists=True,
+            help="Prompts as the model will see them, as for `hexkv warm`; may be repeated.",
         ),
     ],
     bound: Annotated[
