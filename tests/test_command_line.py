@@ -42,6 +42,7 @@ FREE = {
     "fleet move --tenant": "judged once there are two nodes",
     "import --model": "any name",
     "import --tenant": "any name",
+    "quality --name": "any name",
     "warm --name": "any name",
 }
 """Options that take every text."""
@@ -61,6 +62,9 @@ GIVEN = {
     "admin explain": "--tokens prompt.json",
     "admin lookup": "--tokens prompt.json",
     "admin rules": "disk",
+    "admin rules --compute-rate": "",
+    "admin rules --log-level": "",
+    "admin rules --peer-rate": "",
     "blend calibrate": "recall --record record.json --sample prompt.json",
     "check": "lru --level L1",
     "explain": "prompt.json --dir disk",
@@ -81,6 +85,7 @@ GIVEN = {
     "fsck": "disk",
     "new-adapter": "store thing",
     "plan": "trace.jsonl",
+    "quality": "recall --prompts prompt.json",
     "report": "calls.record",
     "serdes": "--links 1GB",
     "size": "--layers 4 --heads 2 --width 64 --requests 1 --prompt 100",

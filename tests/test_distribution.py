@@ -31,6 +31,7 @@ ABSENT = {
     "lmcache": {"hexkv.contracts", "pytest"},  # its checks of servers extend the kit
     "lossless": {"hexkv.kernels"},  # for rANS: hexkv-lossless[rans]
     "mooncake": {"mooncake"},
+    "node": {"hexkv.contracts", "pytest"},  # the same, of nodes
     "sglang": {"sglang"},
     "vllm": {"vllm"},
 }

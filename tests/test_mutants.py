@@ -36,9 +36,10 @@ CORRECT = [
     "TestLeavingStore",
 ]
 MODEST = {
+    "TestCapableStore": "largest",
     "TestPlainStore": (
         "SupportsClear, SupportsLimit, SupportsQuarantine, SupportsRangeRead, SupportsScan, "
-        "SupportsZeroCopy, foreign, huge, limit, reopen, service.cut, service.full, "
+        "SupportsZeroCopy, foreign, huge, largest, limit, reopen, service.cut, service.full, "
         "service.garbage, service.kill, service.slow, service.stall, sibling, unreadable"
     ),
     "TestLossySerde": (
