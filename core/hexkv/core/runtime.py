@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Condition
 
-from hexkv.ports import CallSink, Clock, Deadline, Executor, SpanSink, Telemetry, TraceStep
+from hexkv.ports import CallSink, Clock, Deadline, Executor, Serde, SpanSink, Telemetry, TraceStep
 
 MOST = 4096
 """The number of steps that are kept: some 600 kB."""
@@ -49,6 +49,9 @@ class Runtime:
 
     spans: SpanSink | None = None
     """Traces calls, if given."""
+
+    serdes: Mapping[str, Serde] = field(default_factory=dict)
+    """Every serde that frames may have been written with, by name."""
 
     steps: StepRing = field(default_factory=StepRing)
     """The recent steps, with the time that they took."""

@@ -12,8 +12,6 @@ from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.ports import (
-    ChunkService,
-    CorruptFrame,
     Deadline,
     DeviceKV,
     EncodedSpan,
@@ -81,7 +79,7 @@ class Decodable(Collection[str]):
 
 
 def load(
-    chunks: ChunkService,
+    serdes: Mapping[str, Serde],
     copier: Copier,
     device: DeviceKV,
     part: Prompt,
@@ -96,14 +94,14 @@ def load(
     """
     begun: list[Copy] = []
     try:
-        whole = begin(chunks, copier, device, part, leases, begun, layers)
+        whole = begin(serdes, copier, device, part, leases, begun, layers)
     finally:
         done = copier.finish_all(begun, deadline)
     return whole and done
 
 
 def begin(
-    chunks: ChunkService,
+    serdes: Mapping[str, Serde],
     copier: Copier,
     device: DeviceKV,
     part: Prompt,
@@ -114,23 +112,17 @@ def begin(
     """Queue the copies of the chunks of *part*, raw or encoded, into *device*: add them to *begun*.
 
     One for each run of chunks in the same form. With *layers*, of only those. Return False if the
-    device failed, or a chunk is damaged.
+    device failed.
 
     Raises:
         InvalidRequest: the device raised it.
     """
-    serdes = [RAW if lease.spec is None else lease.spec.serde for lease in leases]
+    names = [RAW if lease.spec is None else lease.spec.serde for lease in leases]
     at = 0
-    for name, run in groupby(serdes):
+    for name, run in groupby(names):
         end = at + len(list(run))
         some, spans = leases[at:end], part.part(at, end).spans(leases[at:end])
-        window = device
-        if name != RAW:
-            try:
-                window, spans = _encoded(chunks, device, name, spans, some)
-            except CorruptFrame as error:
-                log.warning("an encoded chunk is not to be used: %s", error)
-                return False
+        window = device if name == RAW else _Decoding(device, _inner(serdes[name]))
         copy = copier.begin(window, spans, some, gather=False, layers=layers)
         if copy is None:
             return False
@@ -142,21 +134,6 @@ def begin(
 def is_raw(lease: Lease) -> bool:
     """True if the payload of *lease* is not encoded."""
     return lease.spec is None or lease.spec.serde == RAW
-
-
-def _encoded(
-    chunks: ChunkService, device: DeviceKV, name: str, spans: list[Span], leases: Sequence[Lease]
-) -> tuple[DeviceKV, list[Span]]:
-    """Return a window that takes payloads of a serde, and spans cut to their frames' payloads.
-
-    Raises:
-        CorruptFrame: a header is damaged.
-    """
-    sizes = list(map(chunks.payload_bytes, leases))
-    if any(size > len(span.data) for span, size in zip(spans, sizes, strict=True)):
-        raise CorruptFrame("the header of a frame gives a longer payload than it has")
-    cut = [span._replace(data=span.data[:size]) for span, size in zip(spans, sizes, strict=True)]
-    return _Decoding(device, _inner(chunks.serdes[name])), cut
 
 
 def _inner(serde: Serde) -> Serde:

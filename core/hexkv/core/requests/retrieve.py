@@ -104,8 +104,9 @@ class Loading:
 
         self._waiting = Waiting(chunks, deadline)
         self._past: PastHost | None = None
-        decodes = bool(chunks.serdes) and hasattr(request.device, "decodes")
-        self._encoded: Collection[str] = Decodable(chunks.serdes, request.device) if decodes else ()
+        self._serdes = serdes = requests.runtime.serdes
+        decodes = bool(serdes) and hasattr(request.device, "decodes")
+        self._encoded: Collection[str] = Decodable(serdes, request.device) if decodes else ()
 
     def run(self) -> Arrived:
         """Load chunks in order until one does not arrive.
@@ -267,7 +268,7 @@ class Loading:
         """Queue the *copies* of the chunks of *part* into the device. False if that failed."""
         device = self._request.device
         if self._encoded != ():  # their number is queried from the device
-            return begin(self._chunks, self._copier, device, part, leases, copies)
+            return begin(self._serdes, self._copier, device, part, leases, copies)
         copy = self._copier.begin(device, part.spans(leases), leases, gather=False)
         if copy is not None:
             copies.append(copy)

@@ -38,7 +38,6 @@ from hexkv.ports import (
     Lease,
     PoolExhausted,
     Reason,
-    Serde,
     ServiceHold,
     ServicePublishing,
     WholeChunks,
@@ -110,7 +109,6 @@ class LocalChunks:
         self._pool = stack.pool
         self.pool_bytes = stack.pool.capacity
         self.block_bytes: int | None = stack.pool.slot_bytes
-        self.serdes: Mapping[str, Serde] = stack.runtime.serdes
         # Delegated without a wrapper.
         self.fits = stack.pool.fits
         self.ledger = stack.pool.ledger
@@ -285,9 +283,6 @@ class LocalChunks:
     def drop(self, wanted: Sequence[ChunkSpec], reason: Reason) -> bool:
         self.stack.drop(wanted, reason)
         return True
-
-    def payload_bytes(self, lease: Lease) -> int:
-        return self._runtime.codec.page(lease.frame).header.payload_bytes
 
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
         return self.stack.forget(keys, self.stack.tiers, deadline).chunks

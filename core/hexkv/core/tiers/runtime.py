@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
@@ -22,7 +22,6 @@ from hexkv.ports import (
     Member,
     Peers,
     Reason,
-    Serde,
 )
 
 if TYPE_CHECKING:
@@ -53,9 +52,6 @@ class TierRuntime(Runtime):
     pool: BlockPool
     codec: FrameCodec
     events: Sequence[EventSink] = ()
-    serdes: Mapping[str, Serde] = field(default_factory=dict)
-    """Every serde that frames may have been written with, by name."""
-
     computing: ComputeRate = field(default_factory=ComputeRate)
     """The speed of the model."""
 

@@ -76,6 +76,7 @@ class Mover:
                 return None
             block = self._block(len(frame) - PAGE)
             block.frame[:] = frame
+            block.shrink(self._runtime.codec.peek(frame).payload_bytes)
             block.spec = spec._replace(serde=self._runtime.serdes[serde].name)
             return block
 

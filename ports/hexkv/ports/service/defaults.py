@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
-from types import MappingProxyType
 
 from hexkv.ports.abilities.on_device import DeviceRoom
 from hexkv.ports.chunk import ChunkSpec
 from hexkv.ports.keys import ChunkKey
-from hexkv.ports.lease import Lease
 from hexkv.ports.outcomes import Reason
 from hexkv.ports.runtime.clock import Deadline
-from hexkv.ports.serde import Serde
 
 
 class WholeChunks:
@@ -37,7 +34,6 @@ class FarTiers:
     """The calls of a :class:`~hexkv.ports.ChunkService` that concern tiers of this process."""
 
     near = False
-    serdes: Mapping[str, Serde] = MappingProxyType({})
     in_place: Collection[str] = ()
     block_bytes: int | None = None
     write_step: int | None = None
@@ -88,10 +84,6 @@ class FarTiers:
         """Read nothing."""
         del tier, wanted, room, deadline
         return 0
-
-    def payload_bytes(self, lease: Lease) -> int:
-        """Return the bytes of a plain payload."""
-        return len(lease.payload)
 
     def drop(self, wanted: Sequence[ChunkSpec], reason: Reason) -> bool:
         """Return False: nothing is counted here."""

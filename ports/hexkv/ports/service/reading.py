@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from hexkv.ports.abilities.on_device import DeviceRoom
 from hexkv.ports.chunk import ChunkSpec
 from hexkv.ports.keys import ChunkKey
-from hexkv.ports.lease import Lease
 from hexkv.ports.outcomes import Reason
 from hexkv.ports.runtime.clock import Deadline
-from hexkv.ports.serde import Serde
 from hexkv.ports.service.holding import HoldTerms, ServiceHold
 
 
@@ -87,19 +85,6 @@ class ServiceReads(Protocol):
 
     def keep(self, owner: str, keys: Sequence[ChunkKey]) -> None:
         """Pin chunks for a request until the end of *owner*."""
-        ...
-
-    @property
-    def serdes(self) -> Mapping[str, Serde]:
-        """The serdes, by name, whose payloads leases may have; empty: leases are plain."""
-        ...
-
-    def payload_bytes(self, lease: Lease) -> int:
-        """Return the bytes of the encoded payload in a lease.
-
-        Raises:
-            CorruptFrame: the header is damaged.
-        """
         ...
 
     def reads_to_devices(self, tier: str) -> bool:

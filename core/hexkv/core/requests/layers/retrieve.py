@@ -52,6 +52,7 @@ class LayeredRetrieve:
         """
         self._chunks = requests.chunks
         self._copier = requests.copier
+        self._serdes = requests.runtime.serdes
         self._prefetches = requests.prefetches
         self._lookup_id = request.lookup_id
         self._prompt = request.prompt
@@ -98,7 +99,7 @@ class LayeredRetrieve:
     def begin(self) -> None:
         """Find the chunks, hold their blocks and begin to read. Once, before anything else."""
         with self._budget.step() as deadline:
-            self._encoded = decoded_by(self._chunks.serdes, self._device, by_layers=True)
+            self._encoded = decoded_by(self._serdes, self._device, by_layers=True)
             self._find(deadline)
             ends = self._prompt.ends[: len(self._prompt)]
             tokens = ends[-1] - self._prompt.starts[0] if ends else 0
@@ -343,7 +344,7 @@ class LayeredRetrieve:
             copied = self._copier.copy(device, spans, leases, deadline, gather=False, layers=layers)
         else:
             part = self._prompt.part(0, self._hit)
-            copied = load(self._chunks, self._copier, device, part, leases, deadline, layers)
+            copied = load(self._serdes, self._copier, device, part, leases, deadline, layers)
         if not copied:
             self._shorten(0, Reason.DEVICE)
 

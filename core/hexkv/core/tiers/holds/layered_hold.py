@@ -18,7 +18,6 @@ from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,
-    CorruptFrame,
     Deadline,
     Lease,
     PoolExhausted,
@@ -252,13 +251,13 @@ def _fitted(runtime: TierRuntime, leases: Sequence[Lease], owner: str) -> Iterat
     try:
         for lease in leases:
             if lease.spec is not None and lease.spec.serde != RAW:
-                size = PAGE + runtime.codec.page(lease.frame).header.payload_bytes
-                if frame_bytes(size - PAGE) != len(lease.frame):
-                    mine.append(runtime.pool.lease(size - PAGE, owner, now))
-                    mine[-1].frame[:size] = lease.frame[:size]
+                size = len(lease.payload)
+                if frame_bytes(size) != len(lease.frame):
+                    mine.append(runtime.pool.lease(size, owner, now))
+                    mine[-1].frame[: PAGE + size] = lease.frame[: PAGE + size]
                     mine[-1].spec, lease = lease.spec, mine[-1]
             kept.append(lease)
-    except (PoolExhausted, CorruptFrame) as error:
+    except PoolExhausted as error:
         log.debug("encoded chunks are not promoted: %s", error)
     try:
         yield kept

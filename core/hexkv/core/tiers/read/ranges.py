@@ -193,12 +193,13 @@ class RangeReader:
         return missing
 
     def name_encoded(self) -> None:
-        """Set the serde in the specs of encoded blocks, once the first group has arrived."""
+        """Label encoded blocks, once the first group has arrived, with serde and payload."""
         for strip in self._strips:
             for number, block in strip.blocks.items():
                 head = self._heads.get(number)
                 if head is not None and self._kept(head):
                     block.spec = self._wanted[number]._replace(serde=head.name)
+                    block.payload = block.payload[: head.parts[-1]]
 
     def drop(self) -> None:
         """Cancel all reads. Reads that have begun keep their blocks until they end."""

@@ -395,5 +395,6 @@ def _relabel(kept: BlockLease, header: FrameHeader, spec: ChunkSpec | None) -> R
     """Label the block of a frame that stays encoded. Return the reason if it is unusable."""
     if spec is None or header.tokens != spec.tokens or header.raw_bytes != spec.raw_bytes:
         return Reason.CORRUPT
+    kept.shrink(header.payload_bytes)
     kept.spec = spec._replace(serde=header.serde)
     return None
