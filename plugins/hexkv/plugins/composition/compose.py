@@ -215,7 +215,12 @@ def _over_node(
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
     calls, spans = observation.calls, observation.spans
     runtime = Runtime(
-        clock=clock, executor=Threads(), telemetry=telemetry, calls=calls, spans=spans
+        clock=clock,
+        executor=Threads(),
+        telemetry=telemetry,
+        calls=calls,
+        spans=spans,
+        serdes=open_serdes(loaded, registry, OpenContext(clock)),
     )
     return Pipeline(service, runtime, prefetch), settings.chunk.tail, None
 

@@ -11,7 +11,7 @@ lease whose answer it never received. A client never sends addresses.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import IntEnum
 from itertools import chain, repeat
 from struct import Struct, calcsize, error, pack, unpack_from
@@ -48,7 +48,7 @@ class Verb(IntEnum):
     SPACE = 1
     """Defines a number for later requests: identity, layout, serde."""
     RELEASE = 2
-    """Gives back leases. Not answered, like ``SPACE``, ``LASTS`` and ``LAYERS``."""
+    """Gives back leases. Not answered, like ``SPACE``, ``LASTS``, ``LAYERS`` and ``ENCODED``."""
     PING = 3
     MATCH = 4
     HOLD = 5
@@ -73,6 +73,9 @@ class Verb(IntEnum):
     LAYERS = 23
     """Sets the groups of layers of the ``HOLD`` behind it. Not answered by itself: its own number
     is that of the answer about the groups behind the first one, if they come later."""
+
+    ENCODED = 24
+    """Sets the serdes whose payloads the ``HOLD`` behind it may leave encoded."""
 
 
 MINOR = frozenset(
@@ -127,6 +130,10 @@ class Chunks(NamedTuple):
     sizes: Sequence[int]
     words: Sequence[str]
     """The tier from which each came, or why it is missing."""
+
+    serdes: Sequence[str | None] = ()
+    """The serde of each that is encoded, whose size is that of header and payload, without padding.
+    Empty if none is."""
 
 
 class Reader:
@@ -305,7 +312,9 @@ def pack_chunks(chunks: Chunks) -> bytes:
     count = len(chunks.states)
     shape = f"<I{count}s{2 * count}Q"
     columns = pack(shape, count, chunks.states, *chunks.offsets, *chunks.sizes)
-    return columns + pack_words(chunks.words)
+    return (
+        columns + pack_words(chunks.words) + (pack_words(chunks.serdes) if chunks.serdes else b"")
+    )
 
 
 def read_chunks(body: bytes, most: int) -> Chunks:
@@ -321,10 +330,29 @@ def read_chunks(body: bytes, most: int) -> Chunks:
         raise BadMessage("an unknown state")
     offsets, sizes = reader.column("Q", count), reader.column("Q", count)
     words = [word or "" for word in read_words(reader, count)]
+    serdes = read_words(reader, count) if reader.left else [None] * count
     reader.end()
     if count > most:
         raise BadMessage(f"{count} chunks for {most}")
-    return Chunks(states, offsets, sizes, words)
+    return Chunks(states, offsets, sizes, words, serdes)
+
+
+def pack_encoded(request: int, serdes: Collection[str]) -> bytes:
+    """Return the body of ``ENCODED``."""
+    return b"".join((pack("<QH", request, len(serdes)), *map(text, serdes)))
+
+
+def read_encoded(body: bytes) -> tuple[int, list[str]]:
+    """Read the body of ``ENCODED``: the number of the ``HOLD``, and serdes.
+
+    Raises:
+        BadMessage: it is none.
+    """
+    reader = Reader(body)
+    request = reader.number("Q")
+    serdes = [reader.text() for _ in range(reader.number("H"))]
+    reader.end()
+    return request, serdes
 
 
 def pack_release(names: Iterable[tuple[int, int]]) -> bytes:

@@ -16,6 +16,7 @@ from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.holds.hold import LocalHold
 from hexkv.core.tiers.holds.layered_hold import LayeredHold
 from hexkv.core.tiers.holds.recording import counting
 from hexkv.core.tiers.local import LocalChunks
@@ -272,18 +273,22 @@ class ServedChunks:
         owner: str,
         deadline: Deadline,
         groups: Sequence[range] = (),
+        encoded: Collection[str] = (),
     ) -> ServiceHold:
         """Hold chunks as ``chunks.hold`` does, if they fit the pool; by *groups* of layers, if any.
+
+        Payloads of the serdes in *encoded* may stay encoded.
 
         For threads in which no signal handler or finalizer calls this cache again: the steps of the
         returned hold are not counted as calls.
         """
         with self._calls.call():
-            if not groups or not wanted:
+            if not (groups or encoded) or not wanted:
                 return self._chunks.hold(wanted, owner, deadline)
             ended = counting(self._stack.runtime, wanted)
-            terms = HoldTerms(layered=groups)
-            return LayeredHold(self._stack, wanted, owner, deadline, terms, ended)
+            terms = HoldTerms(encoded=encoded, layered=groups)
+            kind = LayeredHold if groups else LocalHold
+            return kind(self._stack, wanted, owner, deadline, terms, ended)
 
     def meet(self, identity: str, prefix: bytes) -> None:
         """Assign the chunks of a namespace to its tenant on the tiers.

@@ -46,10 +46,12 @@ def taken(
     answer: Answer,
     specs: Sequence[ChunkSpec],
     owner: str,
+    encoded: Collection[str] = (),
 ) -> tuple[list[NodeLease | None], list[Reason | None], list[str], bool]:
     """Return the leases, reasons and tiers of a node's last answer to a request.
 
-    The last value is True if only the first group of layers is here.
+    The last value is True if only the first group of layers is here. Chunks may be encoded by the
+    serdes in *encoded*.
 
     Raises:
         BadMessage: the answer is impossible; none of it is used.
@@ -63,15 +65,21 @@ def taken(
         by_groups = State.COMING in chunks.states
         most = len(link.memory)
         blocks: list[Block] = []
-        for place, (state, offset, size, word) in enumerate(zip(*chunks, strict=True)):
+        here: list[ChunkSpec] = []
+        for place, (state, offset, size, word, serde) in enumerate(zip(*chunks, strict=True)):
             if state == State.MISSING:
                 reasons[place] = reason_of(word)
                 continue
-            frame = frame_bytes(specs[place].raw_bytes)
+            spec = specs[place]
+            frame = frame_bytes(spec.raw_bytes)
+            if serde is not None:
+                if serde not in encoded or not PAGE < size < frame:
+                    raise BadMessage(f"a block of {size} bytes that is encoded by {serde}")
+                spec, frame = spec._replace(serde=serde), size
             if frame > size or offset + size > most or offset % PAGE:
                 raise BadMessage(f"a block of {size} bytes at {offset}")
             blocks.append(Block(link, answer.request, place, offset, size))
-        here = [specs[block.place] for block in blocks]
+            here.append(spec)
         for lease in ledger.grant(link, blocks, owner, here):
             place = lease.block.place
             leases[place], reasons[place], origins[place] = lease, None, chunks.words[place]
@@ -116,6 +124,7 @@ class NodeHold(WholeChunks):
         self._leases: list[NodeLease | None] = [None] * len(specs)
         self._reasons: list[Reason | None] = [None] * len(specs)
         self._origins = [""] * len(specs)
+        self._encoded = frozenset(terms.encoded)
         self._groups = len(terms.layered)
         self._brought = Brought(1, len(specs), "")
         """The groups that are here, and the chunks that have them."""
@@ -245,11 +254,12 @@ class NodeHold(WholeChunks):
         return True
 
     def keep(self, deadline: Deadline, encoded: Collection[str] = ()) -> bool:
-        del encoded  # the node decodes
         link, answer = self._link, self._answer
         if not self._limited or link is None or answer is None:
             return True
-        kept = link.ask(Verb.KEEP, pack("<Q", answer.request), deadline)
+        kept = None
+        if self._encoded.issubset(encoded):  # another device has them read anew
+            kept = link.ask(Verb.KEEP, pack("<Q", answer.request), deadline)
         if kept is not None and link.wait(kept, late(deadline)):
             self._limited = kept.status is not Status.DONE or not any(kept.body)
         if self._limited:
@@ -292,7 +302,7 @@ class NodeHold(WholeChunks):
             with self._settling:
                 if self._ended:  # another thread was sooner
                     return
-                got = taken(self._ledger, link, answer, self._specs, self._owner)
+                got = taken(self._ledger, link, answer, self._specs, self._owner, self._encoded)
                 self._check(by_groups=got[3])
                 self._owes = False  # from now on each lease reports its own loss
                 self._leases, self._reasons, self._origins, self._by_groups = got

@@ -40,7 +40,9 @@ class NodeLease:
         self, ledger: LeaseLedger, block: Block, owner: str, token: int, spec: ChunkSpec | None
     ) -> None:
         start = block.offset
-        size = block.size if spec is None else frame_bytes(spec.raw_bytes)
+        # A payload that is encoded ends with its block.
+        most = block.size - PAGE
+        size = block.size if spec is None else frame_bytes(min(spec.raw_bytes, most))
         self._ledger = ledger
         self.block = block
         self.owner = owner
@@ -57,12 +59,12 @@ class NodeLease:
     @property
     def payload(self) -> memoryview:
         frame, spec = self._held(), self.spec
-        return frame[PAGE:] if spec is None else frame[PAGE : PAGE + spec.raw_bytes]
+        end = self.block.size
+        return frame[PAGE : end if spec is None else min(end, PAGE + spec.raw_bytes)]
 
     @property
     def size(self) -> int:
-        self._held()
-        return self.block.size
+        return max(self.block.size, len(self._held()))
 
     def share(self, owner: str) -> NodeLease:
         # Of the frame itself: the link may have dropped the mapping, which this lease keeps.

@@ -22,7 +22,15 @@ from hexkv.adapters.net.rpc.wire import message
 from hexkv.adapters.net.stream import Stream, connect
 from hexkv.adapters.node.groups import LayerGroups, pack_layers
 from hexkv.adapters.node.memory import map_sealed
-from hexkv.adapters.node.wire import ALL, HANDSHAKE, MAX_BODY, MINOR, Verb, pack_release
+from hexkv.adapters.node.wire import (
+    ALL,
+    HANDSHAKE,
+    MAX_BODY,
+    MINOR,
+    Verb,
+    pack_encoded,
+    pack_release,
+)
 from hexkv.ports import FRAME_VERSION, Clock, Deadline, HoldTerms, StoreUnreachable
 
 _PATIENCE = 5.0
@@ -105,6 +113,9 @@ class NodeLink(Link):
             about = self.expect(Verb.LAYERS, deadline)
             layers = pack_layers(LayerGroups(request, about.request, terms.layered))
             before = message(Verb.LAYERS, 0, self.generation, layers)
+        if terms.encoded:
+            names = pack_encoded(request, terms.encoded)
+            before += message(Verb.ENCODED, 0, self.generation, names)
         answer = self.ask(verb, body, deadline, request, waits=waits, before=before, after=after)
         return answer, about
 

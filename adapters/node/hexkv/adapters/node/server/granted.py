@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import inf
 from threading import Lock
@@ -16,12 +16,15 @@ from hexkv.ports import Clock, Hold, Lease, frame_bytes, release_all
 class Grant:
     """The leases of one request."""
 
-    __slots__ = ("fresh", "gone", "hold", "layers", "leases", "sizes")
+    __slots__ = ("encoded", "fresh", "gone", "hold", "layers", "leases", "sizes")
 
     def __init__(self) -> None:
         self.hold: Hold | None = None
         self.layers: LayerGroups | None = None
         """The groups of layers in which its chunks may come."""
+
+        self.encoded: Collection[str] = ()
+        """The serdes whose payloads may stay encoded."""
 
         self.leases: list[Lease | None] = []
         self.sizes: dict[int, int] = {}
@@ -47,8 +50,8 @@ class Granted:
         self._bytes = 0
         self._grants: dict[int, Grant] = {}
         self._closed = False
-        self._layers: LayerGroups | None = None
-        """Of the next request."""
+        self._next = -1, Grant()
+        """The number and the grant of a request whose terms came before it."""
 
         self._lock = Lock()
 
@@ -69,16 +72,16 @@ class Granted:
         with self._lock:
             if request in self._grants:
                 raise BadMessage(f"request {request} was made before")
-            grant = self._grants[request] = Grant()
+            grant = self._grants[request] = self.ahead(request)
+            self._next = -1, Grant()
             grant.gone = self._closed
-            layers, self._layers = self._layers, None
-            if layers is not None and layers.hold == request:
-                grant.layers = layers
             return grant
 
-    def divide(self, layers: LayerGroups) -> None:
-        """Set the groups of layers of the next request, if it is the one that they name."""
-        self._layers = layers
+    def ahead(self, request: int) -> Grant:
+        """Return the grant of the next request, to set its terms, if that has this number."""
+        if self._next[0] != request:
+            self._next = request, Grant()
+        return self._next[1]
 
     def last(self, request: int, seconds: float) -> None:
         """Limit the leases of a request to *seconds*; do nothing if they were given back."""

@@ -16,11 +16,14 @@ from hexkv.adapters.node.server.granted import Grant
 from hexkv.adapters.node.wire import Chunks, State, Verb, Wanted, pack_chunks, read_wanted
 from hexkv.plugins.threads import step_aside
 from hexkv.ports import (
+    PAGE,
+    RAW,
     ChunkSpec,
     Deadline,
     Hold,
     InvalidRequest,
     Lease,
+    PoolExhausted,
     Reason,
     ServiceHold,
     frame_bytes,
@@ -48,7 +51,7 @@ def hold(session: Client, asked: Request) -> None:
     until = session.until(asked.head)
     room = session.granted.reserve(grant, frames)
     groups = _groups(asks, specs, grant)
-    found = session.served.hold(specs[:room], owner, until, groups)
+    found = session.served.hold(specs[:room], owner, until, groups, grant.encoded)
     if groups and not found.done:
         with found:
             _by_layers(session, asked, found, specs, owner, until)
@@ -58,16 +61,39 @@ def hold(session: Client, asked: Request) -> None:
     if not found.done:
         session.send(asked.head, Status.BEGUN, pack_chunks(_so_far(found, len(specs))))
         found.wait(until)
-    arrived, reasons = found.leases, found.reasons
-    gone = len(arrived) < len(reasons)  # given back during the wait, or past its time
-    if not gone:
-        leases, places = _in_pool(session, specs, arrived, owner)
-        chunks = pack_leases(leases, places, reasons, found.origins, len(specs))
-        settled = session.granted.settle(asked.head.request, grant, leases, fresh=False)
-        gone = not settled and any(leases)
-    if gone:  # answered anyway: the client of one past its time may wait for it
-        chunks = pack_leases([], [], [], [], len(specs))
-    session.send(asked.head, Status.DONE, pack_chunks(chunks))
+    arrived, chunks = found.leases, None
+    if len(arrived) == len(found.reasons):  # not given back in the wait, nor past its time
+        _, chunks = _settle(session, asked, found, arrived, specs, owner)
+    # Answered anyway: the client of one past its time may wait for it.
+    session.send(asked.head, Status.DONE, pack_chunks(chunks or _none_of(specs)))
+
+
+def _settle(
+    session: Client,
+    asked: Request,
+    found: ServiceHold,
+    arrived: Sequence[Lease | None],
+    specs: Sequence[ChunkSpec],
+    owner: str,
+) -> tuple[Sequence[Lease | None], Chunks | None]:
+    """Set the final leases of a hold. Return them and their places, or none if it was given back.
+
+    Of encoded chunks the sizes are those of header and payload.
+    """
+    leases, places = _in_pool(session, arrived, owner)
+    chunks = pack_leases(leases, places, found.reasons, found.origins, len(specs))
+    if asked.grant.encoded:
+        sizes, serdes = list(chunks.sizes), list[str | None]([None]) * len(specs)
+        for i, lease in enumerate(leases):
+            if lease is not None and lease.spec is not None and lease.spec.serde != RAW:
+                sizes[i], serdes[i] = PAGE + len(lease.payload), lease.spec.serde
+        chunks = chunks._replace(sizes=sizes, serdes=serdes)
+    settled = session.granted.settle(asked.head.request, asked.grant, leases, fresh=False)
+    return leases, chunks if settled or not any(leases) else None
+
+
+def _none_of(specs: Sequence[ChunkSpec]) -> Chunks:
+    return pack_leases([], [], [], [], len(specs))
 
 
 def _groups(asks: Wanted, specs: Sequence[ChunkSpec], grant: Grant) -> Sequence[range]:
@@ -101,16 +127,12 @@ def _by_layers(
     count = found.bring(0, until)
     shares: list[Lease | None] = [*share_all([it for it in found.leases[:count] if it], owner)]
     shares += [None] * (len(found.reasons) - count)
-    leases, places = _in_pool(session, specs, shares, owner)
-    chunks = pack_leases(leases, places, found.reasons, found.origins, len(specs))
-    settled = session.granted.settle(asked.head.request, grant, leases, fresh=False)
-    if gone := not settled and any(leases):
-        chunks = pack_leases([], [], [], [], len(specs))
-    elif not found.done:
+    leases, chunks = _settle(session, asked, found, shares, specs, owner)
+    if chunks is not None and not found.done:
         coming = chunks.states.replace(bytes([State.HERE]), bytes([State.COMING]))
         chunks = chunks._replace(states=coming)
-    session.send(asked.head, Status.DONE, pack_chunks(chunks))
-    if gone or found.done:
+    session.send(asked.head, Status.DONE, pack_chunks(chunks or _none_of(specs)))
+    if chunks is None or found.done:
         return
     if not count:
         found.used(until)
@@ -140,13 +162,13 @@ def _bring_others(
         found.go_on(group - 1, until)
         count = found.bring(group, until)
         if found.replaced != replaced:
-            _refill(leases, own, found.leases)
+            count = min(count, _refill(leases, own, found.leases))
             own, replaced = found.leases, found.replaced
         over = group == last or not count
         if over:
             found.used(until)
-        why = [*found.reasons[count : count + 1], None][0]
-        brought = pack_brought(Brought(group + 1, count, why or ""))
+        why = "" if count == len(own) else found.reasons[count] or Reason.REFUSED
+        brought = pack_brought(Brought(group + 1, count, why))
         session.send(about, Status.DONE if over else Status.BEGUN, brought)
         if over:
             return
@@ -154,13 +176,19 @@ def _bring_others(
 
 def _refill(
     leases: Sequence[Lease | None], old: Sequence[Lease | None], new: Sequence[Lease | None]
-) -> None:
-    """Copy chunks that were read again to the blocks that the client has of them."""
-    for mine, before, lease in zip(leases, old, new, strict=False):
+) -> int:
+    """Copy chunks that were read again to the blocks that the client has of them.
+
+    Return how many of the first are as the client knows them: a tier may have others by now.
+    """
+    for number, (mine, before, lease) in enumerate(zip(leases, old, new, strict=False)):
         if mine is not None and lease is not None and lease is not before:
             # A share: the client may give its block back in the middle of this.
             with suppress(InvalidRequest), mine.share(mine.owner) as block:
-                block.frame[:] = lease.frame
+                if (block.spec, len(block.payload)) != (lease.spec, len(lease.payload)):
+                    return number
+                block.frame[: len(lease.frame)] = lease.frame
+    return len(leases)
 
 
 def wanted(session: Client, asked: Request) -> Leasing:
@@ -232,7 +260,7 @@ def _so_far(hold: Hold, count: int) -> Chunks:
 
 
 def _in_pool(
-    session: Client, specs: Sequence[ChunkSpec], leases: Sequence[Lease | None], owner: str
+    session: Client, leases: Sequence[Lease | None], owner: str
 ) -> tuple[Sequence[Lease | None], Sequence[int | None]]:
     """Return *leases* and their places; copy chunks in a store's own memory to the pool."""
     places = session.served.places(leases)
@@ -243,10 +271,9 @@ def _in_pool(
     for i, place in enumerate(places):
         lease = leases[i]
         if place is None and lease is not None:
-            now = Deadline(session.clock, 0.0)
-            copies = session.served.chunks.allocate([specs[i]], owner, now)
-            found[i] = copies[0] if copies else None
-            if copies:
-                copies[0].payload[:] = lease.payload
-            lease.release()
+            found[i], now = None, Deadline(session.clock, 0.0)
+            with lease, suppress(PoolExhausted):
+                copy = session.served.stack.pool.lease(len(lease.payload), owner, now)
+                copy.frame[:], copy.spec = lease.frame, lease.spec
+                found[i] = copy
     return found, session.served.places(found)

@@ -16,11 +16,20 @@ from hexkv.adapters.node.listing import MOST, pack_listing
 from hexkv.adapters.node.server.announced import announce, expect, push_to, seek, withdraw
 from hexkv.adapters.node.server.asked import Client
 from hexkv.adapters.node.server.holding import hold, pack_leases, wanted
-from hexkv.adapters.node.wire import Reader, Verb, pack_chunks, pack_words, read_release, read_space
+from hexkv.adapters.node.wire import (
+    Reader,
+    Verb,
+    pack_chunks,
+    pack_words,
+    read_encoded,
+    read_release,
+    read_space,
+)
 from hexkv.ports import (
     KEY_BYTES,
     MAGIC,
     NAMESPACE_BYTES,
+    RAW,
     SHARED_OWNER,
     ChunkKey,
     InvalidRequest,
@@ -195,7 +204,14 @@ def _release(session: Client, asked: Head, body: bytes) -> None:
 
 def _layers(session: Client, asked: Head, body: bytes) -> None:
     del asked
-    session.granted.divide(read_layers(body))
+    layers = read_layers(body)
+    session.granted.ahead(layers.hold).layers = layers
+
+
+def _encoded(session: Client, asked: Head, body: bytes) -> None:
+    del asked
+    request, serdes = read_encoded(body)
+    session.granted.ahead(request).encoded = frozenset(serdes) - {RAW}
 
 
 def _lasts(session: Client, asked: Head, body: bytes) -> None:
@@ -209,6 +225,7 @@ TOLD: dict[int, Callable[[Client, Head, bytes], None]] = {
     Verb.RELEASE: _release,
     Verb.LASTS: _lasts,
     Verb.LAYERS: _layers,
+    Verb.ENCODED: _encoded,
 }
 """Messages that are not answered. Handled in order, by the thread that reads."""
 
