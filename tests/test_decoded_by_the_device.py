@@ -45,8 +45,10 @@ class DecodingKV(HeapKV):
     def __init__(self, knows=True, wrong=None, early=None):
         super().__init__(DEEP, len(PROMPT))
         self.knows, self.wrong, self.early, self.took = knows, wrong, early, 0
+        self.asked = False
 
     def decodes(self, serde):
+        self.asked = True
         if isinstance(self.knows, Exception):
             raise self.knows
         return self.knows and isinstance(serde, Eight)
@@ -103,28 +105,18 @@ def test_what_is_read_stays_encoded_until_the_device_has_it_and_is_promoted_so(r
     assert settled(r)
 
 
-def test_a_device_is_not_asked_what_it_decodes_of_what_memory_keeps_raw(rig):
-    asked = []
-
-    class Asked(DecodingKV):
-        def decodes(self, serde):
-            asked.append(serde)
-            return super().decodes(serde)
-
-    r, _ = deep(rig, memory())
-    device = Asked()
-    assert r.engine.retrieve(PROMPT, device).hit_tokens == FULL
-    assert device.agrees(repeating(), FULL)
-    assert not asked
-
-
-@each("knows", [False, RuntimeError("no idea")])
-def test_a_device_that_does_not_decode_this_serde_has_raw_chunks(rig, knows):
-    r, serde = deep(rig, link())
+@each(
+    "store, knows, asked",
+    [(link, False, True), (link, RuntimeError("no idea"), True), (memory, True, False)],
+)
+def test_a_device_that_decodes_nothing_has_raw_chunks_and_is_not_asked_of_raw_memory(
+    rig, store, knows, asked
+):
+    r, serde = deep(rig, store())
     device = DecodingKV(knows)
     assert r.engine.retrieve(PROMPT, device).hit_tokens == FULL
     assert device.agrees(repeating(), FULL)
-    assert (device.took, serde.decoded) == (0, 10)
+    assert (device.took, serde.decoded, device.asked) == (0, 10 * asked, asked)
     assert settled(r)
 
 

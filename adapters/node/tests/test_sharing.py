@@ -16,7 +16,7 @@ from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.rpc.wire import HEAD
 from hexkv.adapters.net.server.client_check import Allowed
 from hexkv.adapters.net.server.listening import Listener
-from hexkv.adapters.node import wire
+from hexkv.adapters.node import groups, wire
 from hexkv.adapters.node.client import holds
 from hexkv.adapters.node.client.link import NodeLink
 from hexkv.adapters.node.server.limits import ClientLimits
@@ -298,8 +298,12 @@ def test_a_body_that_is_none_is_malformed_and_nothing_else(data):
         wire.read_space: wire.pack_space(1, wire.Space("{}", LAYOUT, "raw")),
         wire.read_release: wire.pack_release([(1, 2), (3, wire.ALL)]),
         (lambda body: wire.read_chunks(body, 2)): wire.pack_chunks(chunks),
-        wire.read_layers: wire.pack_layers(wire.LayerGroups(1, 2, [range(1), range(1, 3)])),
-        wire.read_brought: wire.pack_brought(wire.Brought(1, 2, "corrupt")),
+        (lambda body: wire.read_chunks(body, 2)): wire.pack_chunks(
+            chunks._replace(serdes=[None, "int8/1"])
+        ),
+        wire.read_encoded: wire.pack_encoded(1, ["int8/1", "fp8/1"]),
+        groups.read_layers: groups.pack_layers(groups.LayerGroups(1, 2, [range(1), range(1, 3)])),
+        groups.read_brought: groups.pack_brought(groups.Brought(1, 2, "corrupt")),
     }
     assert wire.read_wanted(good[wire.read_wanted]) == wanted._replace(
         spaces=(0, 0, 0), tokens=(TOKENS,) * 3, positions=(-1, 0, 16)
