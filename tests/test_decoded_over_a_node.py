@@ -1,16 +1,20 @@
 """A node leaves chunks encoded for the devices of its engines, as tiers of one process do."""
 
+from functools import partial
+
 import pytest
 import torch
 from recorded_driver import Recording
 
 from depth import thorough
+from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.node.server import holding
 from hexkv.adapters.node.server.verbs import TOLD
 from hexkv.adapters.node.wire import Verb
 from hexkv.contracts.chunk_cache._base import soon
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.doubles.own_memory import OwnMemoryStore
-from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.cases import case, each
 from hexkv.kernels import PagedMemory
 from hexkv.kernels.gpu import fused
 from hexkv.kernels.gpu.staging import DeviceStaging
@@ -246,6 +250,57 @@ def test_a_damaged_frame_ends_the_hit_with_one_line_of_the_log(tmp_path, caplog,
             assert len([it for it in caplog.records if it.levelname != "INFO"]) == 1
             assert engine._chunks.ledger() == {}
         node.at_rest()
+
+
+@pytest.mark.thorough
+def test_a_layer_that_is_damaged_in_one_read_is_read_again(tmp_path, monkeypatch):
+    read, flipped = DiskStore.read_range, []
+
+    def damaged(store, key, start, into, deadline):
+        outcome = read(store, key, start, into, deadline)
+        if start > 5 * PAGE and not flipped:
+            into[-1:] = bytes([into[-1] ^ 1])
+            flipped.append(key)
+        return outcome
+
+    with node_of(tmp_path, "int8") as node:
+        with over(node) as engine:
+            stored(engine)
+            right, device = took(engine, "layers")[0], Decoding()
+            monkeypatch.setattr(DiskStore, "read_range", damaged)
+            assert loaded(engine, "layers", device).hit_tokens == FULL
+            assert flipped
+            assert (device.memory, device.raw) == right[:2]
+        node.at_rest()
+
+
+@pytest.mark.thorough
+def test_an_impossible_answer_about_encoded_chunks_ends_the_connection(node, monkeypatch):
+    with over(node) as engine:
+        stored(engine)
+        specs = wanted(engine)
+    count, pack = len(specs), holding.pack_chunks
+    for wrong in (
+        {"serdes": ["zstd-planes/1"] * count},
+        {"sizes": [PAGE] * count},
+        {"sizes": [FRAME] * count},
+        {"offsets": [1] * count},
+        {"offsets": [1 << 40] * count},
+    ):
+        with case(wrong), monkeypatch.context() as patched:
+            answer = partial(wronged, pack, wrong)
+            patched.setattr(holding, "pack_chunks", answer)
+            client = node.client()
+            with client.hold(specs, "held", soon(), HoldTerms(encoded={"int8/1"})) as hold:
+                assert hold.wait(soon())
+                assert set(hold.leases) == {None}
+                assert set(hold.reasons) == {Reason.FAILED}
+            assert client.ledger() == {}
+            client.close()
+
+
+def wronged(pack, wrong, chunks):
+    return pack(chunks._replace(**wrong) if any(chunks.serdes) else chunks)
 
 
 @pytest.mark.thorough

@@ -40,9 +40,10 @@ def decoded_by(
         return frozenset()
     decodes = cast("SupportsEncoded", device).decodes
     found: set[str] = set()
-    for serde in serdes.values():
+    for name, serde in serdes.items():
         try:
-            if by_layers and not serde.per_layer:
+            # Each once, though configurations have further names for it.
+            if name != serde.name or (by_layers and not serde.per_layer):
                 continue
             if decodes(_inner(serde)) is True:
                 found.add(serde.name)

@@ -339,7 +339,8 @@ def read_chunks(body: bytes, most: int) -> Chunks:
 
 def pack_encoded(request: int, serdes: Collection[str]) -> bytes:
     """Return the body of ``ENCODED``."""
-    return b"".join((pack("<QH", request, len(serdes)), *map(text, serdes)))
+    names = list(serdes)[:_TEXT]
+    return b"".join((pack("<QB", request, len(names)), *map(text, names)))
 
 
 def read_encoded(body: bytes) -> tuple[int, list[str]]:
@@ -350,7 +351,7 @@ def read_encoded(body: bytes) -> tuple[int, list[str]]:
     """
     reader = Reader(body)
     request = reader.number("Q")
-    serdes = [reader.text() for _ in range(reader.number("H"))]
+    serdes = [reader.text() for _ in range(reader.number("B"))]
     reader.end()
     return request, serdes
 
