@@ -185,7 +185,7 @@ def off(place):
         place.load()
     place.missed("tier off")
     place.explain("remote: tier off")
-    assert "tier remote: reading is off" in place.log.text
+    assert "tier remote: reading is switched off for 1 s" in place.log.text
     assert "the cable is out" in place.log.text
     assert "breaker open" in place.admin("status")
 
@@ -327,7 +327,7 @@ def writes_off(place):
     for tokens in (PROMPT, OTHER):
         place.store(tokens)
     place.dropped("tier off")
-    assert "tier remote: writing is off" in place.log.text
+    assert "tier remote: writing is switched off for 1 s" in place.log.text
 
 
 @drops("`timed out`")

@@ -92,7 +92,7 @@ def verbs_of(call: ast.Call, tree: ast.Module) -> tuple[str, str]:
             for it in ast.walk(tree)
             if isinstance(it, ast.Assign) and ast.unparse(it.targets[0]) == node.id
         )
-    first, second = ast.literal_eval(node)
+    first, second = map(text_of, node.elts)
     return first, second
 
 

@@ -60,7 +60,9 @@ class Lane:
 
         self._executor, self._telemetry = executor, telemetry
         self._direction = "writing" if self._row.endswith("/write") else "reading"
-        self._notices = Notices(log, f"tier {self._tier}", clock, verbs=("is off", "is on again"))
+        pause, longest = rules.breaker.first_pause, rules.breaker.longest_pause
+        verbs = f"is switched off for {pause:g} s, later for up to {longest:g} s", "is back"
+        self._notices = Notices(log, f"tier {self._tier}", clock, verbs)
         self._heap: list[Task] = []
         self._live: dict[Ticket[object], Task] = {}
         """Tasks that wait or run."""
