@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 from configured import NAMESPACE, PROMPT, built, computed, hit
 from dict_store import ScanningStore
 from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.server import client_check
 from hexkv.adapters.observe.http import HealthServer
 from hexkv.adapters.observe.openmetrics import wants_openmetrics
 from hexkv.contracts.faults import FaultyStore, Scripted
@@ -101,9 +102,10 @@ def test_a_scrape_does_not_wait_for_a_tier_that_hangs():
             assert get(server.port, "/readyz")[::2] == (503, "it is closed\n")
 
 
-def test_numbers_may_take_a_secret(tmp_path):
+def test_every_client_is_answered_and_numbers_may_take_a_secret(tmp_path, monkeypatch):
     port = held_port()
-    wanted = {"address": f"127.0.0.1:{port}", "secret": "a word"}
+    wanted = {"address": f"0.0.0.0:{port}", "secret": "a word", "exposed": True}
+    monkeypatch.setattr(client_check, "own_user", lambda: 65534)
     with built(tmp_path, observe=wanted) as engine:
         engine.flush()  # while a tier is indexed, it is not ready
         assert get(port, "/metrics")[0] == 401

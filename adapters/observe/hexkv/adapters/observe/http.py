@@ -86,6 +86,7 @@ class HealthServer:
             Limits(_REQUEST, patience=_SECONDS, first=_FIRST),
             connections=connections,
             tls=tls,
+            public=True,
             name="hexkv observe",
         )
         self.port = int(listener.getsockname()[1])

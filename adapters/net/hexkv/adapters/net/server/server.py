@@ -35,6 +35,7 @@ class StreamServer:
         secret: SecretSource = b"",
         tls: ssl.SSLContext | None = None,
         users: Collection[int] | None = None,
+        public: bool = False,
         name: str = "hexkv client",
     ) -> None:
         """Prepare to serve the clients of *listener*; :meth:`run` serves them.
@@ -48,13 +49,14 @@ class StreamServer:
             secret: that *attend* requires of clients; empty for none.
             tls: wraps every connection.
             users: whose processes may connect to a Unix socket, as of :class:`ClientCheck`.
+            public: True if every client is answered; the caller announces the listener.
             name: of the threads, and in the log.
 
         Raises:
-            ConfigError: clients could be anyone, see :class:`ClientCheck`.
+            ConfigError: clients could be anyone, see :class:`ClientCheck`; not if *public*.
         """
         check = None
-        if isinstance(listener, socket.socket):
+        if isinstance(listener, socket.socket) and not public:
             check = ClientCheck(listener, secret, tls, users)
             announce(_place_of(listener), name, check)
         self._listener = listener
