@@ -87,7 +87,7 @@ def test_the_chart_renders_what_kubernetes_and_hexkv_take(tmp_path, capsys):
     assert loaded.settings.log.format == "json"
     [directory] = fleet["Deployment", "kv-directory"]["spec"]["template"]["spec"]["containers"]
     assert {word.partition("=")[0] for word in directory["args"]} <= flags_of("directory", capsys)
-    [port] = fleet["Service", "kv-directory"]["spec"]["ports"]
+    port, _ = fleet["Service", "kv-directory"]["spec"]["ports"]
     assert loaded.settings.directory.settings["address"] == f"kv-directory:{port['port']}"
     for name in ("DaemonSet", "kv-node"), ("Deployment", "kv-directory"):
         pod = fleet[name]["spec"]["template"]["spec"]
@@ -96,21 +96,43 @@ def test_the_chart_renders_what_kubernetes_and_hexkv_take(tmp_path, capsys):
         assert secret["secretName"] == "hexkv"
 
 
+def scraped(manifests, monitor):
+    """The services that a ServiceMonitor selects, each with the port of the pods behind it."""
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    [endpoint] = monitor["spec"]["endpoints"]
+    found = set()
+    for (kind, name), service in manifests.items():
+        if kind != "Service" or not wanted <= service["metadata"]["labels"].items():
+            continue
+        [port] = [it for it in service["spec"]["ports"] if it["name"] == endpoint["port"]]
+        [pods] = [
+            it["spec"]["template"]
+            for (kind, _), it in manifests.items()
+            if kind in ("DaemonSet", "Deployment")
+            and service["spec"]["selector"].items()
+            <= it["spec"]["template"]["metadata"]["labels"].items()
+        ]
+        [container] = pods["spec"]["containers"]
+        ports = {it["name"]: it["containerPort"] for it in container["ports"]}
+        found.add((name, ports[port["targetPort"]]))
+    return found
+
+
 @pytest.mark.thorough
 def test_the_chart_brings_the_rules_and_the_dashboard_and_refuses_other_values(tmp_path):
     fleet = rendered(FLEET, tmp_path)
-    rules, monitor = fleet["PrometheusRule", "kv"], fleet["ServiceMonitor", "kv-node"]
+    rules, monitor = fleet["PrometheusRule", "kv"], fleet["ServiceMonitor", "kv"]
     assert rules["metadata"]["labels"]["release"] == "prometheus"
     made = yaml.safe_load((DEPLOY / "monitoring" / "rules.yaml").read_text())
     moved = json.loads(json.dumps(made).replace("docs/symptoms.md", "https://x/y"))
     assert rules["spec"] == moved
     shown = fleet["ConfigMap", "kv-dashboard"]["data"]["hexkv.json"]
     assert json.loads(shown) == json.loads((DEPLOY / "monitoring/dashboard.json").read_text())
-    selected = monitor["spec"]["selector"]["matchLabels"]
-    assert selected.items() <= fleet["Service", "kv-node"]["metadata"]["labels"].items()
-    [endpoint] = monitor["spec"]["endpoints"]
-    [port] = fleet["Service", "kv-node"]["spec"]["ports"]
-    assert endpoint["port"] == port["name"]
+    assert scraped(fleet, monitor) == {("kv-node", 9464), ("kv-directory", 9470)}
+    [directory] = fleet["Deployment", "kv-directory"]["spec"]["template"]["spec"]["containers"]
+    assert {"--observe=0.0.0.0:9470", "--exposed"} <= {*directory["args"]}
+    shown = yaml.safe_load(fleet["ConfigMap", "kv-node"]["data"]["node.yaml"])["observe"]
+    assert shown == {"address": "0.0.0.0:9464", "exposed": True}
     for wrong, why in (
         ({"node": {"memory": {"sizeGb": 1}}}, "sizeGb"),
         ({"directory": {"enabled": True}}, "secretName"),

@@ -14,14 +14,17 @@ from processes import PATIENCE, held_port, until
 @pytest.mark.parametrize(
     ("command", "family"),
     [
-        (["directory", "--port", "0"], "hexkv_directory_members"),
-        (["serve", "--budget", "64MiB", "--largest", "8MiB"], "hexkv_pool_bytes"),
+        (["directory", "--port=0", "--observe=0.0.0.0:{}", "--exposed"], "hexkv_directory_members"),
+        (
+            ["serve", "--budget=64MiB", "--largest=8MiB", "--observe=127.0.0.1:{}"],
+            "hexkv_pool_bytes",
+        ),
     ],
     ids=["directory", "serve"],
 )
 def test_a_command_shows_numbers_and_that_it_is_ready(command, family, tmp_path):
     port = held_port()
-    words = [*command, "--json", "--observe", f"127.0.0.1:{port}"]
+    words = [*(word.format(port) for word in command), "--json"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "hexkv.plugins", *words], stdout=log, stderr=log

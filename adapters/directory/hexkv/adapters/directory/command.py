@@ -82,6 +82,9 @@ def serve(  # noqa: PLR0913
     observe: Annotated[
         str, typer.Option(help="Serve numbers and state at this host:port, over HTTP.")
     ] = "",
+    exposed: Annotated[
+        bool, typer.Option("--exposed", help="Let other machines read --observe, without a secret.")
+    ] = False,
     connections: Connections = 512,
     as_json: Json = False,
 ) -> None:
@@ -109,7 +112,7 @@ def serve(  # noqa: PLR0913
                 listener, cell, clock, secret=secret, tls=tls, connections=connections
             )
         if observe:
-            shown = serve_at(observe, ObservedCell(cell), installed(), clock)
+            shown = serve_at(observe, ObservedCell(cell), installed(), clock, exposed=exposed)
             opened.callback(shown.close)
         sys.setswitchinterval(_SWITCH)
         signals.end(server.stop)
