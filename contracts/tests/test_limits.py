@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from threading import Event
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.kit import examples, limits
+from hexkv.contracts.kit.cases import each
 
 pytest_plugins = ["pytester"]
 
@@ -94,6 +96,16 @@ STUBBORN = """
 """
 
 
+def spins():
+    while True:
+        pass
+
+
+def goes_on():
+    while True:
+        limits.step()
+
+
 def test_a_promise_that_does_not_end_is_broken_by_name_and_the_others_are_tried(pytester):
     pytester.makepyfile(textwrap.dedent(SUITE))
     options = ["-p", "no:cacheprovider", "--hexkv-limit", "0.3", "--hexkv-scorecard", "card.json"]
@@ -138,15 +150,21 @@ def test_what_cannot_be_interrupted_is_killed_by_name(pytester):
 
 
 @pytest.mark.thorough
-def test_a_thorough_promise_that_stands_still_does_not_take_all_its_time(monkeypatch):
-    monkeypatch.setattr(limits, "IDLE", 0.3)
-    watch = limits.Limits(60.0, os.dup(2))
+@each("hangs, times", [(Event().wait, 50), (spins, 50), (goes_on, 2)])
+def test_a_step_of_a_thorough_promise_has_the_limit_and_its_steps_have_more(hangs, times):
+    watch = limits.Limits(3.0, os.dup(2))
     try:
+        with watch.within("adapter", "L9.8", "goes on", 5):
+            for _ in range(3):
+                limits.step()
+                Event().wait(1.2)
+        began = time.monotonic()
         with (
-            pytest.raises(limits.Overdue, match=r"within 0.3 seconds: in .*, test_limits.py:\d+"),
-            watch.within("adapter", "L9.9", "answers", 5),
+            pytest.raises(limits.Overdue, match=r"within (3|6) seconds: in .*limits.py:\d+"),
+            watch.within("adapter", "L9.9", "answers", times),
         ):
-            Event().wait(60.0)
+            hangs()
+        assert time.monotonic() - began < 60
     finally:
         watch._hits.clear()  # the program need not be made to end
         watch.close()

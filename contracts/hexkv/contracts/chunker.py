@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 
+from hexkv.contracts.kit.limits import step
 from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.kit.whole import Whole
 from hexkv.ports import Bounds, Chunker
@@ -242,8 +243,8 @@ def _grown(prompts: Sequence[list[int]]) -> list[list[list[int]]]:
     """
     longest = max(prompts, key=len)
     conversations = []
-    for step in (1, 3, 50, 700):
-        turns = [longest[: at * step] for at in range(1, min(40, len(longest) // step + 1))]
+    for more in (1, 3, 50, 700):
+        turns = [longest[: at * more] for at in range(1, min(40, len(longest) // more + 1))]
         middle = len(turns[-1]) // 2
         turns.append([*turns[-1][:middle], *reversed(turns[-1][middle:])])
         turns.append([*reversed(turns[-1][:middle]), *turns[-1][middle:]])
@@ -273,6 +274,7 @@ def _growth(chunker: Chunker, pattern: Sequence[int], below: float) -> float:
     growth = inf
     for turn in range(MOST_TURNS):
         for which, packed in enumerate(prompts):
+            step()
             start = time.thread_time()
             chunker.cut(packed)
             least[which] = min(least[which], time.thread_time() - start)

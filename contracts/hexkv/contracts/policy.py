@@ -14,6 +14,7 @@ from math import inf
 import pytest
 
 from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.limits import step
 from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.kit.whole import Whole
 from hexkv.ports import KEY_BYTES, ChunkKey, Policy
@@ -291,6 +292,7 @@ def _growth(few: Callable[[], None], many: Callable[[], None], below: float) -> 
     growth = inf
     for turn in range(MOST_TURNS):
         for which, work in enumerate((few, many)):
+            step()
             start = time.thread_time()
             work()
             least[which] = min(least[which], time.thread_time() - start)

@@ -75,7 +75,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         type=float,
         default=75.0,
-        help="seconds for each promise, five times as many for a thorough one; 0: no limit",
+        help="seconds for each promise, and for each step of a thorough one, which has five times"
+        " as many in all; 0: no limit",
     )
 
 

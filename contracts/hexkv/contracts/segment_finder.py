@@ -16,6 +16,7 @@ import pytest
 from hexkv.blending.ports import Piece, SegmentFinder
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.kit.cases import case
+from hexkv.contracts.kit.limits import step
 from hexkv.contracts.kit.promise import promise
 from hexkv.contracts.kit.whole import Whole
 from hexkv.ports import NAMESPACE_BYTES, ChunkKey, Deadline
@@ -331,6 +332,7 @@ def _growth(finder: SegmentFinder, pattern: Sequence[int], below: float) -> floa
     growth = inf
     for turn in range(MOST_TURNS):
         for which, prompt in enumerate(prompts):
+            step()
             start = time.thread_time()
             finder.find(prompt)
             least[which] = min(least[which], time.thread_time() - start)

@@ -7,12 +7,15 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from hexkv.contracts.kit.limits import step
+
 Test = Callable[..., None]
 
 
 @contextmanager
 def case(name: object) -> Iterator[None]:
-    """A block whose failures name the case *name*."""
+    """A block whose failures name the case *name*, and a step of its promise."""
+    step()
     try:
         yield
     except Exception as error:

@@ -28,11 +28,7 @@ import pytest
 from hexkv.contracts.kit.waiting import still_running
 
 DEFAULT = 75.0
-"""The default limit of a promise in seconds."""
-
-IDLE = 75.0
-"""Seconds without a second of CPU time after which a promise counts as hanging, if its limit is
-longer."""
+"""The default limit of a promise in seconds, and of each step of a thorough one."""
 
 MOST_HITS = 3
 """The number of promises of one adapter that reach their limits before the others are skipped."""
@@ -58,21 +54,12 @@ _active: list[Limits] = []
 _WATCH = """
 import os, select, signal, sys, time
 parent, number, trace, most, sentence = *map(int, sys.argv[1:5]), ""
-idle_limit, step, sent, read = float(sys.argv[5]), 0.1, 0, b""
-left, again, used, idle = None, 0.0, 0.0, 0.0
+step, sent, read = 0.1, 0, b""
+left, again, each, rest = None, 0.0, 0.0, 0.0  # of the promise, and of its step
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal's, the kit makes an end
 
 def say(what):
     print(f"{what}, during promise {sentence}", file=sys.stderr, flush=True)
-
-def cpu():
-    # Seconds that the process has used; where there is no /proc it counts as busy.
-    try:
-        with open(f"/proc/{parent}/stat") as stat:
-            times = stat.read().rpartition(")")[2].split()[11:13]
-    except OSError:
-        return time.monotonic()
-    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 while True:
     # However long the machine lets this process stand still, it is one step.
@@ -82,16 +69,15 @@ while True:
                 say("the process that checked the adapter has ended")
             break
         *lines, read = (read + data).split(b"\\n")
-        for line in lines:
-            seconds, pause, sentence = line.decode().split(" ", 2)
-            left = float(seconds) or None
-            again, sent, used, idle = float(pause), 0, cpu(), 0.0
+        for line in filter(None, lines):
+            seconds, one, pause, sentence = line.decode().split(" ", 3)
+            left, each = float(seconds) or None, float(one)
+            again, sent = float(pause), 0
+        rest = each  # an empty line is a step
         continue
     left -= step
-    idle += step
-    if cpu() - used > 1.0:
-        used, idle = cpu(), 0.0
-    if left > 0 and (sent or idle < idle_limit):
+    rest -= step
+    if left > 0 and (sent or rest > 0):
         continue
     if sent == most:
         say("the adapter does not end, and cannot be interrupted: the kit is killed")
@@ -119,8 +105,16 @@ class _Current:
 
     sentence: str
     seconds: float
+    """The limit of each of its steps."""
+
+    most: float
+    """That of all of them."""
+
     error: type[BaseException]
     began: float
+    stepped: float = 0.0
+    """The time of its last step that was noted."""
+
     hit: str = ""
 
 
@@ -128,12 +122,12 @@ class Limits:
     """Interrupts promises at their time limit; close it after the last one.
 
     Args:
-        seconds: the limit of each promise.
+        seconds: the limit of each promise, and of each step of a thorough one.
         errors: a file descriptor for messages that cannot wait for the report; closed here.
     """
 
     THOROUGH = 5
-    """The factor on the limit for a promise with the marker ``thorough``."""
+    """The factor on the limit of a promise with the marker ``thorough``, for all of its steps."""
 
     def __init__(self, seconds: float, errors: int) -> None:
         self.seconds = seconds
@@ -149,7 +143,7 @@ class Limits:
         self._watch = subprocess.Popen(  # noqa: S603 - our own interpreter and our own script
             [
                 *(sys.executable, "-ISc", _WATCH),
-                *map(str, (os.getpid(), number, _TRACE, _INTERRUPTS, IDLE)),
+                *map(str, (os.getpid(), number, _TRACE, _INTERRUPTS)),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -173,18 +167,18 @@ class Limits:
             adapter: the adapter under test.
             number: of the promise.
             text: of the promise.
-            times: factor on the limit.
+            times: factor on the limit, which each step has; see :func:`step`.
             fixture: True during fixture set-up or teardown.
 
         Raises:
             Overdue: its time was up, and nothing else was raised.
             OverdueFixture: the same, if *fixture*.
         """
-        seconds = self.seconds * times
+        seconds = self.seconds
         error = OverdueFixture if fixture else Overdue
-        current = _Current(f"{number}: {text}", seconds, error, time.monotonic())
+        current = _Current(f"{number}: {text}", seconds, seconds * times, error, time.monotonic())
         self._current = current
-        self._order(f"{seconds} {min(_AGAIN, seconds)} {current.sentence}")
+        self._order(f"{current.most} {seconds} {min(_AGAIN, seconds)} {current.sentence}")
         try:
             yield
         except error:
@@ -195,11 +189,19 @@ class Limits:
             raise
         finally:
             self._current = None
-            self._order("0 0 ")
+            self._order("0 0 0 ")
             if current.hit:
                 self._hits[adapter].append(number)
         if current.hit:
             raise error(current.hit)
+
+    def step(self) -> None:
+        """Note that the promise under way has made a step, if there is one."""
+        current, now = self._current, time.monotonic()
+        # Once a second: the process that measures counts no time in which it reads.
+        if current is not None and now - current.stepped >= _AGAIN:
+            current.stepped = now
+            self._order("")
 
     def report(self, text: str) -> None:
         """Write *text* at once, past pytest's capturing."""
@@ -229,13 +231,20 @@ class Limits:
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         del number
         current = self._current
-        if current is None or time.monotonic() - current.began < min(current.seconds, IDLE) / 2:
+        took = 0.0 if current is None else time.monotonic() - current.began
+        if current is None or took < current.seconds / 2:
             return  # a late signal for a promise that has just ended
         if not current.hit:
-            seconds = min(current.seconds, IDLE)
+            seconds = current.seconds if took < current.most else current.most
             current.hit = f"did not end within {seconds:g} seconds{_place(frame)}"
             self.report(f"promise {current.sentence}: {current.hit}")
         raise current.error(current.hit)
+
+
+def step() -> None:
+    """Note a step of the promise under way; a thorough one has its limit anew from here."""
+    if _active:
+        _active[-1].step()
 
 
 def report(text: str) -> None:

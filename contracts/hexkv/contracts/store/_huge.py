@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.kit.limits import step
 from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.kit.sparse import folded, sparse
 from hexkv.contracts.store._base import Huge, Reopen, StoreCase, content, read, same, write
@@ -69,14 +70,17 @@ class Lengths(StoreCase):
     def test_room_comes_back(self, store: ChunkStore) -> None:
         frame = memoryview(bytes(HALF))
         for turn in range(4):
+            step()
             write(store, {B: bytes(frame)})
             if turn:
                 with suppress(StoreError):
                     store.write([Item(B, frame)], deadline(-1.0))
         for _ in range(3):
+            step()
             store.delete([B], deadline())
             write(store, {B: bytes(frame)})
         for _ in range(3):
+            step()
             if isinstance(store, SupportsClear):
                 store.clear_prefix(namespace_of(B), deadline())
                 write(store, {B: bytes(frame)})
@@ -101,8 +105,10 @@ class Lengths(StoreCase):
             frame[place : place + 8] = mark
         (stored,) = store.write([Item(A, frame)], deadline())
         assert stored == Stored(VAST)
+        step()
         sink = _Folded()
         assert list(store.read([A], sink, deadline())) == [Hit(VAST)]
+        step()
         for place, mark in marks.items():
             if place >= SHARED:
                 found = bytes(sink.buffer[place : place + 8])

@@ -9,6 +9,7 @@ from time import time
 import pytest
 
 from hexkv.contracts.doubles import chunk_key, deadline
+from hexkv.contracts.kit.limits import step
 from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.store._base import StoreCase, content, write
 from hexkv.plugins.clock import SystemClock
@@ -113,7 +114,9 @@ class Listing(StoreCase):
     def test_scan_goes_on_after_a_page(self, store: ChunkStore, listing: SupportsScan) -> None:
         keys = {chunk_key(f"chunk {i}") for i in range(MANY)}
         write(store, dict.fromkeys(keys, b"frame"))
+        step()
         _listed(list(listing.scan()), keys)
+        step()
         entries = listing.scan()
         first = [next(entries) for _ in range(MANY - PAGE // 2)]
         store.delete([entry.key for entry in first], deadline())

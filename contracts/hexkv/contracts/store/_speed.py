@@ -10,6 +10,7 @@ from typing import ClassVar
 import pytest
 
 from hexkv.contracts.doubles import chunk_key, deadline
+from hexkv.contracts.kit.limits import step
 from hexkv.contracts.kit.promise import not_offered, promise
 from hexkv.contracts.store._base import Limit, StoreCase, content
 from hexkv.ports import ChunkStore, Hit, Item, Stored
@@ -129,6 +130,7 @@ def _near(
     while len(times) < TURNS or (
         ratio < least and (len(times) < MOST_TURNS or time.perf_counter() < given_up)
     ):
+        step()
         times.append((_seconds(limit), _seconds(store)))
         alone, through = map(min, zip(*times, strict=True))
         ratio = alone / through
