@@ -10,8 +10,9 @@ import pytest
 
 from administration import CHUNKS, TENANTS, Managed
 from configured import CHUNK, built
+from hexkv.adapters.admin.cli.showing import show_namespaces
 from hexkv.plugins.__main__ import main
-from hexkv.ports import StoreError
+from hexkv.ports import NamespaceState, StoreError
 from processes import until
 from vllm_frames import damage, frames
 
@@ -76,6 +77,10 @@ def test_every_verb_has_an_answer_for_people_and_one_for_programs(served, said, 
     assert served.hexkv("detach", "new") == 0
     assert said() == "new is attached\nnew is detached\n"
     assert served.hexkv("lookup", "--tokens", str(prompt)) == 1
+    said()
+    segments = json.dumps({"model": "toy", "scheme": "segment/16"})
+    show_namespaces([NamespaceState(bytes(16), segments, "red", {"disk": 3})])
+    assert "disk: 3 (segments)" in said()
 
 
 def test_explain_names_the_first_chunk_that_misses_and_each_tier_s_reason(served, said, tmp_path):

@@ -2,26 +2,35 @@
 
 import pytest
 
-from configured import NAMESPACE, PATIENT
+from configured import LAYOUT, NAMESPACE, PATIENT
 from hexkv.blending.api import segments_of
 from hexkv.blending.ports import BLEND_KINDS, BlendOutcome
+from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.observing.families import REASONS
-from hexkv.ports import ConfigError, CounterName, InvalidRequest
+from hexkv.ports import ConfigError, CounterName, InvalidRequest, Namespace
 
 
-def test_without_the_package_there_are_no_segments_and_a_section_for_them_names_it():
-    small = {"pool": {"bytes": "4MiB"}, "deadlines": PATIENT}
+def test_without_the_package_there_are_no_segments_and_a_section_for_them_names_it(tmp_path):
+    disk = {"store": "disk", "settings": {"root": str(tmp_path)}}
+    small = {"pool": {"bytes": "4MiB"}, "deadlines": PATIENT, "tiers": [disk]}
+    hers = Namespace(NAMESPACE.model, LAYOUT, salt="hers")
+    segment = list(range(300))
+    window = HeapKV(LAYOUT, len(segment)).compute(segment)
     with build(load(None, {}, small), NAMESPACE) as cache:
-        assert segments_of(cache).register([1] * 300) == 0
+        assert segments_of(cache).register(segment) == 0
+        for space in (NAMESPACE, hers):
+            assert segments_of(cache).store(segment, window, namespace=space).stored_tokens == 300
     registry = discover()
     del registry.adapters["segments", "anywhere"]
     with build(load(None, {}, small), NAMESPACE, registry=registry) as cache:
         with pytest.raises(InvalidRequest, match="without hexkv-blending"):
             segments_of(cache)
-        assert cache.clear(namespace=NAMESPACE).chunks == 0
+        # What others stored there goes all the same.
+        assert cache.clear(namespace=hers).chunks == 2
+        assert cache.clear().chunks == 2
     configured = load(None, {}, small | {"segments": {"separator": [1]}})
     with pytest.raises(ConfigError, match=r"^segments.*: pip install hexkv-blending$"):
         build(configured, NAMESPACE, registry=registry)

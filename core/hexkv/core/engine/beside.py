@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.naming import Naming
 from hexkv.core.requests.pipeline import Pipeline
-from hexkv.ports import HashFunction, Namespace
+from hexkv.ports import HashFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +20,3 @@ class EngineParts:
     deadlines: Deadlines
     chunk_tokens: int
     algorithm: HashFunction
-
-
-class CacheBeside(Protocol):
-    """Such a cache. Ends with its engine."""
-
-    def prefix(self, namespace: Namespace) -> bytes:
-        """Return the prefix of its keys in *namespace*."""
-        ...

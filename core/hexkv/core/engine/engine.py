@@ -14,14 +14,14 @@ from functools import partial
 from typing import Self
 
 from hexkv.core.admin.explain import ELSEWHERE, Explanation, explain
-from hexkv.core.engine.beside import CacheBeside, EngineParts
+from hexkv.core.engine.beside import EngineParts
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.guarded import GuardedRead, GuardedWrite
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.lookups import Lookups
 from hexkv.core.engine.naming import Naming, meet
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.hashing import SHA256
+from hexkv.core.keys.hashing import SHA256, segment_prefix
 from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher, Prompt
 from hexkv.core.requests.accounts import Accounts, Laps
 from hexkv.core.requests.checks import check_window, deadline_of, skipped, timeout_or
@@ -81,7 +81,7 @@ class CacheEngine:
         tenants: Sequence[Tenant] = (),
         sink: PromptSink | None = None,
         administer: Callable[[Calls], Administration] | str = ELSEWHERE,
-        segments: Callable[[EngineParts], CacheBeside] | None = None,
+        segments: Callable[[EngineParts], object] | None = None,
     ) -> None:
         """Build an engine.
 
@@ -115,9 +115,10 @@ class CacheEngine:
         self._deadlines = deadlines
         self._prefixes: set[bytes] = set()
         # No method of the engine: objects that outlive it must not keep it.
-        start = partial(meet, chunks, TenantsBySalt(tenants), self._prefixes)
+        beside = partial(segment_prefix, tokens=chunker.size, algorithm=algorithm)
+        start = partial(meet, chunks, TenantsBySalt(tenants), self._prefixes, beside)
         namer = partial(ChunkHasher, chunker, algorithm, seeded=seeded, longest=longest, sink=sink)
-        self._naming = Naming(namespace, namer, chunks, chunker, start)
+        self._naming = Naming(namespace, namer, chunks, chunker, beside, start)
         self._lookups = Lookups(self._naming, requests, self._accounts, deadlines)
         for tenant in tenants:
             self._naming.keyer(replace(namespace, salt=tenant.salt))
@@ -369,8 +370,7 @@ class CacheEngine:
             if everything:
                 return self._chunks.clear(None, tiers, until)
             if namespace is not None:
-                both = [own.prefix(namespace) for own in (self._naming, self.segments) if own]
-                return self._chunks.clear(both, tiers, until)
+                return self._chunks.clear(self._naming.prefixes(namespace), tiers, until)
             return self._chunks.clear(frozenset(self._prefixes), tiers, until)
 
     def freeze(self, frozen: bool = True, why: str = "") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from hexkv.core.keys.chunking import PrefixChunker
@@ -24,12 +24,15 @@ class Naming:
         namer: Callable[..., ChunkHasher],
         chunks: ChunkService,
         chunker: PrefixChunker,
+        segments: Callable[[Namespace], bytes],
         begin_namespace: Callable[[Namespace, bytes], None],
     ) -> None:
         """Name by *namer*, in *namespace* if a call gives none of its own.
 
-        *begin_namespace* is called with each namespace and its key prefix, before any key is used.
+        *segments* returns the key prefix of a namespace's segments. *begin_namespace* is called
+        with each namespace and its key prefix, before any key is used.
         """
+        self._segments = segments
         self.begin_namespace = begin_namespace
         self._namespace = namespace
         self._check = partial(check_fits, chunks, chunker.size)
@@ -77,10 +80,10 @@ class Naming:
         self._check(namespace)
         return namespace
 
-    def prefix(self, namespace: Namespace) -> bytes:
-        """Return the prefix of every key of *namespace*."""
+    def prefixes(self, namespace: Namespace) -> Collection[bytes]:
+        """Return the prefixes of all keys of *namespace*, those of its segments included."""
         check_namespace(namespace)
-        return self._namer.keyer(namespace).prefix
+        return self._namer.keyer(namespace).prefix, self._segments(namespace)
 
     def key_space(self, namespace: Namespace | None) -> KeySpace:
         """Return the key space of a namespace."""
@@ -111,9 +114,13 @@ def meet(
     chunks: ChunkService,
     tenants: TenantsBySalt,
     known: set[bytes],
+    segments: Callable[[Namespace], bytes],
     space: Namespace,
     prefix: bytes,
 ) -> None:
-    """Add the *prefix* of a namespace's keys to *known*, and assign its chunks to its tenant."""
-    known.add(prefix)
+    """Add the *prefix* of a namespace's keys to *known*, and assign its chunks to its tenant.
+
+    The prefix of its segments is known, too: another process may have stored some.
+    """
+    known |= {prefix, segments(space)}
     chunks.assign(prefix, tenants.name(space.salt))

@@ -84,6 +84,17 @@ def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
         ConfigError: longer than the ``IDENTITY_BYTES`` that a frame's header has room for, or a
             field holds surrogates, which are not text.
     """
+    text = _described(namespace, scheme, algorithm)
+    if len(text) > IDENTITY_BYTES:
+        raise ConfigError(
+            f"the namespace of model {namespace.model[:80]!r} takes {len(text)} bytes to "
+            f"describe; a frame has room for {IDENTITY_BYTES}"
+        )
+    return text
+
+
+def _described(namespace: Namespace, scheme: str, algorithm: str) -> str:
+    """Return an identity of any length."""
     try:
         described = {
             "algorithm": algorithm,
@@ -101,18 +112,23 @@ def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
         json.dumps(described, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ConfigError(f"the namespace of model {namespace.model!a}: {error}") from error
-    text = json.dumps(described, sort_keys=True, separators=(",", ":"))
-    if len(text) > IDENTITY_BYTES:
-        raise ConfigError(
-            f"the namespace of model {namespace.model[:80]!r} takes {len(text)} bytes to "
-            f"describe; a frame has room for {IDENTITY_BYTES}"
-        )
-    return text
+    return json.dumps(described, sort_keys=True, separators=(",", ":"))
 
 
 def scheme_of(chunker: Chunker, *, seeded: bool) -> str:
     """Return the scheme in identities: how prompts are cut and chunks chained."""
     return chunker.scheme if seeded else chunker.scheme + UNSEEDED
+
+
+def segment_scheme(tokens: int) -> str:
+    """Return the scheme of segments, cut into pieces of *tokens*; it is no prefix's scheme."""
+    return f"segment/{tokens}"
+
+
+def segment_prefix(namespace: Namespace, tokens: int, algorithm: HashFunction) -> bytes:
+    """Return the start of the keys of all segments of *namespace*."""
+    text = _described(namespace, segment_scheme(tokens), algorithm.name)
+    return algorithm.digest(text.encode("ascii"))[:NAMESPACE_BYTES]
 
 
 def hashed_salt(salt: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hexkv.core.keys.hashing import segment_scheme
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack
 from hexkv.ports import Bounds, ConfigError, InvalidTokens, Tokens
 
@@ -37,7 +38,7 @@ class SegmentChunker:
 
     @property
     def scheme(self) -> str:
-        return f"segment/{self.maximum}"
+        return segment_scheme(self.maximum)
 
     def cut(self, packed: memoryview) -> Bounds:
         starts: list[int] = []

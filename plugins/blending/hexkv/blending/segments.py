@@ -250,10 +250,6 @@ class Segments:
             if value is not None:
                 telemetry.observe(name, value)
 
-    def prefix(self, namespace: Namespace) -> bytes:
-        """Return the prefix of the keys of all segments of *namespace*."""
-        return self._names(namespace)[0].prefix
-
     def _find(
         self, tokens: Tokens, namespace: Namespace | None, saved: float, until: Deadline
     ) -> NamedParts:

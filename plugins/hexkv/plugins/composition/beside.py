@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from hexkv.core.engine.beside import CacheBeside, EngineParts
+from hexkv.core.engine.beside import EngineParts
 from hexkv.plugins.composition.tiers import naming
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.configuration.schema import SegmentSettings
@@ -16,7 +16,7 @@ from hexkv.ports import Clock
 
 def open_segments(
     loaded: Loaded, registry: Registry, clock: Clock
-) -> Callable[[EngineParts], CacheBeside] | None:
+) -> Callable[[EngineParts], object] | None:
     """Return the function that builds it; ``None`` if it is neither installed nor configured.
 
     Raises:

@@ -113,11 +113,18 @@ def show_namespaces(states: Sequence[NamespaceState]) -> None:
                 state.prefix.hex()[:12],
                 state.tenant,
                 *model_and_layout(identity_of(state)),
-                ", ".join(f"{tier}: {count}" for tier, count in state.chunks.items()),
+                ", ".join(f"{tier}: {count}" for tier, count in state.chunks.items())
+                + (" (segments)" if _of_segments(state) else ""),
             )
             for state in states
         ],
     )
+
+
+def _of_segments(state: NamespaceState) -> bool:
+    """True if its chunks are segments: other keys of the same model and tenant."""
+    found = identity_of(state)
+    return isinstance(found, dict) and str(found.get("scheme")).startswith("segment/")
 
 
 def identity_of(state: NamespaceState) -> object:
