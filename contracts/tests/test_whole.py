@@ -1,8 +1,17 @@
 """A contract cannot be thinned out in silence."""
 
+import importlib
+import inspect
+import pkgutil
+import re
+from collections import defaultdict
+from pathlib import Path
+
 import pytest
 
+import hexkv.contracts
 from hexkv.contracts.kit.cases import each
+from hexkv.contracts.kit.promise import Level
 from hexkv.contracts.kit.whole import Whole, dropped_tests, waive
 
 
@@ -136,3 +145,32 @@ def test_the_check_itself_cannot_be_replaced_by_a_mixin():
     with pytest.raises(TypeError, match="the check itself"):
 
         class Kettle(Lenient, KettleContract): ...
+
+
+@pytest.mark.thorough
+def test_every_fixture_that_an_author_gives_and_every_level_is_on_one_page():
+    page = (Path(__file__).parents[2] / "docs/writing-an-adapter.md").read_text()
+    rows = page.partition("### Fixtures")[2].partition("## 5.")[0]
+    shown, contract = defaultdict(set), ""
+    for row in rows.splitlines():
+        if row.startswith("| "):
+            contract = next(iter(re.findall(r"`\S+\.(\w+Contract)`", row)), contract)
+            shown[contract] |= {*re.findall(r"`(\w+)`", row)}
+    asked = defaultdict(set)
+    for found in pkgutil.walk_packages(hexkv.contracts.__path__, "hexkv.contracts."):
+        if ".template" in found.name:
+            continue
+        for name, made in vars(importlib.import_module(found.name)).items():
+            if inspect.isclass(made) and name.endswith("Contract"):
+                for fixture in dir(made):
+                    given = inspect.getattr_static(made, fixture)
+                    if type(given).__name__ == "FixtureFunctionDefinition":
+                        code = inspect.getsource(given._fixture_function)
+                        if "NotImplementedError" in code or f'not_offered("{fixture}")' in code:
+                            asked[name].add(fixture)
+    assert len(asked) > 20
+    lacking = {name: fixtures - shown[name] for name, fixtures in asked.items()}
+    assert {name: fixtures for name, fixtures in lacking.items() if fixtures} == {}
+    for level in Level:
+        assert f"{level} {level.about}" in " ".join(rows.split())
+    assert "waive(reason)" in rows
