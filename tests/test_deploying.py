@@ -2,9 +2,13 @@
 
 import configparser
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from urllib.request import urlopen
 
 import pytest
 import yaml
@@ -14,6 +18,7 @@ from hexkv.plugins.__main__ import main
 from hexkv.plugins.composition.checking import check
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
+from processes import PATIENCE, held_port, until
 
 UNITS = sorted(DEPLOY.glob("*.service"))
 HARDENED = {
@@ -94,6 +99,47 @@ def test_the_chart_renders_what_kubernetes_and_hexkv_take(tmp_path, capsys):
         assert pod["securityContext"]["fsGroup"] == 1000
         [secret] = [it["secret"] for it in pod["volumes"] if "secret" in it]
         assert secret["secretName"] == "hexkv"
+
+
+@pytest.mark.thorough
+def test_node_and_directory_of_the_chart_start_as_it_runs_them_and_can_be_scraped(tmp_path):
+    """With other ports and folders: each answers at the address that the chart gives it."""
+    manifests = rendered(FLEET, tmp_path)
+    ports = {number: held_port() for number in ("9464", "7272", "9470", "7171")}
+    (tmp_path / "secret").write_text("x" * 32)
+    (tmp_path / "secret").chmod(0o600)
+
+    def here(text):
+        for number, port in ports.items():
+            text = re.sub(rf"([:=]){number}\b", rf"\g<1>{port}", text)
+        for folder in ("/run/secrets/hexkv", "/etc/hexkv", "/run/hexkv", "/var/lib/hexkv"):
+            text = text.replace(folder, str(tmp_path))
+        return text.replace("kv-directory:", "127.0.0.1:")
+
+    file = tmp_path / "node.yaml"
+    file.write_text(here(manifests["ConfigMap", "kv-node"]["data"]["node.yaml"]))
+    runs = {"directory": ("Deployment", "9470"), "node": ("DaemonSet", "9464")}
+    own = {"HEXKV_DIRECTORY__NAME": "a", "HEXKV_PEERS__SETTINGS__ADVERTISE": "127.0.0.1"}
+    with ExitStack() as opened:
+        for command, (kind, port) in runs.items():
+            [container] = manifests[kind, f"kv-{command}"]["spec"]["template"]["spec"]["containers"]
+            words = [sys.executable, "-m", "hexkv.plugins", command, *map(here, container["args"])]
+            log = opened.enter_context((tmp_path / command).open("w"))
+            process = subprocess.Popen(
+                words, env=os.environ | (own if command == "node" else {}), stdout=log, stderr=log
+            )
+            opened.callback(process.wait, PATIENCE)
+            opened.callback(process.terminate)
+
+            def ready(process=process, command=command, port=ports[port]):
+                assert process.poll() is None, (tmp_path / command).read_text()
+                with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/readyz") as answer:
+                    return answer.read() == b"ok\n"
+                return False
+
+            until(ready, 5 * PATIENCE)
+        with urlopen(f"http://127.0.0.1:{ports['9470']}/metrics") as answer:
+            assert "hexkv_directory_members 1" in answer.read().decode()
 
 
 def scraped(manifests, monitor):
