@@ -1,9 +1,9 @@
 """A time limit for each promise: the kit continues past an adapter that hangs, and reports where.
 
-A separate process measures the time, because an adapter may hold the interpreter's lock. At the
-limit it interrupts the main thread with a signal, and repeats that while the promise goes on. At
-last it names the promise, prints where each thread is, and kills the process, so that every run of
-the kit ends.
+A separate process measures the time, because an adapter may hold the interpreter's lock; on a busy
+machine the main thread's waits for a processor do not count. At the limit it interrupts the main
+thread with a signal, and repeats that while the promise goes on. At last it names the promise,
+prints where each thread is, and kills the process, so that every run of the kit ends.
 """
 
 from __future__ import annotations
@@ -54,37 +54,48 @@ _active: list[Limits] = []
 _WATCH = """
 import os, select, signal, sys, time
 parent, number, trace, most, sentence = *map(int, sys.argv[1:5]), ""
-step, sent, read = 0.1, 0, b""
-left, again, each, rest = None, 0.0, 0.0, 0.0  # of the promise, and of its step
+tick, sent, read = 0.1, 0, b""
+limit, each, again, left = None, 0.0, 0.0, 0.0
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal's, the kit makes an end
 
 def say(what):
     print(f"{what}, during promise {sentence}", file=sys.stderr, flush=True)
 
+def starved():
+    # Seconds for which the main thread has waited for a processor, where Linux counts them.
+    try:
+        with open(f"/proc/{parent}/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+def taken(ticks, before):
+    # Of these seconds, those in which a machine that is less busy would be as far.
+    return max(ticks - (starved() - before), ticks / 4)
+
 while True:
-    # However long the machine lets this process stand still, it is one step.
-    if select.select([0], [], [], None if left is None else step)[0]:
+    # However long the machine lets this process stand still, it is one tick.
+    if select.select([0], [], [], None if limit is None else tick)[0]:
         if not (data := os.read(0, 65536)):
-            if left is not None:
+            if limit is not None:
                 say("the process that checked the adapter has ended")
             break
         *lines, read = (read + data).split(b"\\n")
         for line in filter(None, lines):
             seconds, one, pause, sentence = line.decode().split(" ", 3)
-            left, each = float(seconds) or None, float(one)
-            again, sent = float(pause), 0
-        rest = each  # an empty line is a step
+            limit, each, again = float(seconds) or None, float(one), float(pause)
+            ticks, sent, begun = 0.0, 0, starved()
+        own, stepped = 0.0, starved()  # an empty line is a step
         continue
-    left -= step
-    rest -= step
-    if left > 0 and (sent or rest > 0):
+    ticks, own, left = ticks + tick, own + tick, left - tick
+    if (left > 0) if sent else (taken(ticks, begun) < limit and taken(own, stepped) < each):
         continue
     if sent == most:
         say("the adapter does not end, and cannot be interrupted: the kit is killed")
         os.kill(parent, trace)
         time.sleep(0.5)
         os.kill(parent, signal.SIGKILL)
-        left = None
+        limit = None
     else:
         os.kill(parent, number)
         sent, left = sent + 1, again
