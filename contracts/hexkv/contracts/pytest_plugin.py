@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
@@ -63,6 +63,9 @@ _AROUND = {
     "teardown": ("the end of", "a fixture raised: close() of the adapter, or what it has left"),
 }
 """A sentence's beginning and a hint for a failure before or after the test of a promise."""
+
+_FACTS = ("hint", "clause", "why")
+"""The facts of a promise that a failure shows, in this order."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -135,10 +138,11 @@ def pytest_runtest_makereport(
     if mark is not None and report.failed:
         number, text = mark.args
         if report.when == "call" or _is_overdue(call):
-            _name_promise(report, f"broken promise {number}: {text}", mark.kwargs.get("hint", ""))
+            _name_promise(report, f"broken promise {number}: {text}", mark.kwargs)
         else:
             what, hint = _AROUND[str(report.when)]
-            _name_promise(report, f"{what} promise {number} failed: {text}", hint)
+            facts = {**mark.kwargs, "hint": hint}
+            _name_promise(report, f"{what} promise {number} failed: {text}", facts)
     return report
 
 
@@ -180,8 +184,11 @@ def _is_overdue(call: pytest.CallInfo[None]) -> bool:
     return call.excinfo is not None and isinstance(call.excinfo.value, OverdueFixture)
 
 
-def _name_promise(report: pytest.TestReport, sentence: str, hint: str) -> None:
-    """Put *sentence* into the traceback, the short summary and the JUnit file."""
+def _name_promise(report: pytest.TestReport, sentence: str, facts: Mapping[str, str]) -> None:
+    """Put *sentence* into the traceback, the short summary and the JUnit file.
+
+    The traceback has the promise's hint, clause and reason, too.
+    """
     longrepr = report.longrepr
     if longrepr is None or isinstance(longrepr, tuple):
         return
@@ -193,7 +200,8 @@ def _name_promise(report: pytest.TestReport, sentence: str, hint: str) -> None:
         crash.message = f"{sentence}\n{crash.message}"
     add = getattr(longrepr, "addsection", None)
     if add is not None:
-        add("contract", f"{sentence}\nhint: {hint}" if hint else sentence)
+        known = [f"{name}: {facts[name]}" for name in _FACTS if facts.get(name)]
+        add("contract", "\n".join([sentence, *known]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
