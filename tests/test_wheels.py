@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from hexkv.contracts.new_adapter import AdapterKind
 from hexkv.plugins.discovery.distributions import COMMANDS
 from installing import ROOT, attempt, environment, made, run
 
@@ -113,6 +116,43 @@ def test_the_command_finds_the_adapters_of_the_wheels(clean):
 def test_wheels_store_and_retrieve(clean):
     said = run(clean, "-I", ROOT / "examples" / "two_tiers.py", cwd=clean.parent)
     assert "the KV is the one that was stored" in said
+
+
+@pytest.fixture(scope="module")
+def authors(wheels, tmp_path_factory):
+    """The Python of an environment in which adapters are written."""
+    wanted = "hexkv-contracts[new-adapter]", "pip", "hatchling"
+    return environment(tmp_path_factory.mktemp("authors"), wheels, *wanted)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", AdapterKind)
+def test_a_new_adapter_of_each_kind_is_built_installed_and_keeps_its_contract(
+    kind, authors, tmp_path
+):
+    """As its author does it, from wheels alone; the check leaves no file behind."""
+    hexkv, name, empty = authors.parent / "hexkv", f"toy-{kind}", tmp_path / "empty"
+    empty.mkdir()
+    run(hexkv, "new-adapter", kind, name, cwd=tmp_path)
+    readme = (tmp_path / name / "README.md").read_text()
+    pip = [authors, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    offline = ["--no-index", "--no-deps", "--no-build-isolation"]
+    run(*pip, "wheel", *offline, f"--wheel-dir={tmp_path}", tmp_path / name, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    run(*pip, "install", *offline, wheel, cwd=tmp_path)
+    if kind == AdapterKind.COMMAND:  # it has no contract but a plugin's, which its tests check
+        assert "hexkv check" not in readme
+        run(hexkv, name, cwd=empty)
+    else:
+        target = re.search(r"hexkv check (\S+)", readme)[1]
+        patient = "--limit", "900"  # on a busy machine
+        done = attempt(hexkv, "check", target, *patient, "--json", tmp_path / "card", cwd=empty)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (card,) = json.loads((tmp_path / "card").read_text())["cards"]
+        verdicts = Counter(line["verdict"] for line in card["promises"])
+        assert verdicts["kept"] >= 4, verdicts
+        assert not verdicts["broken"], verdicts
+    assert [*empty.iterdir()] == []
 
 
 @pytest.mark.thorough
