@@ -150,7 +150,7 @@ def test_a_new_adapter_of_each_kind_is_built_installed_and_keeps_its_contract(
         assert done.returncode == 0, done.stdout + done.stderr
         (card,) = json.loads((tmp_path / "card").read_text())["cards"]
         verdicts = Counter(line["verdict"] for line in card["promises"])
-        assert verdicts["kept"] >= 4, verdicts
+        assert verdicts["kept"] >= 3, verdicts
         assert not verdicts["broken"], verdicts
     assert [*empty.iterdir()] == []
 
