@@ -201,6 +201,9 @@ class Calls:
         """Why the host froze the engine."""
 
         self._requests = requests
+        self._chunks = requests.chunks
+        self._copier = requests.copier
+        self._prefetched = requests.prefetches.waiting
         self._take_back = requests.chunks.sweep
         self._seconds = seconds
         self._clock = requests.runtime.clock
@@ -216,10 +219,10 @@ class Calls:
         # The end of a process kills its threads; the state it leaves is as after a crash.
         self._dropped.atexit = False
 
-    def do(self, work: Callable[[str], T]) -> T:
+    def do(self, work: Callable[[str], T], *, holds: bool = True) -> T:
         """Return the result of *work*, a whole call.
 
-        Its argument is the name under which it leases and pins.
+        Its argument is the name under which it leases and pins; without *holds* it does not.
         """
         caller = self.door.enter()
         try:
@@ -230,7 +233,7 @@ class Calls:
                     self._tidy()
                     return work(owner)
                 finally:
-                    self._end(owner)
+                    self._end(owner, holds)
         finally:
             if caller.later:
                 self.door.leave(caller)
@@ -335,21 +338,21 @@ class Calls:
 
     def _tidy(self) -> None:
         """Release late copies, and prefetches and pins past their time."""
-        requests = self._requests
-        if requests.copier.late:
-            requests.copier.reap(Deadline(self._clock, 0.0))
-        if requests.prefetches.waiting:
-            requests.prefetches.reap()
-        if requests.chunks.expiring:
-            requests.chunks.expire()
+        if self._copier.late:
+            self._copier.reap(Deadline(self._clock, 0.0))
+        if self._prefetched:
+            self._requests.prefetches.reap()
+        if self._chunks.expiring:
+            self._chunks.expire()
 
-    def _end(self, owner: str) -> None:
-        """End a call: take back everything that it still holds."""
+    def _end(self, owner: str, holds: bool = True) -> None:
+        """End a call: take back everything that it still *holds*."""
         if self.door.home.left:
             return
-        if self._requests.copier.begun:
-            self._requests.copier.left(owner, Deadline.after(self._clock, self._seconds))
-        self._take_back(owner)
+        if holds:
+            if self._copier.begun:
+                self._copier.left(owner, Deadline.after(self._clock, self._seconds))
+            self._take_back(owner)
         self._owners.pop(owner, None)
         if self.state != "open":
             with self._lock:

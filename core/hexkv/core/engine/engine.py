@@ -194,7 +194,9 @@ class CacheEngine:
         namespace: Namespace | None = None,
         timeout: float | None = None,
     ) -> Lookup:
-        return self._calls.do(lambda _: self._lookups.look(tokens, namespace, timeout, pin))
+        return self._calls.do(
+            lambda _: self._lookups.look(tokens, namespace, timeout, pin), holds=False
+        )
 
     def lookup_many(
         self,
@@ -234,7 +236,7 @@ class CacheEngine:
     ) -> Retrieved:
         def retrieve(owner: str) -> Retrieved:
             laps = Laps(self._clock)
-            until = deadline_of(self._clock, timeout, self._deadlines.retrieve)
+            until = deadline_of(self._clock, laps.begun, timeout, self._deadlines.retrieve)
             prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             if first := skipped(skip, prompt.length):
@@ -287,7 +289,7 @@ class CacheEngine:
     ) -> StoreReport:
         def store(owner: str) -> StoreReport:
             laps = Laps(self._clock)
-            until = deadline_of(self._clock, timeout, self._deadlines.store)
+            until = deadline_of(self._clock, laps.begun, timeout, self._deadlines.store)
             prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             first = skipped(skip, prompt.length)

@@ -44,7 +44,7 @@ class KeyedCache:
         self._accounts = Accounts(requests.runtime)
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
-        return self._calls.do(lambda _: self._chunks.match(keys, deadline))
+        return self._calls.do(lambda _: self._chunks.match(keys, deadline), holds=False)
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
         def begin(_: str) -> Hold:

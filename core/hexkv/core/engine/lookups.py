@@ -41,7 +41,7 @@ class Lookups:
     ) -> Lookup:
         """Return the longest prefix of *tokens* that the tiers hold; *pin* it for that owner."""
         began = self._clock.now()
-        until = deadline_of(self._clock, timeout, self._deadlines.lookup)
+        until = deadline_of(self._clock, began, timeout, self._deadlines.lookup)
         prompt = self._naming.prompt(tokens, namespace, until)
         found = find_prefix(self._chunks, prompt, until)
         if pin is not None:
@@ -57,7 +57,7 @@ class Lookups:
             InvalidTokens: *prompts* is no sequence of prompts.
         """
         began = self._clock.now()
-        until = deadline_of(self._clock, timeout, self._deadlines.lookup)
+        until = deadline_of(self._clock, began, timeout, self._deadlines.lookup)
         if not isinstance(prompts, Iterable):
             raise InvalidTokens(f"a {type(prompts).__name__} is not a sequence of prompts")
         named = [self._naming.prompt(tokens, namespace, until) for tokens in prompts]

@@ -35,9 +35,8 @@ class PrefixChunker:
         return f"prefix/{self.size}"
 
     def cut(self, packed: memoryview) -> Bounds:
-        tokens = len(packed) // TOKEN_BYTES
-        full = tokens // self.size * self.size
-        ends = list(range(self.size, full + 1, self.size))
-        if self.tail and (end := tokens // self.tail * self.tail) > full:
+        tokens, size = len(packed) // TOKEN_BYTES, self.size
+        ends = list(range(size, tokens + 1, size))
+        if self.tail and (end := tokens // self.tail * self.tail) > len(ends) * size:
             ends.append(end)
-        return Bounds(range(0, len(ends) * self.size, self.size), ends)
+        return Bounds(range(0, len(ends) * size, size), ends)

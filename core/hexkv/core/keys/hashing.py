@@ -218,20 +218,22 @@ class NamespaceHasher:
         """
         starts, ends = self.cut(packed) if bounds is None else bounds
         digest, prefix, words = self._digest, self.prefix, packed.cast("I")
-        link = known[-1][NAMESPACE_BYTES:] if known else self._anchor
-        keys: list[bytes] = [*known]
-        reached = ends[len(known) - 1] if known else 0
-        for first in range(len(known), len(ends), _PIECE):
-            if deadline is not None and first > len(known) and deadline.expired:
-                break
+        first = len(known)
+        link = known[-1][NAMESPACE_BYTES:] if first else self._anchor
+        keys: list[ChunkKey] = [*known]
+        reached = ends[first - 1] if first else 0
+        while first < len(ends):
             piece = slice(first, first + _PIECE)
             for start, end in zip(starts[piece], ends[piece], strict=True):
                 if start != reached:
                     link = self._anchor
                 link = digest(link + words[start:end])
-                keys.append(prefix + link)
+                keys.append(prefix + link)  # type: ignore[arg-type] # of this length
                 reached = end
-        return cast("list[ChunkKey]", keys)
+            first += _PIECE
+            if first < len(ends) and deadline is not None and deadline.expired:
+                break
+        return keys
 
     def name_of(self, data: bytes, after: ChunkKey | None) -> ChunkKey:
         """Return the name of one chunk of packed tokens, behind *after*, or as the first."""

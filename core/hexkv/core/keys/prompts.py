@@ -38,6 +38,10 @@ LONGEST_PROMPT = 1 << 24
 _AGAIN = 16
 """The number of short prompts kept with their names: a megabyte of tokens at most."""
 
+_END = 64 * TOKEN_BYTES
+"""The bytes at a short prompt's end by which it is found again: of prompts that end in the same way
+the last is kept."""
+
 _NAMESPACES = 256
 """The number of namespaces (LoRA adapters, tenants) whose hashers are kept."""
 
@@ -252,8 +256,8 @@ class ChunkHasher:
         """The last of them: found again without a hash over all fields of a namespace."""
 
         self._recent = RecentPrompts(chunker.size * TOKEN_BYTES)
-        self._again: Sequence[tuple[NamespaceHasher, bytes, Prompt]] = ()
-        """The last short prompts that were named, the latest first. Replaced as a whole."""
+        self._again: dict[bytes, tuple[NamespaceHasher, bytes, Prompt]] = {}
+        """The last short prompts that were named, by their ends: a retrieve follows a lookup."""
 
         self._lock = Lock()
 
@@ -290,7 +294,8 @@ class ChunkHasher:
             self._check(namespace)
         if namespace is None:
             raise InvalidRequest("a prompt without a namespace has no names")
-        keyer = self.keyer(namespace)
+        newest = self._newest
+        keyer = newest[1] if newest and newest[0] is namespace else self.keyer(namespace)
         count = self.count(tokens)
         packed = pack_within(tokens, deadline) if count > AT_ONCE else pack(tokens)
         if packed is None:
@@ -300,38 +305,38 @@ class ChunkHasher:
         if not isinstance(whole, bytes) or len(whole) != len(packed):  # it may change later
             whole = bytes(packed)
         short = len(whole) < LEAST
-        prompt = self._named(keyer, whole) if short else None
-        if prompt is None:
+        known = self._again.get(whole[-_END:]) if short else None
+        if known is not None and known[1] == whole and known[0] is keyer:
+            prompt = known[2]
+        else:
             prompt = self._new(keyer, namespace.layout, whole, deadline)
             if short and not prompt.unnamed.ends:
-                self._again = (keyer, whole, prompt), *self._again[: _AGAIN - 1]
+                with self._lock:
+                    self._again[whole[-_END:]] = keyer, whole, prompt
+                    if len(self._again) > _AGAIN:
+                        del self._again[next(iter(self._again))]
         if self._sink is not None and not prompt.unnamed.ends:
             self._sink.named(NamedPrompt(keyer.identity, prompt.keys, prompt.ends, packed))
         return prompt
-
-    def _named(self, keyer: NamespaceHasher, whole: bytes) -> Prompt | None:
-        """Return the prompt of these tokens if named recently: a retrieve follows a lookup."""
-        for known, tokens, prompt in self._again:
-            if tokens == whole and known is keyer:
-                return prompt
-        return None
 
     def _new(
         self, keyer: NamespaceHasher, layout: KVLayout, whole: bytes, deadline: Deadline | None
     ) -> Prompt:
         """Return the prompt of these tokens; all of it unnamed if naming took too long."""
         packed = memoryview(whole)
-        bounds = self._chunker.cut(packed)
+        bounds = starts, ends = self._chunker.cut(packed)
         if len(whole) < LEAST:
-            keys = keyer.name(packed, deadline, bounds=bounds)
+            keys = keyer.name(packed, deadline, (), bounds)
         else:
             keys = self._keys(keyer, whole, bounds, deadline)
         count, size = len(whole) // TOKEN_BYTES, self._chunker.size
-        if len(keys) < len(bounds.ends):
+        if len(keys) < len(ends):
             return Prompt(layout, keyer.identity, count, (), (), (), unnamed=bounds)
         tails = Tails(keyer, packed, size, self._chunker.tail) if self._chunker.tail else None
         # Other calls get the same prompt, so it must not be changed.
-        return Prompt(layout, keyer.identity, count, tuple(keys), *bounds, tails=tails)
+        return Prompt(
+            layout, keyer.identity, count, tuple(keys), starts, ends, None, True, _NONE, tails
+        )
 
     def _keys(
         self, keyer: NamespaceHasher, whole: bytes, bounds: Bounds, deadline: Deadline | None

@@ -57,11 +57,11 @@ class Laps:
     A part ends with ``laps.mark((name, tier, laps.now()))``: it began at the last mark.
     """
 
-    __slots__ = ("_begun", "_marks", "mark", "now")
+    __slots__ = ("_marks", "begun", "mark", "now")
 
     def __init__(self, clock: Clock) -> None:
         self.now = clock.now
-        self._begun = clock.now()
+        self.begun = clock.now()
         self._marks: list[tuple[str, str, float]] = []
         self.mark = self._marks.append
         """Record a part's name, its tier or "", and the time of its end."""
@@ -71,7 +71,7 @@ class Laps:
         self.mark(("end", "", self.now()))
         row = f"calls {get_ident()}"
         parts: list[StepFields] = []
-        waited, longest, at = 0.0, 0, self._begun
+        waited, longest, at = 0.0, 0, self.begun
         for number, (what, tier, until) in enumerate(self._marks):
             took = until - at
             parts.append((what, row, at, took, tier, call, 0.0, 0, ""))
@@ -80,8 +80,8 @@ class Laps:
             if took > parts[longest][3]:
                 longest = number
             at = until
-        key, seconds = keys[-1].hex() if keys else "", at - self._begun
-        ring.extend((*parts, (name, row, self._begun, seconds, "", call, 0.0, 0, key)))
+        key, seconds = keys[-1].hex() if keys else "", at - self.begun
+        ring.extend((*parts, (name, row, self.begun, seconds, "", call, 0.0, 0, key)))
         return Spent(seconds, waited, tuple.__new__(TraceStep, parts[longest]), parts)
 
 

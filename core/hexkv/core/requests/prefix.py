@@ -55,8 +55,8 @@ class Prefix:
     @property
     def missing(self) -> ChunkKey | None:
         """The first of the prompt's own chunks that was not found; ``None`` if all were."""
-        whole = len(self.tiers) - self.short
-        return self.asked.keys[whole] if whole < len(self.asked.keys) else None
+        keys, whole = self.asked.keys, len(self.tiers) - self.short
+        return keys[whole] if whole < len(keys) else None
 
     @property
     def tokens(self) -> int:
@@ -65,8 +65,11 @@ class Prefix:
 
     def by_tier(self) -> dict[str, int]:
         """Tokens of the prefix on each tier."""
-        names, starts, ends = self.tiers, self.whole.starts, self.whole.ends
-        if names and names.count(names[0]) == len(names):  # usually all are on one
+        names = self.tiers
+        if not names:
+            return {}
+        starts, ends = self.whole.starts, self.whole.ends
+        if names.count(names[0]) == len(names):  # usually all are on one
             return {names[0]: ends[len(names) - 1] - starts[0]}
         tokens: dict[str, int] = {}
         start = 0
@@ -92,7 +95,9 @@ def find_prefix(
     """
     if prompt.tails is None and not sure:
         found = chunks.match(prompt.keys, deadline, served=served, loads=loads)
-        return Prefix(prompt, prompt, run_of(found) if None in found else found)  # type: ignore[arg-type]
+        if None in found:
+            found = found[: found.index(None)]
+        return Prefix(prompt, prompt, found)  # type: ignore[arg-type] # up to the first None
     full = prompt.full
     if sure >= len(prompt.keys):
         return Prefix(prompt, prompt, [""] * sure)

@@ -214,8 +214,6 @@ def contains_by_deadline(
 
     Without *asks*, use the index only; do not query the store.
     """
-    if tier.lends:
-        return tier.contains(keys, deadline)
     if tier.off:
         return [False] * len(keys)
     if not tier.remote:
@@ -238,7 +236,11 @@ def find_tiers(
         if not tier.rules.reads:
             continue
         asked = keys if search is None else search.asked()
-        have = contains_by_deadline(tier, asked, deadline, asks=asks) if asked else ()
+        have: Sequence[bool] = ()
+        if tier.lends:  # in memory: it answers at once
+            have = tier.contains(asked, deadline)
+        elif asked:
+            have = contains_by_deadline(tier, asked, deadline, asks=asks)
         if True in have:
             if search is None:
                 if False not in have:  # the usual case, and the longest

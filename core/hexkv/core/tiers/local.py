@@ -142,8 +142,8 @@ class LocalChunks:
         kept = keeping(tiers, below) if below else tiers
         found = stack.find_tiers(keys, deadline, kept)
         first = found[0] if found else None
-        if first is not None and found.count(first) == len(found):  # the usual case
-            return [first.name] * len(found)
+        if found.count(first) == len(found):  # the usual case
+            return [None if first is None else first.name] * len(found)
         if first is not None and not loads and tiers is not stack.tiers:
             stack.answers.keep(keys[found.index(None) - 1 if None in found else -1], tiers)
         return [None if tier is None else tier.name for tier in found]

@@ -59,8 +59,9 @@ def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Re
         slow = rate is not None and tier.link.slower_than(rate)
         if slow and (not tier.index.decides or all(tier.index.contains([key]))):
             return Reason.SLOWER
-        # For a store with an incomplete index nothing is known unless it is queried.
-        off = off or (tier.off and (tier.remote or all(tier.index.contains([key]))))
+        if not tier.lends:
+            # For a store with an incomplete index nothing is known unless it is queried.
+            off = off or (tier.off and (tier.remote or all(tier.index.contains([key]))))
         lost = lost or tier.calls.wrote(key)
     if off:
         return Reason.TIER_OFF

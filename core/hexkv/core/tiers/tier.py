@@ -187,14 +187,17 @@ class Tier:
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Return True for each chunk that index or store holds, and that is not barred."""
-        decides, faults = self.index.decides, self.calls.faults
         known: Sequence[bool]
-        known = self.index.contains(keys) if decides else self.calls.contains(keys, deadline)
-        # Otherwise no store is queried: this thread may be one that must not wait.
-        if decides and (self.shared or self.indexing) and not all(known):
-            strange = [k for k, here in zip(keys, known, strict=True) if not here]
-            rest = iter(self.calls.contains(strange, deadline))
-            known = [here or next(rest) for here in known]
+        if not self.index.decides:
+            known = self.calls.contains(keys, deadline)
+        else:
+            known = self.index.contains(keys)
+            # Otherwise no store is queried: this thread may be one that must not wait.
+            if (self.shared or self.indexing) and not all(known):
+                strange = [k for k, here in zip(keys, known, strict=True) if not here]
+                rest = iter(self.calls.contains(strange, deadline))
+                known = [here or next(rest) for here in known]
+        faults = self.calls.faults
         return faults.without(keys, known) if faults.noted else known
 
     def adopt_foreign(

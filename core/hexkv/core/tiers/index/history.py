@@ -90,8 +90,11 @@ class History:
 
     def find(self, key: ChunkKey, tier: str) -> Note | None:
         """Return the last event of a chunk on *tier*, or ``None`` if it is not remembered."""
+        mark = self._tiers.get(tier)  # without the lock: most chunks have no note
+        if mark is None or _name(key, mark) not in self.places:
+            return None
         with self._lock:
-            place = self.places.get(_name(key, self._mark(tier)))
+            place = self.places.get(_name(key, mark))
             if place is None:
                 return None
             number = self._text[place]
