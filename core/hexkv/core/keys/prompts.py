@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, repeat
-from operator import sub
+from operator import attrgetter, sub
 from threading import Lock
 
 from hexkv.core.keys.chunking import PrefixChunker
@@ -47,6 +47,8 @@ _NAMESPACES = 256
 
 
 _NONE = Bounds((), ())
+
+_payload_of = attrgetter("payload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ class Prompt:
 
     def spans(self, leases: Sequence[Lease]) -> list[Span]:
         """Return the positions of all chunks, with the payloads of *leases*, one for each."""
-        rows = zip(self.starts, self.ends, [lease.payload for lease in leases], strict=False)
+        rows = zip(self.starts, self.ends, map(_payload_of, leases), strict=False)
         return list(map(tuple.__new__, repeat(Span), rows))
 
 

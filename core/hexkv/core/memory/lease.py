@@ -191,8 +191,8 @@ class Ledger:
         self._begin()
         memory, own_blocks = self.memory, self.held.setdefault(owner, {})
         sizes = {payload: frame_bytes(payload) for payload in set(payloads)}
-        frames = [sizes[payload] for payload in payloads]
-        blocks, leases = self._slots.take(frames), []
+        frames = list(map(sizes.__getitem__, payloads))
+        blocks, leases, taken = self._slots.take(frames), [], 0
         rows = zip(blocks, frames, payloads, self._tokens, strict=False)
         for block, size, payload, token in rows:
             start = block.offset
@@ -203,7 +203,8 @@ class Ledger:
             leases.append(BlockLease(self, block, owner, token, frame, view, None))
             own_blocks[token] = block
             block.holds = 1
-        self._held_bytes += sum([block.size for block in blocks])
+            taken += block.size
+        self._held_bytes += taken
         if not own_blocks:
             del self.held[owner]
         self._torn = False
@@ -275,13 +276,19 @@ class Ledger:
         """Transfer *leases* to *owner*; no effect on one that was taken back before."""
         with self.lock:
             self._begin()
-            blocks_there = self.held.setdefault(owner, {})
+            held = self.held
+            blocks_there = held.setdefault(owner, {})
             for lease in leases:
-                block = self.held.get(lease.owner, {}).pop(lease.token, None)
+                former = lease.owner
+                blocks = held.get(former, {})
+                block = blocks.pop(lease.token, None)
                 if block is not None:
                     lease.owner = owner  # first: a lost lease is taken back by this name
                     blocks_there[lease.token] = block
-            self.held = {name: held for name, held in self.held.items() if held}
+                    if not blocks:
+                        del held[former]
+            if not blocks_there:
+                del held[owner]
             self._torn = False
 
     def release(self, leases: Sequence[BlockLease]) -> None:

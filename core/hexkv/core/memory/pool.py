@@ -186,8 +186,7 @@ class BlockPool:
 
     def hand_over(self, leases: Sequence[Lease], owner: str) -> None:
         """Transfer those of *leases* that are on blocks of this pool to *owner*."""
-        mine = [lease for lease in map(self._ledger.own, leases) if lease is not None]
-        self._ledger.hand_over(mine, owner)
+        self._ledger.hand_over(list(filter(None, map(self._ledger.own, leases))), owner)
 
     @property
     def swept(self) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress, repeat
-from operator import sub
+from operator import attrgetter, not_, sub
 from typing import TYPE_CHECKING, NamedTuple
 
 from hexkv.core.keys.prompts import Prompt
@@ -27,6 +27,8 @@ from hexkv.ports import (
 if TYPE_CHECKING:
     from hexkv.core.requests.pipeline import Pipeline
 
+
+_owner_of = attrgetter("owner")
 
 _BESIDE = 16
 """The most chunks of a step beside a host's work: other threads wait while they are published."""
@@ -178,8 +180,8 @@ class Storing:
 
     def _release(self, leases: Sequence[Lease]) -> None:
         """Release those of *leases* that no tier has taken over."""
-        if mine := [lease for lease in leases if lease.owner == self._owner]:
-            release_all(mine)
+        if self._owner in map(_owner_of, leases):
+            release_all([lease for lease in leases if lease.owner == self._owner])
 
     def find(self, prompt: Prompt) -> list[int]:
         """Return the numbers of the chunks of *prompt* that no tier holds; count the others."""
@@ -194,7 +196,7 @@ class Storing:
         if True in here:
             present = list(compress(range(len(here)), here))
             kept.present, kept.present_chunks = sum(map(prompt.tokens, present)), len(present)
-        return [i for i, there in enumerate(here) if not there]
+        return list(compress(range(len(here)), map(not_, here)))
 
     def lease(self, part: Prompt, *, wait: bool = True) -> Sequence[Lease]:
         """Return empty leases for the first chunks of *part*; with *wait*, wait for the first."""
@@ -279,18 +281,19 @@ class Storing:
         on = publishing.tiers
         if not whole or not self._chunks.near:
             whole = publishing.done
-        tokens = list(map(sub, part.ends, part.starts))
+        tokens, kept = list(map(sub, part.ends, part.starts)), self.kept
         for name, row in on.items():
-            if any(row):
-                here = sum(compress(tokens, row))
-                self.kept.tiers[name] = self.kept.tiers.get(name, 0) + here
-        stored = sum(compress(tokens, map(any, zip(*on.values(), strict=True))))
-        self.kept.stored += stored
-        self.kept.size += part.layout.chunk_bytes(stored)
+            if True in row:
+                kept.tiers[name] = kept.tiers.get(name, 0) + sum(compress(tokens, row))
+        rows = [*on.values()]
+        here = rows[0] if len(rows) == 1 else [*map(any, zip(*rows, strict=True))]
+        asked, stored = sum(tokens), sum(compress(tokens, here))
+        kept.stored += stored
+        kept.size += part.layout.chunk_bytes(stored)
         if not whole:
-            self.kept.queued += sum(tokens) - stored
-        elif stored < sum(tokens):
-            here = map(any, zip(*on.values(), strict=True)) if on else repeat(False)
-            for key, count, there in zip(part.keys, tokens, here, strict=False):
+            kept.queued += asked - stored
+        elif stored < asked:
+            each: Iterable[bool] = here if rows else repeat(False)
+            for key, count, there in zip(part.keys, tokens, each, strict=False):
                 if not there:
-                    self.kept.drop(self._chunks.why_dropped(key), count)
+                    kept.drop(self._chunks.why_dropped(key), count)

@@ -40,6 +40,12 @@ class Arrangement:
         self.at_once = True
         """True if all tiers are in memory: none takes time to answer."""
 
+        self.own: Sequence[Tier] = ()
+        """The tiers whose chunks this cache writes: others fill those that are read-only."""
+
+        self.written: Sequence[Tier] = ()
+        """The tiers that take new chunks."""
+
         self.step = self._run = Pipelining.of(self.pool).run
         """The number of chunks to write together, so that writing begins soon."""
 
@@ -170,6 +176,8 @@ class Arrangement:
         self.lending &= lending
         self.lending |= lending
         self.at_once = len(lending) == len(tiers)
+        self.own = [tier for tier in tiers if not tier.calls.read_only]
+        self.written = [tier for tier in tiers if tier.rules.writes is Writes.ALL]
         # In a pool of one slot, a slot for each queue would be all of it.
         least = self.pool.slot_bytes if self.pool.slots > 1 else 0
         _share_out(self.tiers, self.pool.capacity, least)

@@ -108,17 +108,18 @@ class Pending:
 
     def wait(self, deadline: Deadline) -> bool:
         """Wait for every piece. Return False if *deadline* passes first."""
-        waits = [ticket is None or ticket.done or ticket.wait(deadline) for _, ticket in self.parts]
-        return all(waits)
+        done = True
+        for _, ticket in self.parts:
+            done = (ticket is None or ticket.wait(deadline)) and done
+        return done
 
     @property
     def result(self) -> list[bool]:
         """True for each chunk that is known to be on the tier by now."""
-        return [
-            here
-            for count, ticket in self.parts
-            for here in ((ticket.result if ticket else None) or [False] * count)
-        ]
+        found: list[bool] = []
+        for count, ticket in self.parts:
+            found += (ticket.result if ticket else None) or [False] * count
+        return found
 
 
 class WrittenTier(Protocol):
@@ -160,7 +161,9 @@ class Published:
 
     @property
     def tiers(self) -> Mapping[str, Sequence[bool]]:
-        on: dict[str, Sequence[bool]] = {n: it.result for n, it in self._written.items()}
+        on: dict[str, Sequence[bool]] = {}
+        for name, written in self._written.items():
+            on[name] = written.result
         for tier in self._tiers:
             row = on.get(tier.name, ())
             if tier.index.decides and True in row:

@@ -22,7 +22,6 @@ from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.matching import Found, run_of, runs
 from hexkv.core.tiers.read.lookups import LookupAnswers
 from hexkv.core.tiers.read.reading import Fetcher
-from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier, TierPlan
 from hexkv.core.tiers.write.clearing import Gone, clear, forget, part_with
@@ -155,12 +154,9 @@ class TierStack(Arrangement):
             self.pins.expire()
         if self.writer.admissions.by_tier:
             self.writer.admissions.added(batch.keys, batch.after)
-        tiers = [tier for tier in self.tiers if tier.rules.writes is Writes.ALL]
-        written: dict[str, Pending] = {}
+        tiers, written = self.written, {}
         for tier in tiers:
-            part = batch
-            if tier is not tiers[-1]:
-                part = batch.kept()
+            part = batch if tier is tiers[-1] else batch.kept()
             written[tier.name] = self.writer.put(tier, part, deadline, on_stored)
         return written
 
@@ -189,10 +185,9 @@ class TierStack(Arrangement):
 
     def drop(self, specs: Sequence[ChunkSpec], reason: Reason) -> None:
         """Count chunks that were written to none of the tiers that take new ones."""
-        for tier in self.tiers:
-            if tier.rules.writes is Writes.ALL:
-                keys = [spec.key for spec in specs if spec.tokens >= tier.rules.shortest]
-                self.writer.dropped(tier, keys, reason)
+        for tier in self.written:
+            keys = [spec.key for spec in specs if spec.tokens >= tier.rules.shortest]
+            self.writer.dropped(tier, keys, reason)
 
     def make_room(self, size: int) -> bool:
         """Evict *size* bytes from tiers in blocks of the pool (its reclaim). True if any did."""

@@ -47,6 +47,8 @@ from hexkv.ports import (
 
 _OF_HOSTS = HoldTerms()
 
+_key_of = attrgetter("spec.key")
+
 
 class LentHold(WholeChunks):
     """Chunks of the fastest tier, leased where they lie."""
@@ -231,10 +233,9 @@ class LocalChunks:
     ) -> ServicePublishing:
         if not transfer:
             _check(leases)
-        keys = [lease.spec.key for lease in leases]  # type: ignore[union-attr] # checked
+        keys = list(map(_key_of, leases))
         stack, give = self.stack, self._pool.hand_over if transfer else None
-        patience = deadline if wait else None
-        batch = Batch(keys, leases, after, give, patience, beside=not wait)
+        batch = Batch(keys, leases, after, give, deadline if wait else None, beside=not wait)
         on_stored = None
         if keep is not None:
             stack.pins.begin(keep)
@@ -263,21 +264,21 @@ class LocalChunks:
         below: int = 0,
         asks: bool = True,
     ) -> Sequence[bool]:
+        stack = self.stack
         # Read-only tiers, which others fill, are not queried: their chunks may disappear, so this
         # cache keeps its own.
-        own = [tier for tier in self.stack.tiers if not tier.calls.read_only]
-        if below:
-            own = keeping(own, below)
-        found = self.stack.find_tiers(keys, deadline, own, asks=asks)
-        self._retry_backlogs(keys, after, owner)
-        slow = () if self.compute_rate is None else computed_again(own, self.compute_rate)
-        if None not in found and not slow:
-            self.stack.touch(keys)
-            return [True] * len(keys)
+        own = keeping(stack.own, below) if below else stack.own
+        found = stack.find_tiers(keys, deadline, own, asks=asks)
+        if not stack.at_once:
+            self._retry_backlogs(keys, after, owner)
         if not any(found):
             return [False] * len(keys)
+        slow = () if self.compute_rate is None else computed_again(own, self.compute_rate)
+        if None not in found and not slow:
+            stack.touch(keys)
+            return [True] * len(keys)
         # New chunks must not look younger than the beginning of their prompt.
-        self.stack.touch([key for key, tier in zip(keys, found, strict=True) if tier is not None])
+        stack.touch([key for key, tier in zip(keys, found, strict=True) if tier is not None])
         return [tier is not None and tier not in slow for tier in found]
 
     def drop(self, wanted: Sequence[ChunkSpec], reason: Reason) -> bool:

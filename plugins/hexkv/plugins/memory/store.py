@@ -55,7 +55,9 @@ class MemoryStore:
         new, stored = dict(zip(keys, leases, strict=True)), dict.fromkeys(keys, self._clock.wall())
         with self._lock:
             self._check_open()
-            gone = [self._chunks[key] for key in new if key in self._chunks]
+            gone: list[Lease | _Copy] = []
+            if not self._chunks.keys().isdisjoint(new):
+                gone += [self._chunks[key] for key in new if key in self._chunks]
             if len(new) < len(keys):  # of the leases for one key the last one stays
                 gone += [it for key, it in zip(keys, leases, strict=True) if new[key] is not it]
             self._chunks.update(new)

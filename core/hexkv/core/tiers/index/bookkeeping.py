@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from itertools import groupby, repeat
 from operator import attrgetter
 from threading import Lock
@@ -25,28 +24,33 @@ from hexkv.ports import ChunkKey, Entry, Policy, StoreError
 
 log = logging.getLogger(__name__)
 
+_size_of, _claim_of = attrgetter("size"), attrgetter("claim")
 
-@dataclass(slots=True, weakref_slot=True)  # a frozen one takes three times as long to create
+
 class Reservation:
     """The result of :meth:`hexkv.core.tiers.index.index.TierIndex.reserve`.
 
     Keys of the batch in none of these lists are resident.
     """
 
-    keys: list[ChunkKey] = field(default_factory=list)
-    """Chunks to write, in prefix order. Each must be committed or aborted."""
+    __slots__ = ("__weakref__", "busy", "keys", "parts", "refused", "victims")
 
-    victims: list[ChunkKey] = field(default_factory=list)
-    """Chunks to delete before the first write, worst first. Lookups miss them already."""
+    def __init__(self, keys: Iterable[ChunkKey] = ()) -> None:
+        """Reserve *keys*, so far."""
+        self.keys: list[ChunkKey] = [*keys]
+        """Chunks to write, in prefix order. Each must be committed or aborted."""
 
-    busy: list[ChunkKey] = field(default_factory=list)
-    """Chunks that another call is writing or deleting: leave them alone."""
+        self.victims: list[ChunkKey] = []
+        """Chunks to delete before the first write, worst first. Lookups miss them already."""
 
-    refused: list[ChunkKey] = field(default_factory=list)
-    """Chunks without room: larger than the budget, or no resident chunk may be evicted."""
+        self.busy: list[ChunkKey] = []
+        """Chunks that another call is writing or deleting: leave them alone."""
 
-    parts: list[object] = field(default_factory=list)
-    """Reservations and victims that this one combines, and keeps alive."""
+        self.refused: list[ChunkKey] = []
+        """Chunks without room: larger than the budget, or no resident chunk may be evicted."""
+
+        self.parts: list[object] = []
+        """Reservations and victims that this one combines, and keeps alive."""
 
 
 class Victims(list[ChunkKey]):
@@ -291,8 +295,8 @@ class Bookkeeping:
 
     def _settle_reserved(self, settled: Mapping[ChunkKey, Pending]) -> None:
         """End these reservations; all were looked up before anything was changed."""
-        for claim, run in groupby(settled.values(), key=attrgetter("claim")):
-            self._settle(claim, writing=-sum([pending.size for pending in run]))
+        for claim, run in groupby(settled.values(), key=_claim_of):
+            self._settle(claim, writing=-sum(map(_size_of, run)))
         for key in settled:
             del self._reserved[key]
 

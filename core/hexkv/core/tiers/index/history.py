@@ -81,11 +81,14 @@ class History:
 
     def forget(self, keys: Sequence[ChunkKey], tier: str) -> None:
         """Remove the notes of chunks that were written or read successfully on *tier*."""
-        if self.places:
+        mark = self._tiers.get(tier)  # without the lock: most chunks have no note
+        if mark is None:
+            return
+        end = NAMESPACE_BYTES + _DIGEST_BYTES
+        names = [key[NAMESPACE_BYTES:end] + mark for key in keys]  # see _name
+        if not self.places.keys().isdisjoint(names):
             with self._lock:
-                mark = self._mark(tier)
-                end = NAMESPACE_BYTES + _DIGEST_BYTES
-                for name in [key[NAMESPACE_BYTES:end] + mark for key in keys]:  # see _name
+                for name in names:
                     self.places.pop(name, None)
 
     def find(self, key: ChunkKey, tier: str) -> Note | None:

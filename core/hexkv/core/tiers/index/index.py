@@ -137,8 +137,8 @@ class TierIndex(Bookkeeping):
         before, writing, total = after, 0, sum(sizes)
         each: Iterable[tuple[ChunkKey, int]] = zip(keys, sizes, strict=True)
         if total <= most and self._are_new(keys):  # the usual case: all are granted by column
-            going = self._victims(total - free, {*keys, after})
-            room = free + sum([self._sizes[key] for key in going])
+            going = self._victims(total - free, {*keys, after}) if total > free else []
+            room = free + sum(map(self._sizes.__getitem__, going))
             if room >= total:
                 victims += going
                 granted.update(Pending.run(keys, sizes, claim, after))
@@ -189,15 +189,18 @@ class TierIndex(Bookkeeping):
         Raises:
             KeyError: one of them is not reserved.
         """
-        settled = {key: self._reserved[key] for key in keys}
+        settled = dict(zip(keys, map(self._reserved.__getitem__, keys), strict=True))
         if settled:
             sizes, _, after = zip(*settled.values(), strict=True)
             run = [*settled]
             self._sizes.update(zip(run, sizes, strict=True))
             self._used += sum(sizes)
-            cuts = [i for i in range(1, len(run)) if after[i] != run[i - 1]]
-            for start, end in pairwise((0, *cuts, len(run))):
-                self._admit(run[start:end], after[start])
+            if after[1:] == tuple(run[:-1]):  # the usual case: each follows the one before
+                self._admit(run, after[0])
+            else:
+                cuts = [i for i in range(1, len(run)) if after[i] != run[i - 1]]
+                for start, end in pairwise((0, *cuts, len(run))):
+                    self._admit(run[start:end], after[start])
         self._settle_reserved(settled)
         return []
 

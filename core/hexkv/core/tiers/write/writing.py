@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import compress, repeat
+from operator import attrgetter
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.ticket import Ticket
@@ -42,6 +43,9 @@ _FINAL = (Reason.NOT_COPIED, Reason.NO_ROOM, Reason.UNLIKELY)
 """Reasons to drop a chunk after which it is not offered to the tier again."""
 
 _SPILLING = "spill"
+
+_spec_of, _size_of, _frame_of = attrgetter("spec"), attrgetter("size"), attrgetter("frame")
+_tokens_of = attrgetter("tokens")
 
 OnStored = Callable[[Tier, Sequence[ChunkKey]], None]
 """Called with the chunks that are on a tier now, by the thread that has put them there."""
@@ -161,12 +165,12 @@ class Writer:
         faults = tier.calls.faults
         bad = make_way(tier, batch.keys, deadline) if faults.noted else []
         turn = tier.deleting.turn
-        here = list(tier.contains(batch.keys, deadline))
-        todo = [i for i, there in enumerate(here) if not there]
-        if bad:
-            self.dropped(tier, bad, Reason.FAILED, IN_VAIN)
-            todo = [i for i in todo if batch.keys[i] not in bad]
         keys, leases = batch.keys, batch.leases
+        here = list(tier.contains(keys, deadline))
+        todo: Sequence[int] = range(len(here))
+        if bad or True in here:
+            self.dropped(tier, bad, Reason.FAILED, IN_VAIN)
+            todo = [i for i in todo if not here[i] and keys[i] not in bad]
         if len(todo) < len(here):
             there = list(compress(batch.keys, here))
             if on_stored is not None:
@@ -177,7 +181,6 @@ class Writer:
             if not todo:
                 return here, None
             keys, leases = [keys[i] for i in todo], [leases[i] for i in todo]
-        specs = [lease.spec for lease in leases]
         items, sizes = self._items(tier, keys, leases, pause)
         # As long as this call has the reservation, other calls do not write these chunks.
         granted, reserved = self._reserve(tier, batch, keys, sizes, deadline, pause)
@@ -186,11 +189,11 @@ class Writer:
             some = [position[key] for key in granted]
             todo, keys = [todo[i] for i in some], granted
             leases, items = [leases[i] for i in some], [items[i] for i in some]
-            specs = [specs[i] for i in some]
         if not todo:
             return here, None
         if keys is not batch.keys:
             batch = batch.of(keys, leases, batch.after)
+        specs = list(map(_spec_of, leases))  # a lease that is given away may end at any time
         pause()
         outcomes, written = self.write(tier, items, batch, deadline), keys
         pause()
@@ -233,7 +236,7 @@ class Writer:
         runtime.telemetry.count(CounterName.STORED, len(done), tier=tier.name)
         if gone:
             specs = [spec for key, spec in zip(keys, specs, strict=True) if key not in gone]
-        tokens = sum([spec.tokens for spec in specs if spec is not None])
+        tokens = sum(map(_tokens_of, filter(None, specs)))
         runtime.telemetry.count(CounterName.STORED_TOKENS, tokens, tier=tier.name)
         for key, outcome in failed:
             self.dropped(tier, [key], Reason.FAILED, described(outcome))
@@ -284,12 +287,12 @@ class Writer:
         """
         runtime = self._runtime
         start = runtime.clock.now()
-        sizes = [len(item.frame) for item in items]
+        frames: Iterator[memoryview] = map(_frame_of, items)
         outcomes = tier.write(items, batch, deadline)
         if not {Stored}.issuperset(map(type, outcomes)):
             self._once_more(tier, items, batch, outcomes, deadline)
-            sizes = list(compress(sizes, [isinstance(outcome, Stored) for outcome in outcomes]))
-        runtime.telemetry.count(CounterName.WRITTEN_BYTES, sum(sizes), tier=tier.name)
+            frames = compress(frames, [isinstance(outcome, Stored) for outcome in outcomes])
+        runtime.telemetry.count(CounterName.WRITTEN_BYTES, sum(map(len, frames)), tier=tier.name)
         runtime.telemetry.observe(HistogramName.WRITE, runtime.clock.now() - start, tier=tier.name)
         return outcomes
 
@@ -330,13 +333,13 @@ class Writer:
     ) -> tuple[list[Item], list[int]]:
         """Return the frames to write to *tier*, and the bytes to reserve there for each."""
         if tier.lends:
-            frames = [lease.frame for lease in leases]
+            frames = list(map(_frame_of, leases))
         else:
             frames = []
             for key, lease in zip(keys, leases, strict=True):
                 frames.append(self._framing.frame(tier, key, lease))
                 pause()
-        sizes = [lease.size for lease in leases] if tier.in_pool else list(map(len, frames))
+        sizes = list(map(_size_of, leases) if tier.in_pool else map(len, frames))
         # By column: calling the class for each row takes three times as long.
         return list(map(tuple.__new__, repeat(Item), zip(keys, frames, strict=True))), sizes
 
