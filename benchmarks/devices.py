@@ -25,8 +25,8 @@ PAGE_TOKENS = 16
 class BareCopy:
     """Copies one chunk between the device and a buffer, and does nothing else."""
 
-    gather: Callable[[], None]
-    scatter: Callable[[], None]
+    gather: Callable[[], object]
+    scatter: Callable[[], object]
 
 
 def one_by_one(copies: Sequence[BareCopy]) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -90,6 +90,29 @@ def contiguous(layout: KVLayout, tokens: int, chunk: int) -> Device:
                 view.copy_(part)
 
         return BareCopy(gather, scatter)
+
+    def fresh() -> DeviceKV:
+        return ContiguousKV(layout, tensors)
+
+    return Device(fresh(), tensors, fresh, bare)
+
+
+def in_one(layout: KVLayout, tokens: int, chunk: int) -> Device:
+    """One tensor ``[layers, planes, tokens, heads * width]``, for planes that are all alike.
+
+    The bare copy of a chunk is one call.
+    """
+    ((heads, width),) = {(plane.heads, plane.width) for planes in layout.planes for plane in planes}
+    shape, word = (layout.layers, len(layout.planes[0]), tokens, heads * width), bits(layout.dtype)
+    whole = torch.empty(shape, dtype=word).random_().view(torch_dtype(layout.dtype))
+    tensors = [
+        [one.view(tokens, heads, width).transpose(0, 1)[None] for one in planes] for planes in whole
+    ]
+
+    def bare(i: int, buffer: memoryview) -> BareCopy:
+        view = whole[:, :, i * chunk : (i + 1) * chunk]
+        part = torch.frombuffer(buffer, dtype=whole.dtype).view_as(view)
+        return BareCopy(lambda: part.copy_(view), lambda: view.copy_(part))
 
     def fresh() -> DeviceKV:
         return ContiguousKV(layout, tensors)

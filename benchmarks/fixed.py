@@ -1,7 +1,8 @@
 """``python -m benchmarks.fixed``: what a call costs besides the bytes that it moves.
 
 The fixed costs are those of an engine with memory alone and a device that moves nothing: of a
-call of one chunk, and of each further chunk. Small calls are those of a prompt of 300 tokens.
+call of one chunk, and of each further chunk. Small calls are those of a prompt of 300 tokens, whose
+KV is one tensor as in :mod:`benchmarks.lmcache_calls`, which says what is alike on both sides.
 Chunks of 32 KiB, 288 KiB (one layer of latent attention) and 4 MiB stand beside the bare copy.
 
 All figures are CPU time of the process: they hold on a machine that others use, too.
@@ -25,7 +26,7 @@ from typing import TypedDict
 
 import torch
 
-from benchmarks.devices import contiguous, one_by_one
+from benchmarks.devices import contiguous, in_one, one_by_one
 from benchmarks.lmcache_calls import peers_turn
 from benchmarks.machine import describe, load, versions
 from benchmarks.measure import Spread, cost, must
@@ -139,7 +140,7 @@ def _small(chunk: int) -> Iterator[tuple[str, float]]:
     named = asked // chunk * chunk
     tokens, others = prompt(asked).tolist(), prompt(2 * asked)[asked:].tolist()
     stored, strange = in_turn(asked, 2), in_turn(asked, 2 + TURNS)
-    device = contiguous(SMALL, asked, chunk)
+    device = in_one(SMALL, asked, chunk)
     count, size = asked // chunk, SMALL.chunk_bytes(chunk)
     with memory_engine(SMALL, chunk, (TURNS + 4) * count) as cache, buffers(count, size) as copies:
         bare = [device.bare(i, copies[i]) for i in range(count)]

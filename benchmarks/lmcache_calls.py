@@ -1,8 +1,9 @@
 """Small calls in the published `lmcache` package, from memory, in a process of its own.
 
-The same prompt, the same KV, the same clock as the small calls of :mod:`benchmarks.fixed`, which
-runs this in turns with its own. LMCache is given a connector that copies with torch, for its own
-ones need a GPU.
+The same prompt, KV in one tensor of the same shape, the same clock as the small calls of
+:mod:`benchmarks.fixed`, which runs this in turns with its own. LMCache is given a connector that
+copies with torch, for its own ones need a GPU; it has the tensor from the start, while hexkv gets a
+new window with each hit. Names differ, too: Python's ``hash`` of each chunk there, SHA-256 here.
 """
 
 from __future__ import annotations

@@ -230,7 +230,8 @@ class Calls:
                 life = _Life()
                 owner = self._begin(life)
                 try:
-                    self._tidy()
+                    if self._copier.late or self._prefetched or self._chunks.expiring:
+                        self._tidy()
                     return work(owner)
                 finally:
                     self._end(owner, holds)

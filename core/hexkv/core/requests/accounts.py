@@ -5,8 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, groupby, repeat
-from operator import sub
+from itertools import groupby
 from threading import get_ident
 from typing import NamedTuple
 
@@ -71,29 +70,19 @@ class Laps:
         """Record the rest as the end of the call: put its parts, and the whole, into *ring*."""
         self.mark(("end", "", self.now()))
         row = f"calls {get_ident()}"
-        # By column: a loop over the parts takes three times as long.
-        names, tiers, ends = zip(*self._marks, strict=True)
-        starts = self.begun, *ends[:-1]
-        took = list(map(sub, ends, starts))
-        parts: list[StepFields] = list(
-            zip(
-                names,
-                repeat(row),
-                starts,
-                took,
-                tiers,
-                repeat(call),
-                repeat(0.0),
-                repeat(0),
-                repeat(""),
-                strict=False,
-            )
-        )
-        waited = sum(compress(took, map("read".__eq__, names))) if "read" in names else 0.0
-        key, seconds = keys[-1].hex() if keys else "", ends[-1] - self.begun
+        parts: list[StepFields] = []
+        waited, longest, at = 0.0, 0, self.begun
+        for number, (what, tier, until) in enumerate(self._marks):
+            took = until - at
+            parts.append((what, row, at, took, tier, call, 0.0, 0, ""))
+            if what == "read":
+                waited += took
+            if took > parts[longest][3]:
+                longest = number
+            at = until
+        key, seconds = keys[-1].hex() if keys else "", at - self.begun
         ring.extend((*parts, (name, row, self.begun, seconds, "", call, 0.0, 0, key)))
-        slowest = tuple.__new__(TraceStep, parts[took.index(max(took))])
-        return Spent(seconds, waited, slowest, parts)
+        return Spent(seconds, waited, tuple.__new__(TraceStep, parts[longest]), parts)
 
 
 @dataclass(slots=True)

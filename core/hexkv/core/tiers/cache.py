@@ -97,7 +97,23 @@ class TierStack(Arrangement):
             if not self.at_once:  # a tier that answers after its lookup budget counts as a miss
                 soon = Deadline.after(self.runtime.clock, self.patience)
                 until = soon if soon.at < deadline.at else deadline
-            found = find_tiers(asked, keys, until, asks=asks)
+            search: _Search | None = None
+            for tier in asked:
+                if not tier.rules.reads:
+                    continue
+                some = keys if search is None else search.asked()
+                have: Sequence[bool] = ()
+                if tier.lends:  # in memory: it answers at once
+                    have = tier.contains(some, until)
+                elif some:
+                    have = contains_by_deadline(tier, some, until, asks=asks)
+                if True in have:
+                    if search is None:
+                        if False not in have:  # the usual case, and the longest
+                            return [tier] * len(keys)
+                        search = _Search(keys)
+                    search.learn(tier, have)
+            found: Found = [None] * len(keys) if search is None else search.found
             # A chunk moved to a faster tier during the lookup was found on neither.
             if moves == self.moves or None not in found or deadline.expired:
                 return found
@@ -222,36 +238,13 @@ def contains_by_deadline(
     return ticket.result or known
 
 
-def find_tiers(
-    tiers: Sequence[Tier], keys: Sequence[ChunkKey], deadline: Deadline, *, asks: bool = True
-) -> Found:
-    """Return the first tier that holds each chunk; *asks*: see :func:`contains_by_deadline`."""
-    search: _Search | None = None
-    for tier in tiers:
-        if not tier.rules.reads:
-            continue
-        asked = keys if search is None else search.asked()
-        have: Sequence[bool] = ()
-        if tier.lends:  # in memory: it answers at once
-            have = tier.contains(asked, deadline)
-        elif asked:
-            have = contains_by_deadline(tier, asked, deadline, asks=asks)
-        if True in have:
-            if search is None:
-                if False not in have:  # the usual case, and the longest
-                    return [tier] * len(keys)
-                search = _Search(keys)
-            search.learn(tier, have)
-    return [None] * len(keys) if search is None else search.found
-
-
 def find_tiers_soon(
     tiers: Sequence[Tier],
     keys: Sequence[ChunkKey],
     deadline: Deadline,
     then: Callable[[Found], None],
 ) -> None:
-    """Call *then* with the result of :func:`find_tiers`: at once if no store has to be queried.
+    """Call *then* with the result of a search of *tiers*: at once if no store has to be queried.
 
     Otherwise the worker that queried the last store calls it; always, and once.
     """

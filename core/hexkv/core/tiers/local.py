@@ -140,7 +140,9 @@ class LocalChunks:
         loads: bool = False,
     ) -> Sequence[str | None]:
         stack = self.stack
-        tiers = stack.serving(keys, loads=loads, tails=below > 0) if served else stack.tiers
+        tiers: Sequence[Tier] = stack.tiers
+        if served and not stack.at_once:
+            tiers = stack.serving(keys, loads=loads, tails=below > 0)
         kept = keeping(tiers, below) if below else tiers
         found = stack.find_tiers(keys, deadline, kept)
         first = found[0] if found else None

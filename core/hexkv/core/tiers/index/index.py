@@ -106,7 +106,6 @@ class TierIndex(Bookkeeping):
         # Without the lock: each of them is looked up in one step.
         return list(map(self._sizes.__contains__, keys))
 
-    @_change
     def reserve(
         self,
         keys: Sequence[ChunkKey],
@@ -127,59 +126,63 @@ class TierIndex(Bookkeeping):
             within: bytes that are free apart from those of victims, where that is less than the
                 budget leaves.
         """
-        reservation = Reservation()
-        claim = Claimed(reservation)
-        granted: dict[ChunkKey, Pending] = {}
-        victims = reservation.victims
-        most = math.inf if self.budget is None else self.budget
-        free = most - self._used if within is None else min(most - self._used, within)
-        candidates: Iterator[ChunkKey] | None = None
-        before, writing, total = after, 0, sum(sizes)
-        each: Iterable[tuple[ChunkKey, int]] = zip(keys, sizes, strict=True)
-        if total <= most and self._are_new(keys):  # the usual case: all are granted by column
-            going = self._victims(total - free, {*keys, after}) if total > free else []
-            room = free + sum(map(self._sizes.__getitem__, going))
-            if room >= total:
-                victims += going
-                granted.update(Pending.run(keys, sizes, claim, after))
-                reservation.keys.extend(keys)
-                each, writing, free = (), total, room - total
-        for key, size in each:
-            if key in self._sizes:
-                pass
-            elif key in granted or key in self._reserved or key in self._leaving:
-                reservation.busy.append(key)
-            else:
-                if free < size <= most and candidates is None:
-                    candidates = self._evictable({*keys, after})
-                while (
-                    free < size <= most
-                    and candidates is not None
-                    and (victim := next(candidates, None)) is not None
-                ):
-                    victims.append(victim)
-                    free += self._sizes[victim]
-                if free < size:
-                    reservation.refused.append(key)
+        with self._lock:
+            if self._torn:
+                self._derive()
+            self._torn = True
+            reservation = Reservation()
+            claim = Claimed(reservation)
+            granted: dict[ChunkKey, Pending] = {}
+            victims = reservation.victims
+            most = math.inf if self.budget is None else self.budget
+            free = most - self._used if within is None else min(most - self._used, within)
+            candidates: Iterator[ChunkKey] | None = None
+            before, writing, total = after, 0, sum(sizes)
+            each: Iterable[tuple[ChunkKey, int]] = zip(keys, sizes, strict=True)
+            if total <= most and self._are_new(keys):  # the usual case: all are granted by column
+                going = self._victims(total - free, {*keys, after}) if total > free else []
+                room = free + sum(map(self._sizes.__getitem__, going))
+                if room >= total:
+                    victims += going
+                    granted.update(Pending.run(keys, sizes, claim, after))
+                    reservation.keys.extend(keys)
+                    each, writing, free = (), total, room - total
+            for key, size in each:
+                if key in self._sizes:
+                    pass
+                elif key in granted or key in self._reserved or key in self._leaving:
+                    reservation.busy.append(key)
                 else:
-                    free -= size
-                    writing += size
-                    granted[key] = Pending(size, claim, before)
-                    reservation.keys.append(key)
-            before = key
-        # A refused chunk may have taken more victims than the others need; if leaving chunks
-        # take more than the budget, all available victims may not be enough.
-        if not granted:
-            victims.clear()
-        while victims and free >= self._sizes[victims[-1]]:
-            free -= self._sizes[victims.pop()]
-        if victims:
-            self._dismiss(victims, claim, evicted=True)
-        self._reserved.update(granted)
-        self._settle(claim, writing=writing)
+                    if free < size <= most and candidates is None:
+                        candidates = self._evictable({*keys, after})
+                    while (
+                        free < size <= most
+                        and candidates is not None
+                        and (victim := next(candidates, None)) is not None
+                    ):
+                        victims.append(victim)
+                        free += self._sizes[victim]
+                    if free < size:
+                        reservation.refused.append(key)
+                    else:
+                        free -= size
+                        writing += size
+                        granted[key] = Pending(size, claim, before)
+                        reservation.keys.append(key)
+                before = key
+            # A refused chunk may have taken more victims than the others need; if leaving chunks
+            # take more than the budget, all available victims may not be enough.
+            if not granted:
+                victims.clear()
+            while victims and free >= self._sizes[victims[-1]]:
+                free -= self._sizes[victims.pop()]
+            if victims:
+                self._dismiss(victims, claim, evicted=True)
+            self._reserved.update(granted)
+            self._settle(claim, writing=writing)
+            self._torn = False
         return reservation
 
-    @_change
     def commit(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
         """Make reserved chunks resident: stored whole. Prefix order; duplicates count once.
 
@@ -189,19 +192,24 @@ class TierIndex(Bookkeeping):
         Raises:
             KeyError: one of them is not reserved.
         """
-        settled = dict(zip(keys, map(self._reserved.__getitem__, keys), strict=True))
-        if settled:
-            sizes, _, after = zip(*settled.values(), strict=True)
-            run = [*settled]
-            self._sizes.update(zip(run, sizes, strict=True))
-            self._used += sum(sizes)
-            if after[1:] == tuple(run[:-1]):  # the usual case: each follows the one before
-                self._admit(run, after[0])
-            else:
-                cuts = [i for i in range(1, len(run)) if after[i] != run[i - 1]]
-                for start, end in pairwise((0, *cuts, len(run))):
-                    self._admit(run[start:end], after[start])
-        self._settle_reserved(settled)
+        with self._lock:
+            if self._torn:
+                self._derive()
+            self._torn = True
+            settled = dict(zip(keys, map(self._reserved.__getitem__, keys), strict=True))
+            if settled:
+                sizes, _, after = zip(*settled.values(), strict=True)
+                run = [*settled]
+                self._sizes.update(zip(run, sizes, strict=True))
+                self._used += sum(sizes)
+                if after[1:] == tuple(run[:-1]):  # the usual case: each follows the one before
+                    self._admit(run, after[0])
+                else:
+                    cuts = [i for i in range(1, len(run)) if after[i] != run[i - 1]]
+                    for start, end in pairwise((0, *cuts, len(run))):
+                        self._admit(run[start:end], after[start])
+            self._settle_reserved(settled)
+            self._torn = False
         return []
 
     @_change
@@ -224,15 +232,19 @@ class TierIndex(Bookkeeping):
         for claim, run in groupby(gone, key=attrgetter("claim")):
             self._settle(claim, leaving=-sum([pending.size for pending in run]))
 
-    @_change
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """Note that one request used these chunks, in prefix order. Others are ignored."""
-        here = [key for key in keys if key in self._sizes]
-        if here and self._policy is not None:
-            try:
-                self._policy.touch(here)
-            except Exception as error:  # noqa: BLE001 - a policy's failure is never the engine's
-                self._give_up("touch", error)
+        with self._lock:
+            if self._torn:
+                self._derive()
+            self._torn = True
+            here = [key for key in keys if key in self._sizes]
+            if here and self._policy is not None:
+                try:
+                    self._policy.touch(here)
+                except Exception as error:  # noqa: BLE001 - a policy's failure is never the engine's
+                    self._give_up("touch", error)
+            self._torn = False
 
     @_change
     def discard(self, keys: Sequence[ChunkKey], *, force: bool = True) -> list[ChunkKey]:
