@@ -14,7 +14,6 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import groupby, repeat
-from operator import attrgetter
 from threading import Lock
 from typing import NamedTuple, Self
 from weakref import ref
@@ -23,8 +22,6 @@ from hexkv.core.tiers.stores.answers import words
 from hexkv.ports import ChunkKey, Entry, Policy, StoreError
 
 log = logging.getLogger(__name__)
-
-_size_of, _claim_of = attrgetter("size"), attrgetter("claim")
 
 
 class Reservation:
@@ -295,10 +292,12 @@ class Bookkeeping:
 
     def _settle_reserved(self, settled: Mapping[ChunkKey, Pending]) -> None:
         """End these reservations; all were looked up before anything was changed."""
-        for claim, run in groupby(settled.values(), key=_claim_of):
-            self._settle(claim, writing=-sum(map(_size_of, run)))
-        for key in settled:
+        ended: dict[Claimed, int] = {}
+        for key, (size, claim, _) in settled.items():
+            ended[claim] = ended.get(claim, 0) + size
             del self._reserved[key]
+        for claim, writing in ended.items():
+            self._settle(claim, writing=-writing)
 
     def _settle(self, claim: Claimed, *, writing: int = 0, leaving: int = 0) -> None:
         self._used -= max(claim.writing, claim.leaving)

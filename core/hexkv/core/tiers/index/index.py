@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import attrgetter
 from typing import ClassVar, Concatenate, ParamSpec, TypeVar
 
@@ -144,8 +144,8 @@ class TierIndex(Bookkeeping):
                 room = free + sum(map(self._sizes.__getitem__, going))
                 if room >= total:
                     victims += going
-                    granted.update(Pending.run(keys, sizes, claim, after))
-                    reservation.keys.extend(keys)
+                    granted = dict(Pending.run(keys, sizes, claim, after))
+                    reservation.keys += keys
                     each, writing, free = (), total, room - total
             for key, size in each:
                 if key in self._sizes:
@@ -196,18 +196,20 @@ class TierIndex(Bookkeeping):
             if self._torn:
                 self._derive()
             self._torn = True
-            settled = dict(zip(keys, map(self._reserved.__getitem__, keys), strict=True))
-            if settled:
-                sizes, _, after = zip(*settled.values(), strict=True)
-                run = [*settled]
-                self._sizes.update(zip(run, sizes, strict=True))
-                self._used += sum(sizes)
-                if after[1:] == tuple(run[:-1]):  # the usual case: each follows the one before
-                    self._admit(run, after[0])
-                else:
-                    cuts = [i for i in range(1, len(run)) if after[i] != run[i - 1]]
-                    for start, end in pairwise((0, *cuts, len(run))):
-                        self._admit(run[start:end], after[start])
+            settled = {key: self._reserved[key] for key in keys}
+            run: list[ChunkKey] = []
+            before: ChunkKey | None = None
+            for key, (size, _, after) in settled.items():
+                self._sizes[key] = size
+                self._used += size
+                if not run:
+                    before = after
+                elif after != run[-1]:
+                    self._admit(run, before)
+                    run, before = [], after
+                run.append(key)
+            if run:
+                self._admit(run, before)
             self._settle_reserved(settled)
             self._torn = False
         return []
