@@ -157,8 +157,9 @@ class Wanting:
 def test_a_copy_is_done_only_if_its_transfer_says_so(rig, answer):
     r, device = rig([tier("abroad", ScanningStore({}))]), Wanting(answer)
     copier, now = Copier(None), Deadline(r.clock, 0.0)
-    assert not copier.copy(device, [], [], now, gather=True)
-    assert not copier.copy(device, [], [], now, gather=False)
+    assert not copier.copy(device, [], [], "", now, gather=True)
+    assert not copier.copy(device, [], [], "", now, gather=False)
+    assert len(copier.begun) == 1, "the copy that answers this may go on"
 
 
 @each("digest", [None, "text", 7, bytearray(4), [1]])

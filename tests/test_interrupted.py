@@ -6,10 +6,13 @@ where it runs it for the first time and for the last; in ``make test`` at each t
 
 import time
 from contextlib import suppress
+from functools import partial
+from itertools import product
 from threading import Event
-from unittest.mock import Mock
+from unittest.mock import patch
 
 import pytest
+from linked_streams import address
 from stepping import (
     CALLS,
     TAILS,
@@ -26,6 +29,7 @@ from stepping import (
 from depth import thorough
 from dict_store import ScanningStore
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.core.memory.pipelining import Pipelining
 from layered import Ranged, memory
 from rigging import CHUNK, LAYOUT, MEMORY, PATIENCE, tier
 
@@ -33,6 +37,7 @@ BY_LAYERS = (store_layers, retrieve_layers)
 """Without a worker that copies: with one there is all that these do, and more."""
 
 OTHER = list(range(1_000, 1_000 + CHUNK))
+LONG = list(range(6 * CHUNK + 12))
 
 
 def unharmed(r):
@@ -113,46 +118,115 @@ def test_an_interrupt_at_any_line_leaves_nothing_behind(rig, call, tiers, step):
     assert target.agrees(kv(TOKENS), len(TOKENS))
 
 
-class Slow(HeapKV):
-    """A device whose copies go on after the wait for them was interrupted."""
+class Late(HeapKV):
+    """A device whose copies end with the second wait for each, or when the test ends them."""
 
-    done = False
-    spans = ()
-    """Of all copies: a store queues the next one before it waits."""
+    def __init__(self, pool):
+        super().__init__(LAYOUT, len(LONG))
+        self.pool = pool
+        self.copies = []
+        self.unleased = []
+        """Spans whose memory had come free before their copy ended."""
 
     def scatter(self, spans, layers=None):
-        super().scatter(spans, layers)
-        self.spans = [*self.spans, *spans]
-        return self
+        return LateCopy(self, partial(super().scatter, spans, layers), spans)
 
-    gather = scatter
+    def gather(self, spans, layers=None):
+        return LateCopy(self, partial(super().gather, spans, layers), spans)
+
+    def end(self):
+        while self.copies:
+            self.copies[0].end()
+
+
+class LateCopy:
+    waits = 0
+    """How often it was waited for."""
+
+    def __init__(self, device, move, spans):
+        self.device, self.move, self.spans = device, move, spans
+        device.copies.append(self)
 
     def wait(self, deadline):
-        if not self.done:
-            raise KeyboardInterrupt
-        return True
+        self.waits += 1
+        if self.move is not None and self.waits > 1:
+            self.end()
+        return self.move is None
+
+    def end(self):
+        ledger = self.device.pool._ledger
+        start, places = address(ledger.memory), ledger.places()
+        for span in self.spans:
+            at = address(span.data) - start
+            if not any(begin <= at < begin + size for begin, (size, _) in places.items()):
+                self.device.unleased.append(span[:2])
+        self.move()
+        self.move = self.spans = None
+        self.device.copies.remove(self)
 
 
-@pytest.mark.parametrize("call", ["retrieve", "store"])
-def test_an_interrupted_wait_for_a_copy_frees_no_memory_that_the_copy_uses(rig, call):
-    r = rig([tier("slow", ScanningStore({}))], slots=4, chunker=TAILS)
-    if call == "retrieve":
-        r.engine.store(TOKENS, kv(TOKENS))
-    device = Slow(LAYOUT, len(TOKENS))
-    with pytest.raises(KeyboardInterrupt):
-        getattr(r.engine, call)(TOKENS, device)
-    device.wait = lambda deadline: False
-    r.engine.lookup(TOKENS)
-    health = r.engine.health()
-    assert dict(health.leases) == {"late copy": len(device.spans)}
-    assert device.spans
-    device.wait = lambda deadline: True
-    r.engine.lookup(TOKENS)
-    assert r.at_rest()
-    # Nor does one that waits for several copies, at the first of them.
-    device, copier, lease = Slow(LAYOUT, 0), r.engine._requests.copier, Mock()
-    copies = [copier.begin(device, [], [lease], gather=False) for _ in range(2)]
-    with pytest.raises(KeyboardInterrupt):
-        copier.finish_all(copies, r.engine.admin._until(1))
-    assert (lease.share.call_count, len(copier.late)) == (2, 2)
-    device.done = True
+def by_layers(call, done):
+    with call as layers:
+        for layer in range(LAYOUT.layers):
+            done(layers, layer)
+        return layers.result()
+
+
+LOADS = {
+    "at once": lambda engine, device: engine.retrieve(LONG, device),
+    "prefetched": lambda engine, device: (
+        engine.prefetch("a", LONG),
+        engine.retrieve(LONG, device, lookup_id="a"),
+    ),
+    "by layers": lambda engine, device: by_layers(
+        engine.retrieve_layers(LONG, device), lambda layers, _: next(layers)
+    ),
+}
+STORES = {
+    "at once": lambda engine, device: engine.store(LONG, device),
+    "later": lambda engine, device: engine.store(LONG, device, wait=False),
+    "by layers": lambda engine, device: by_layers(
+        engine.store_layers(LONG, device), lambda layers, layer: layers.layer_done(layer)
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("calls", "step"),
+    [(LOADS, 300), (STORES, 300), *thorough((LOADS, 3), (STORES, 3))],
+    ids=["loads by 300", "stores by 300", "loads by 3", "stores by 3"],
+)
+@pytest.mark.usefixtures("one_by_one")
+def test_an_interrupt_at_any_line_frees_no_memory_that_a_copy_uses(rig, calls, step):
+    r = rig([memory(), tier("slow", Ranged())], slots=24, chunker=TAILS)
+    engine, right = r.engine, HeapKV(LAYOUT, len(LONG)).compute(LONG)
+    engine._requests.pace.fixed = Pipelining(2, 4, 2)  # so a next copy is queued ahead
+
+    def made(call, interrupt, waits):
+        engine.clear(LONG)
+        if calls is LOADS:
+            engine.store(LONG, right)
+            engine.clear(LONG, tiers=["memory"])
+        device = Late(r.pool)
+        device.memory = device.memory if calls is LOADS else right.memory
+        with suppress(KeyboardInterrupt), interrupt, patch.object(LateCopy, "waits", waits):
+            call(engine, device)
+        device.end()
+        assert device.unleased == []
+        return interrupt
+
+    for (name, call), waits in product(calls.items(), (0, 1)):
+        made(call, Interrupt(), waits)
+        lines = made(call, Interrupt(), waits).lines
+        last = {where: number for number, where in enumerate(lines)}
+        for number in sorted({*first_visits(lines), *last.values()})[::step]:
+            interrupt = Interrupt(number)
+            try:
+                made(call, interrupt, waits)
+                engine.cancel("a")
+                target = HeapKV(LAYOUT, len(LONG))
+                assert target.agrees(right, engine.retrieve(LONG, target).hit_tokens)
+                unharmed(r)
+            except BaseException as error:
+                error.add_note(f"{name}: after an interrupt at line {number}: {interrupt.where}")
+                raise

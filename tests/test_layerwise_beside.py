@@ -177,18 +177,25 @@ def test_a_host_that_leaves_waits_for_the_copy_that_has_begun(rig, monkeypatch):
         return waits(copy, deadline)
 
     waits = BackgroundCopy.wait
-    r = rig([memory()])
+    r = rig([tier("ranges", Ranged())])
     r.engine.store(PROMPT, computed())
     monkeypatch.setattr(BackgroundCopy, "wait", wait)
-    for call in ("retrieve_layers", "store_layers"):
-        device, tokens = Beside(), PROMPT if call == "retrieve_layers" else PROMPT[::-1]
+    calls = [
+        lambda: r.engine.retrieve_layers(PROMPT, device),
+        lambda: r.engine.retrieve_layers(PROMPT, device, lookup_id="prefetched"),
+        lambda: r.engine.store_layers(PROMPT[::-1], device),
+    ]
+    for call in calls:
+        device = Beside()
         device.go.clear()
-        with suppress(KeyboardInterrupt), getattr(r.engine, call)(tokens, device) as layers:
-            next(layers) if tokens is PROMPT else layers.layer_done(0)
+        r.engine.prefetch("prefetched", PROMPT)
+        with suppress(KeyboardInterrupt), call() as layers:
+            layers.layer_done(0) if call is calls[-1] else next(layers)
             assert device.begun.wait(PATIENCE)
             assert device.inside == 1
             raise KeyboardInterrupt
         assert device.inside == 0
+        r.engine.cancel("prefetched")
         assert settled(r)
 
 

@@ -91,11 +91,10 @@ class Engine:
         elif kind == "reap":
             self.copier.reap(self.later() if self.draw.random() < 0.3 else self.now())
         elif (lease := self.block()) is not None:
-            with lease:
-                if kind == "both":
-                    self.both(page, lease)
-                else:
-                    self.copy(kind, page, lease)
+            if kind == "both":
+                self.both(page, lease)
+            else:
+                self.copy(kind, page, lease)
 
     def copy(self, kind, page, lease):
         gather, window = kind == "store", self.window()
@@ -108,10 +107,11 @@ class Engine:
             around = beside_the_model._Stream(torch.device("cuda", 0))
         with around:
             span = [Span(page, page + 1, lease.payload)]
-            done = self.copier.copy(window, span, [lease], until, gather=gather)
+            done = self.copier.copy(window, span, [lease], "test", until, gather=gather)
         if done and gather:
             name = self.blocks[address(lease.payload)]
             self.recorder.use(None, "the host, which stores a block,", reads=[("block", name)])
+        self.copier.release([lease])
         if kind == "load beside" and not done:
             self.copier.reap(self.later())  # vLLM gives no page away that is being loaded
         elif not done or self.draw.random() < 0.5:
@@ -123,12 +123,13 @@ class Engine:
         """One window, both ways at once, of pages that nothing else waits for."""
         other = self.block()
         if other is None:
+            self.copier.release([lease])
             return
         window, next_ = self.window(), (page + 1) % PAGES
-        with other:
-            for gather, at, of in ((True, page, lease), (False, next_, other)):
-                span = [Span(at, at + 1, of.payload)]
-                self.copier.copy(window, span, [of], self.now(), gather=gather)
+        for gather, at, of in ((True, page, lease), (False, next_, other)):
+            span = [Span(at, at + 1, of.payload)]
+            self.copier.copy(window, span, [of], "test", self.now(), gather=gather)
+        self.copier.release([lease, other])
         self.cuda.fence()
 
     def now(self):

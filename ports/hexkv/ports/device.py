@@ -31,7 +31,8 @@ class Transfer(Protocol):
         """Wait until the copy is done. ``False`` if the deadline passed first.
 
         Until it returns ``True`` the spans' memory belongs to the transfer; from then on the
-        transfer keeps no view of it.
+        transfer keeps no view of it. An error means that the copy failed and is over, too; a
+        ``TimeoutError`` only that it is late.
         """
         ...
 

@@ -16,8 +16,10 @@ from hexkv.ports import (
     Finished,
     InvalidRequest,
     Lease,
+    ServiceHold,
     Span,
     Transfer,
+    release_all,
 )
 
 log = logging.getLogger(__name__)
@@ -38,10 +40,13 @@ def at_once(submit: Callable[[], None]) -> None:
 class Copy:
     """A copy in progress, and the leases on the memory that it uses."""
 
-    __slots__ = ("leases", "transfer")
+    __slots__ = ("leases", "owner", "transfer")
 
-    def __init__(self, leases: Sequence[Lease]) -> None:
+    def __init__(self, leases: Sequence[Lease], owner: str) -> None:
         self.leases = leases
+        self.owner = owner
+        """The call that began it. Leases of a prefetch have the name of that."""
+
         self.transfer: Transfer | None = None
         """``None`` before it begins, and once it is known to have ended."""
 
@@ -57,7 +62,11 @@ class Copy:
 
 
 class Copier:
-    """Waits for device copies up to a deadline; keeps the memory of late ones until they end."""
+    """Waits for device copies up to a deadline; keeps the memory of late ones until they end.
+
+    A call releases the leases of its copies by :meth:`release`. If an unexpected exception
+    prevents that, they stay until the call's end, where :meth:`left` comes first.
+    """
 
     def __init__(self, executor: Executor) -> None:
         """Use the workers of *executor* for copies beside the host."""
@@ -75,33 +84,26 @@ class Copier:
         device: DeviceKV,
         spans: Sequence[Span],
         leases: Sequence[Lease],
+        owner: str,
         deadline: Deadline,
         *,
         gather: bool,
         layers: range | None = None,
     ) -> bool:
-        """Copy *spans*, the payloads of *leases*. Return True if it was done in time.
-
-        The caller may release *leases* in any case: a late copy holds shares of its own.
+        """Copy *spans*, the payloads of *leases*, for *owner*. True if it was done in time.
 
         Raises:
             InvalidRequest: the device rejects the request as invalid.
         """
-        copy = None
-        try:
-            copy = self.begin(device, spans, leases, gather=gather, layers=layers)
-            return copy is not None and self.finish(copy, deadline)
-        except BaseException:
-            # An unexpected exception in the middle of the wait: the caller is about to release.
-            if copy is not None:
-                self._keep(copy)
-            raise
+        copy = self.begin(device, spans, leases, owner, gather=gather, layers=layers)
+        return copy is not None and self.finish(copy, deadline)
 
     def begin(
         self,
         device: DeviceKV,
         spans: Sequence[Span],
         leases: Sequence[Lease],
+        owner: str,
         *,
         gather: bool,
         layers: range | None = None,
@@ -109,14 +111,15 @@ class Copier:
     ) -> Copy | None:
         """Begin a copy to or from *leases*, for :meth:`finish`; ``None`` if the device failed.
 
-        A device that raises has no copy in progress. With *beside* a worker makes the copy, which
-        *device* has to allow: it is called with the function that submits the copy, to be called
-        once the copy may be made.
+        It is in progress for the call *owner*; the leases may be those of a prefetch. A device that
+        raises has no copy in progress. With *beside* a worker makes the copy, which *device* has to
+        allow: it is called with the function that submits the copy, to be called once the copy may
+        be made.
 
         Raises:
             InvalidRequest: the device rejects the request as invalid.
         """
-        copy = Copy(tuple(leases))
+        copy = Copy(tuple(leases), owner)
         if beside is not None:
             move = device.gather if gather else device.scatter
             made = copy.transfer = BackgroundCopy(self.executor, partial(move, spans, layers))
@@ -126,11 +129,13 @@ class Copier:
         try:
             self.begun[copy] = None
             move = device.gather if gather else device.scatter
-            copy.transfer = _transfer(move(spans, layers))
-            if type(copy.transfer) is Finished:
+            copy.transfer = transfer = move(spans, layers)  # at once: an interrupt finds it here
+            if type(transfer) is Finished:
                 del self.begun[copy]
                 copy.transfer = None
-            return copy  # noqa: TRY300 - an interrupt finds it here, on every line
+            elif not callable(getattr(transfer, "wait", None)):
+                raise TypeError(f"a {type(transfer).__qualname__} is no transfer")  # noqa: TRY301
+            return copy  # noqa: TRY300 - all of it is one try
         except InvalidRequest:
             del self.begun[copy]
             raise
@@ -139,9 +144,6 @@ class Copier:
             del self.begun[copy]
             log.exception("the device failed to %s", "gather" if gather else "scatter")
             return None
-        except BaseException:
-            self._keep(copy)
-            raise
 
     def withdraw(self, copy: Copy) -> bool:
         """Keep a worker from making *copy*. Return False if it has begun, or is not a worker's."""
@@ -151,15 +153,13 @@ class Copier:
         return False
 
     def finish(self, copy: Copy, deadline: Deadline) -> bool:
-        """Wait for a copy. Return True if it was done in time; its leases may be released then.
+        """Wait for a copy. Return True if it was done in time.
 
         Raises:
             InvalidRequest: the device rejects the copy as invalid.
         """
         try:
-            if copy.transfer is None or _done(copy.transfer, deadline):
-                self.begun.pop(copy, None)
-                return True
+            done = copy.transfer is None or _done(copy.transfer, deadline)
         except InvalidRequest:
             self.begun.pop(copy, None)
             raise
@@ -167,11 +167,9 @@ class Copier:
             self.begun.pop(copy, None)
             log.exception("a copy failed")
             return False
-        except BaseException:
-            self._keep(copy)  # the caller is about to release
-            raise
-        self._keep(copy)
-        return False
+        if done:
+            self.begun.pop(copy, None)
+        return done
 
     def finish_all(self, copies: Sequence[Copy], deadline: Deadline) -> bool:
         """Wait for *copies*, also behind one that failed. True if all were done in time.
@@ -185,13 +183,20 @@ class Copier:
                 done = self.finish(copy, deadline) and done
             except InvalidRequest as error:
                 refused = error
-            except BaseException:
-                for other in copies:
-                    self._keep(other)  # the caller is about to release
-                raise
         if refused is not None:
             raise refused
         return done
+
+    def release(self, leases: Sequence[Lease], hold: ServiceHold | None = None) -> None:
+        """Release *leases*, and *hold*. Copies in progress keep their memory until they end."""
+        if self.begun:
+            held = leases if hold is None else [*leases, *hold.leases]
+            for copy in list(self.begun):
+                if copy.leases and copy.leases[0] in held:
+                    self._keep(copy)
+        release_all(leases)
+        if hold is not None:
+            hold.release()
 
     def left(self, owner: str, deadline: Deadline) -> None:
         """Keep the memory of copies that *owner* began and did not finish, when it has ended.
@@ -200,7 +205,7 @@ class Copier:
         further writes to its window.
         """
         for copy in list(self.begun):
-            if copy.leases and copy.leases[0].owner == owner and not self.withdraw(copy):
+            if copy.owner == owner and not self.withdraw(copy):
                 if isinstance(copy.transfer, BackgroundCopy):
                     with suppress(InvalidRequest):
                         self.finish(copy, deadline)
@@ -231,20 +236,12 @@ class Copier:
         self.begun.pop(copy, None)
 
 
-def _transfer(answer: object) -> Transfer:
-    """Return a device's answer, if it can be waited for."""
-    if not callable(getattr(answer, "wait", None)):
-        raise TypeError(f"a {type(answer).__qualname__} is no transfer")
-    return answer  # type: ignore[return-value] # checked by the line above
-
-
 def _done(transfer: Transfer, deadline: Deadline) -> bool:
-    """True if the copy is done. Only a bool is accepted: other truthy values prove nothing.
-
-    Raises:
-        TypeError: the answer is not a bool.
-    """
-    done = transfer.wait(deadline)
+    """True if the copy is done. Only ``True`` proves it, and that time is up proves nothing."""
+    try:
+        done: object = transfer.wait(deadline)
+    except TimeoutError:
+        return False
     if type(done) is not bool:
-        raise TypeError(f"a wait for a copy answered with a {type(done).__qualname__}")
-    return done
+        log.error("a wait for a copy answered with a %s", type(done).__qualname__)
+    return done is True

@@ -85,17 +85,20 @@ def load(
     device: DeviceKV,
     part: Prompt,
     leases: Sequence[Lease],
+    owner: str,
     deadline: Deadline,
     layers: range,
 ) -> bool:
     """Copy *layers* of the chunks of *part*, raw or encoded, into *device*. True if done in time.
+
+    The copies are those of the call *owner*.
 
     Raises:
         InvalidRequest: the device raised it.
     """
     begun: list[Copy] = []
     try:
-        whole = begin(serdes, copier, device, part, leases, begun, layers)
+        whole = begin(serdes, copier, device, part, leases, owner, begun, layers)
     finally:
         done = copier.finish_all(begun, deadline)
     return whole and done
@@ -107,13 +110,14 @@ def begin(
     device: DeviceKV,
     part: Prompt,
     leases: Sequence[Lease],
+    owner: str,
     begun: list[Copy],
     layers: range | None = None,
 ) -> bool:
     """Queue the copies of the chunks of *part*, raw or encoded, into *device*: add them to *begun*.
 
-    One for each run of chunks in the same form. With *layers*, of only those. Return False if the
-    device failed.
+    They are those of the call *owner*, one for each run of chunks in the same form. With *layers*,
+    of only those. Return False if the device failed.
 
     Raises:
         InvalidRequest: the device raised it.
@@ -124,7 +128,7 @@ def begin(
         end = at + len(list(run))
         some, spans = leases[at:end], part.part(at, end).spans(leases[at:end])
         window = device if name == RAW else _Decoding(device, _inner(serdes[name]))
-        copy = copier.begin(window, spans, some, gather=False, layers=layers)
+        copy = copier.begin(window, spans, some, owner, gather=False, layers=layers)
         if copy is None:
             return False
         begun.append(copy)

@@ -74,7 +74,7 @@ class PastHost:
                 if count and not self._scatter(part, specs[:count], room):
                     count = 0
             finally:
-                room.release()
+                self._copier.release([room])  # type: ignore[list-item]
         if not count:
             self.numbers.difference_update(range(number, end))
         return count
@@ -96,7 +96,14 @@ class PastHost:
         window = _FromRoom(self._device, room, spans)
         none = [Span(0, 0, _NOTHING)]
         # The copier only holds and releases a room, as it does a lease.
-        return self._copier.copy(window, none, [room], self._deadline, gather=False)  # type: ignore[list-item]
+        return self._copier.copy(
+            window,
+            none,
+            [room],  # type: ignore[list-item]
+            self._owner,
+            self._deadline,
+            gather=False,
+        )
 
 
 class _FromRoom(Scattering):

@@ -199,13 +199,13 @@ class Loading:
                         return self._waiting.why(Reason.REFUSED)
                     if last.copies and last.why is None and self._chunks.near:
                         continue
-                part, window, leases, tiers, why = (done := last)[:5]
+                part, window, leases, tiers, why, copies, whole = last
                 last = step
                 try:
-                    if done.copies and not self._copier.finish_all(done.copies, deadline):
+                    if copies and not self._copier.finish_all(copies, deadline):
                         return Reason.DEVICE
                     if leases:
-                        if not done.whole:
+                        if not whole:
                             return Reason.DEVICE
                         laps.mark(("copy", "", laps.now()))
                         if not window.hold.lent:
@@ -214,9 +214,9 @@ class Loading:
                 finally:
                     # A prefetch may have chunks behind these, which the prompt has not.
                     if leases and not (window.last and (window.early or why is not None)):
-                        release_all(leases)
+                        (self._copier.release if self._copier.begun else release_all)(leases)
                     else:
-                        window.hold.release()
+                        self._copier.release((), window.hold)
                 if tiers:
                     arrived.add(part, tiers)
                 if why is None:
@@ -266,10 +266,10 @@ class Loading:
 
     def _copy(self, part: Prompt, leases: Sequence[Lease], copies: list[Copy]) -> bool:
         """Queue the *copies* of the chunks of *part* into the device. False if that failed."""
-        device = self._request.device
+        device, owner = self._request.device, self._request.owner
         if self._encoded != ():  # their number is queried from the device
-            return begin(self._serdes, self._copier, device, part, leases, copies)
-        copy = self._copier.begin(device, part.spans(leases), leases, gather=False)
+            return begin(self._serdes, self._copier, device, part, leases, owner, copies)
+        copy = self._copier.begin(device, part.spans(leases), leases, owner, gather=False)
         if copy is not None:
             copies.append(copy)
         return copy is not None
@@ -280,8 +280,7 @@ class Loading:
             with suppress(InvalidRequest):  # the device has refused the step before it, too
                 self._copier.finish_all(step.copies, self._deadline)
         finally:
-            release_all(step.leases)
-            step.window.hold.release()
+            self._copier.release(step.leases, step.window.hold)
 
     def _load_past(self, number: int, arrived: Arrived) -> int:
         """Load chunks past the host from *number* on, if no read of it has begun."""
@@ -310,7 +309,7 @@ class Loading:
                     self._windows.append(part)
                     self._next = part.end
                 else:
-                    part.hold.release()
+                    self._copier.release((), part.hold)
                 continue
             stop = self._stop(end)
             needed = alone or (ahead and not self._windows)
@@ -394,7 +393,7 @@ class Loading:
     def _start_again(self, chunk: int) -> None:
         """Release everything; chunk number *chunk* is the next to hold, from whatever tier."""
         for window in (*self._windows, *self._ready):
-            window.hold.release()
+            self._copier.release((), window.hold)
         self._windows.clear()
         self._ready.clear()
         self._next, self._sure = chunk, False

@@ -21,7 +21,6 @@ from hexkv.ports import (
     Reason,
     ServiceHold,
     ServicePublishing,
-    release_all,
 )
 
 if TYPE_CHECKING:
@@ -140,7 +139,9 @@ class Storing:
             if rest and not self._chunks.near:
                 # Answered while this part is copied.
                 self._ahead = self._reserve(prompt, rest, most)
-            copy = self._copier.begin(self._device, part.spans(leases), leases, gather=True)
+            copy = self._copier.begin(
+                self._device, part.spans(leases), leases, self._owner, gather=True
+            )
             return _Step(part, leases, copy, not rest)
         except BaseException:
             self._release(leases)
@@ -179,9 +180,9 @@ class Storing:
             self._release(step.leases)
 
     def _release(self, leases: Sequence[Lease]) -> None:
-        """Release those of *leases* that no tier has taken over."""
+        """Release those of *leases* that no tier has taken over. Copies keep the memory."""
         if self._owner in map(_owner_of, leases):
-            release_all([lease for lease in leases if lease.owner == self._owner])
+            self._copier.release([lease for lease in leases if lease.owner == self._owner])
 
     def find(self, prompt: Prompt) -> list[int]:
         """Return the numbers of the chunks of *prompt* that no tier holds; count the others."""

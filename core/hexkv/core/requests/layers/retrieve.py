@@ -286,6 +286,7 @@ class LayeredRetrieve:
             self._device,
             spans,
             leases,
+            self._owner,
             gather=False,
             layers=self._groups[group],
             beside=partial(self._once, group),
@@ -322,6 +323,7 @@ class LayeredRetrieve:
 
     def _shorten(self, hit: int, why: Reason | None) -> None:
         """Load only the first *hit* chunks from now on."""
+        self._copier.left(self._owner, self._budget.end())
         self._release([part for part in self._parts if part.start >= hit])
         self._hit, self._why, self._held = hit, why, None
 
@@ -341,10 +343,12 @@ class LayeredRetrieve:
             return
         layers, device = self._groups[group], self._device
         if not self._encoded or all(map(is_raw, leases)):
-            copied = self._copier.copy(device, spans, leases, deadline, gather=False, layers=layers)
+            copied = self._copier.copy(
+                device, spans, leases, self._owner, deadline, gather=False, layers=layers
+            )
         else:
-            part = self._prompt.part(0, self._hit)
-            copied = load(self._serdes, self._copier, device, part, leases, deadline, layers)
+            part, copier = self._prompt.part(0, self._hit), self._copier
+            copied = load(self._serdes, copier, device, part, leases, self._owner, deadline, layers)
         if not copied:
             self._shorten(0, Reason.DEVICE)
 

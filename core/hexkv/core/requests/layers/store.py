@@ -162,7 +162,9 @@ class LayeredStore:
             return
         device, spans, leases = self._device, self._spans, self._leases
         beside = at_once if self._beside else None
-        copy = self._copier.begin(device, spans, leases, gather=True, layers=layers, beside=beside)
+        copy = self._copier.begin(
+            device, spans, leases, self._owner, gather=True, layers=layers, beside=beside
+        )
         if copy is None:
             self._failed = True
         else:
@@ -175,7 +177,7 @@ class LayeredStore:
             if self._copier.withdraw(copy):
                 device, spans, leases = self._device, self._spans, self._leases
                 done = self._copier.copy(
-                    device, spans, leases, deadline, gather=True, layers=layers
+                    device, spans, leases, self._owner, deadline, gather=True, layers=layers
                 )
             else:
                 done = self._copier.finish(copy, deadline)
