@@ -29,6 +29,7 @@ from stepping import (
 from depth import thorough
 from dict_store import ScanningStore
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.core.memory.copying import LOST
 from hexkv.core.memory.pipelining import Pipelining
 from layered import Ranged, memory
 from rigging import CHUNK, LAYOUT, MEMORY, PATIENCE, tier
@@ -44,6 +45,7 @@ def unharmed(r):
     """Everything is given back, and the engine works as before."""
     engine = r.engine
     engine.cancel("a")
+    r.clock.advance(LOST)
     assert engine.store(OTHER, kv(OTHER)).dropped_tokens == 0
     target = HeapKV(LAYOUT, len(OTHER))
     assert engine.retrieve(OTHER, target).hit_tokens == len(OTHER)
@@ -230,3 +232,15 @@ def test_an_interrupt_at_any_line_frees_no_memory_that_a_copy_uses(rig, calls, s
             except BaseException as error:
                 error.add_note(f"{name}: after an interrupt at line {number}: {interrupt.where}")
                 raise
+
+    def interrupted(self, spans, layers=None):
+        gather(self, spans, layers)
+        raise KeyboardInterrupt
+
+    # In the device, too: no transfer tells the end of what it has queued.
+    gather = Late.gather
+    if calls is STORES:
+        with patch.object(Late, "gather", interrupted):
+            for call in calls.values():
+                made(call, Interrupt(), 0)
+                unharmed(r)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from threading import Lock
 
-from hexkv.core.memory.background import BackgroundCopy
+from hexkv.core.memory.background import BackgroundCopy, in_background
 from hexkv.ports import (
     Deadline,
     DeviceKV,
@@ -23,6 +23,9 @@ from hexkv.ports import (
 )
 
 log = logging.getLogger(__name__)
+
+LOST = 60.0
+"""Seconds for which the memory of a copy is kept that nothing tells the end of."""
 
 OWNER = "late copy"
 """The owner, in the pool's ledger, of blocks that a late copy still uses."""
@@ -144,6 +147,11 @@ class Copier:
             del self.begun[copy]
             log.exception("the device failed to %s", "gather" if gather else "scatter")
             return None
+        except BaseException:
+            # A device that copies at once has ended; another may have queued what writes here.
+            if copy.transfer is None and gather and not in_background(device):
+                copy.transfer = _Lost()
+            raise
 
     def withdraw(self, copy: Copy) -> bool:
         """Keep a worker from making *copy*. Return False if it has begun, or is not a worker's."""
@@ -234,6 +242,16 @@ class Copier:
             with self._lock:
                 self.late.append(late)
         self.begun.pop(copy, None)
+
+
+class _Lost:
+    """The transfer of a copy that a device may have queued before it was interrupted."""
+
+    _until: Deadline | None = None
+
+    def wait(self, deadline: Deadline) -> bool:
+        self._until = self._until or Deadline.after(deadline.clock, LOST)
+        return self._until.expired
 
 
 def _done(transfer: Transfer, deadline: Deadline) -> bool:
