@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from hexkv.plugins.cli.completion import CompletedCommand
 from hexkv.plugins.cli.output import (
     CalledWrongly,
     add_command,
@@ -74,7 +75,7 @@ def _application(registry: Registry, wanted: str) -> typer.Typer:
     app.callback(invoke_without_command=True)(_options)
     commands = {name: spec for name, spec in offered(registry).items() if "." not in name}
     for name in [wanted] if wanted in commands else sorted(commands):
-        add_command(app, name, commands[name])
+        add_command(app, name, commands[name], CompletedCommand)
     return app
 
 

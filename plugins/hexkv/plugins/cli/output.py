@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from hexkv.plugins.configuration.sizes import human_size as human_size  # for all commands
@@ -28,11 +28,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def new_app(summary: str, group: type[TyperGroup] | None = None) -> typer.Typer:
-    """Return an application whose errors hexkv prints; *group* formats its help."""
+    """Return an application whose errors hexkv prints.
+
+    Args:
+        summary: the first line of its help.
+        group: formats its help; for ``hexkv`` itself, which installs a shell's completion.
+    """
     return typer.Typer(
         cls=group,
         help=summary,
-        add_completion=False,
+        add_completion=group is not None,
         no_args_is_help=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # else help imports a parser of Markdown, for half of its time
@@ -84,7 +89,9 @@ def _lacking(name: str, registry: Registry) -> CommandSpec:
     return CommandSpec(name, f"Not installed: {hint}", refuse)
 
 
-def add_command(app: typer.Typer, word: str, command: CommandSpec) -> None:
+def add_command(
+    app: typer.Typer, word: str, command: CommandSpec, kind: type[TyperCommand] = TyperCommand
+) -> None:
     """Let *app* pass every word after *word*, ``--help`` included, to a plugin's command."""
 
     def call(context: typer.Context) -> None:
@@ -93,6 +100,7 @@ def add_command(app: typer.Typer, word: str, command: CommandSpec) -> None:
 
     app.command(
         word,
+        cls=kind,
         help=command.summary,
         short_help=command.summary,  # the list of commands would cut the other short
         add_help_option=False,

@@ -85,10 +85,9 @@ def _adapters(arguments: Sequence[str]) -> int:
 
 
 def _completion(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.__main__ import main
     from hexkv.plugins.cli.completion import run
 
-    return run(arguments, main)
+    return run(arguments)
 
 
 def _config(arguments: Sequence[str]) -> int:
