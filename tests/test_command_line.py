@@ -1,6 +1,7 @@
 """Every option of every command: a value that means nothing is told by the option's name."""
 
 import json
+import re
 import signal
 from contextlib import contextmanager
 
@@ -123,20 +124,25 @@ def application(spec):
         output.get_command = make
 
 
-def options(command, words):
-    """Each option that takes a value, with the words before it and the ones after."""
-    verbs = getattr(command, "commands", {})
-    for parameter in command.params:
-        if parameter.param_type_name == "option" and not parameter.is_flag:
-            yield words, parameter.opts[0], next(iter(verbs), "")
-    for name, verb in verbs.items():
-        yield from options(verb, [*words, name])
+def verbs(command, words):
+    """A command and its verbs, each with the words that call it."""
+    yield command, words
+    for name, verb in getattr(command, "commands", {}).items():
+        yield from verbs(verb, [*words, name])
+
+
+def commands():
+    for name, spec in discover().commands.items():
+        if name not in WITHOUT:
+            yield from verbs(application(spec), name.split("."))
 
 
 def every_option():
-    for name, spec in discover().commands.items():
-        if name not in WITHOUT and spec.name in discover().commands:
-            yield from options(application(spec), [name])
+    """Each option that takes a value, with the words before it and the ones after."""
+    for command, words in commands():
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and not parameter.is_flag:
+                yield words, parameter.opts[0], next(iter(getattr(command, "commands", {})), "")
 
 
 @contextmanager
@@ -198,3 +204,27 @@ def test_an_option_that_means_nothing_is_named(place, capsys):
         if (code != 2 and not (judged and code == 1)) or not named or "Traceback" in said:
             wrong.append((" ".join(given), code, " ".join(said.split())[-200:]))
     assert wrong == [], "\n".join(map(str, wrong))
+
+
+def test_the_same_thing_is_written_the_same_way_in_every_command():
+    """A prompt is ``--tokens FILE``, a time and a size have units, former names are hidden."""
+    counts = {"demo", "serdes"}  # where --tokens is a number of tokens
+    sized = re.compile(r"\d+(?:[KMGT]i?B)")
+    wrong = []
+    for command, words in commands():
+        for option in command.params:
+            if option.param_type_name != "option" or option.hidden:
+                continue
+            place, kind = " ".join([*words, option.opts[0]]), option.metavar
+            longer = [flag for flag in option.opts if flag.startswith("--")]
+            if len(longer) > 1:
+                wrong.append(f"{place}: a former name is shown")
+            if "--tokens" in longer and words[0] not in counts and kind != "FILE":
+                wrong.append(f"{place}: not FILE")
+            if re.search("seconds|patience|heartbeat|hold|limit|think|within", longer[0]):
+                wrong += [f"{place}: not TIME"] * (kind != "TIME")
+            if sized.fullmatch(str(option.default)):
+                wrong += [f"{place}: not SIZE"] * (kind != "SIZE")
+            if re.search("repeat", option.help or "") and "May be repeated" not in option.help:
+                wrong.append(f"{place}: repeated in other words")
+    assert wrong == []

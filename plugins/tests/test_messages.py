@@ -112,7 +112,7 @@ MESSAGES = [
     ),
     (
         "admin:\n  address: somewhere",
-        "admin.address (from F:2): 'somewhere' has no port: write host:port",
+        "admin.address (from F:2): 'somewhere' is neither an absolute path nor host:port",
     ),
     (
         "tenants:\n- name: a\n  salt: s\n  quotas: {disc: 1GiB}",
@@ -223,7 +223,7 @@ def test_commands_name_what_is_missing_as_help_does(capsys):
 
 def test_an_address_of_administration_is_named_as_the_user_knows_it(capsys):
     assert main(["admin", "nowhere", "status"]) != 0
-    says = "error: address: 'nowhere' has no port: write host:port\n"
+    says = "error: address: 'nowhere' is neither an absolute path nor host:port\n"
     assert capsys.readouterr().err == says
 
 

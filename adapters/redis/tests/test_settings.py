@@ -40,6 +40,7 @@ def test_a_url_says_where_and_which_database(url, meant):
         "redis://cache/-1",
         "redis://cache?db=1",
         "unix://relative/path",
+        "unix:relative/path",
         "unix:///path?database=1",
     ],
 )

@@ -148,5 +148,5 @@ def test_the_command_takes_a_record_for_its_traffic(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "layers x KV heads x (key + value width) x bytes = 2 x 2 x (8 + 8) x 2" in out
     assert main(["size"]) == 1
-    assert main(["size", *model, "--config", str(tmp_path)]) == 2
+    assert main(["size", *model, "--model", str(tmp_path)]) == 2
     assert main(["size", *model, "--tp", "3"]) == 1

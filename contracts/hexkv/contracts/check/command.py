@@ -27,6 +27,7 @@ from hexkv.plugins.cli.output import (
     print_json,
     refuse,
     run_app,
+    time_option,
 )
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import ChunkStore, Directory
@@ -45,16 +46,16 @@ def check(  # noqa: PLR0913
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")
     ] = None,
-    level: Annotated[list[Level] | None, typer.Option(help="Only this level; repeatable.")] = None,
+    level: Annotated[
+        list[Level] | None, typer.Option(help="Only this level. May be repeated.")
+    ] = None,
     waive: Annotated[
         list[str] | None,
         typer.Option(metavar="PROMISE=REASON", help="Do not check this promise, and say why."),
     ] = None,
     limit: Annotated[
         float | None,
-        typer.Option(
-            min=0, metavar="SECONDS", help="For each promise, instead of 75; 0: no limit."
-        ),
+        time_option("For each promise, instead of 75 s; 0: no limit."),
     ] = None,
     json_file: Annotated[
         str, typer.Option("--json", metavar="FILE", help="Write the scorecard; - prints it.")

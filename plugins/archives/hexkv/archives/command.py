@@ -28,12 +28,14 @@ from hexkv.archives.selection import Selection
 from hexkv.archives.tiers import TieredPlace
 from hexkv.plugins.cli.output import (
     Json,
+    PromptFile,
     human_size,
     installed,
     named,
     new_app,
     print_json,
     run_app,
+    size_option,
 )
 from hexkv.plugins.configuration.config import Loaded, load
 from hexkv.plugins.configuration.schema import parse_size
@@ -49,18 +51,11 @@ SpaceOption = Annotated[
 ]
 ModelOption = Annotated[str, typer.Option("--model", help="Only chunks of this model.")]
 TenantOption = Annotated[str, typer.Option("--tenant", help="Only this tenant's.")]
-PromptOption = Annotated[
-    str,
-    typer.Option(
-        "--tokens", "--prompt", help="Only of this prompt: file of token ids; - for stdin."
-    ),
-]
+FormerOption = Annotated[str, typer.Option("--prompt", hidden=True)]
 TierOption = Annotated[
     list[str] | None, typer.Option("--tier", help="This tier alone. May be repeated.")
 ]
-MemoryOption = Annotated[
-    str, typer.Option("--memory", help="Bytes of memory that frames pass through.")
-]
+MemoryOption = Annotated[str, size_option("Bytes of memory that frames pass through.", "--memory")]
 _MEMORY = "256MiB"
 _LEAST = 4 * PAGE
 
@@ -71,7 +66,8 @@ def export_(  # noqa: PLR0913
     namespace: SpaceOption = "",
     model: ModelOption = "",
     tenant: TenantOption = "",
-    prompt: PromptOption = "",
+    tokens: PromptFile = "",
+    former: FormerOption = "",
     tiers: TierOption = None,
     identity: Annotated[
         str,
@@ -89,7 +85,7 @@ def export_(  # noqa: PLR0913
     with _called_well(), ExitStack() as opened:
         with named("--config", config):
             loaded = load(config)
-        selection = _selection(loaded, namespace, model, tenant, prompt)
+        selection = _selection(loaded, namespace, model, tenant, tokens or former)
         described = _identity(identity)
         place = opened.enter_context(_place(loaded, registry, tiers or (), memory))
         file = sys.stdout.buffer if archive == "-" else opened.enter_context(writing(Path(archive)))
@@ -110,7 +106,8 @@ def import_(  # noqa: PLR0913
     namespace: SpaceOption = "",
     model: ModelOption = "",
     tenant: TenantOption = "",
-    prompt: PromptOption = "",
+    tokens: PromptFile = "",
+    former: FormerOption = "",
     tiers: TierOption = None,
     memory: MemoryOption = _MEMORY,
     as_json: Json = False,
@@ -124,7 +121,7 @@ def import_(  # noqa: PLR0913
     with _called_well(), ExitStack() as opened:
         with named("--config", config):
             loaded = load(config)
-        selection = _selection(loaded, namespace, model, tenant, prompt)
+        selection = _selection(loaded, namespace, model, tenant, tokens or former)
         codec = frame_codec(registry, loaded.settings.checksum)
         reader = ArchiveReader(opened.enter_context(_reading(archive)), codec)
         place = opened.enter_context(_place(loaded, registry, tiers or (), memory))

@@ -25,6 +25,14 @@ from hexkv.plugins.spec import CommandSpec
 from hexkv.ports import AdapterUnavailable, ConfigError, InvalidRequest
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+PromptFile = Annotated[
+    str,
+    typer.Option(
+        "--tokens",
+        metavar="FILE",
+        help="A prompt: file of token ids, JSON or words; - for stdin.",
+    ),
+]
 
 
 def new_app(summary: str, group: type[TyperGroup] | None = None) -> typer.Typer:
@@ -140,6 +148,16 @@ def _any_sign() -> Iterator[None]:
         yield
     finally:
         out.reconfigure(errors=errors)
+
+
+def time_option(help: str, *flags: str, least: float = 0.0, most: float = math.inf) -> Any:  # noqa: A002
+    """Return an option that takes a time, with the bounds of :func:`times`."""
+    return typer.Option(*flags, parser=times(least, most), metavar="TIME", help=help)
+
+
+def size_option(help: str, *flags: str) -> Any:  # noqa: A002
+    """Return an option that takes a size, as a text such as ``22GiB``; the command parses it."""
+    return typer.Option(*flags, metavar="SIZE", help=help)
 
 
 def times(least: float = 0.0, most: float = math.inf) -> Callable[[str], float]:

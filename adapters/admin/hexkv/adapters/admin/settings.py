@@ -74,6 +74,6 @@ def parse_address(text: str) -> Address:
         if len(text.encode()) > _LONGEST:
             raise ValueError(f"the path of a Unix socket has {_LONGEST} bytes at most")
         return Address(path=text)
-    if "/" in text:
-        raise ValueError("write an absolute path or host:port")
+    if "/" in text or ":" not in text:
+        raise ValueError(f"{text!r} is neither an absolute path nor host:port")
     return Address.parse(text)

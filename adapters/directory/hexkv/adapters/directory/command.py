@@ -16,7 +16,15 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.security import RotatedSecret, SecretSource
 from hexkv.adapters.net.server.server import listen
 from hexkv.adapters.net.tls import server_context
-from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app, times
+from hexkv.plugins.cli.output import (
+    Json,
+    installed,
+    named,
+    new_app,
+    print_json,
+    run_app,
+    time_option,
+)
 from hexkv.plugins.cli.serving import (
     Certificate,
     ClientCa,
@@ -74,7 +82,7 @@ def serve(  # noqa: PLR0913
         int, typer.Option(min=1, max=1 << 30, help="Different chunks that it knows.")
     ] = 1 << 24,
     heartbeat: Annotated[
-        float, typer.Option(parser=times(0.05, 600), help="Time between signs of life of a node.")
+        float, time_option("Time between signs of life of a node.", least=0.05, most=600)
     ] = 1.0,
     secret_file: SecretFile = "",
     tls_certificate: Certificate = "",

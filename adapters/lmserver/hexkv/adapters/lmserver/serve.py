@@ -17,7 +17,16 @@ from hexkv.adapters.net.server.connection import Limits
 from hexkv.adapters.net.server.server import listen
 from hexkv.adapters.net.server.serving import Wire
 from hexkv.adapters.net.tls import server_context
-from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app, times
+from hexkv.plugins.cli.output import (
+    Json,
+    installed,
+    named,
+    new_app,
+    print_json,
+    run_app,
+    size_option,
+    time_option,
+)
 from hexkv.plugins.cli.serving import (
     Certificate,
     ClientCa,
@@ -38,7 +47,7 @@ from hexkv.ports import PAGE, Clock, frame_bytes
 def serve(  # noqa: PLR0913
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 0,
-    budget: Annotated[str, typer.Option(help="Bytes of all chunks together.")] = "4GiB",
+    budget: Annotated[str, size_option("Bytes of all chunks together.")] = "4GiB",
     policy: Annotated[str, typer.Option(help="Which chunk goes first when it is full.")] = "lru",
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Keep chunks here instead of in memory.")
@@ -47,17 +56,19 @@ def serve(  # noqa: PLR0913
     tls_certificate: Certificate = "",
     tls_client_ca: ClientCa = "",
     transit: Annotated[
-        str, typer.Option(help="Bytes of memory for chunks on their way, on top of the budget.")
+        str,
+        size_option("Bytes of memory for chunks on their way, on top of the budget."),
     ] = "512MiB",
     largest: Annotated[
-        str, typer.Option(help="Bytes of one chunk, and on their way on one connection.")
+        str,
+        size_option("Bytes of one chunk, and on their way on one connection."),
     ] = "128MiB",
     observe: Annotated[
         str, typer.Option(help="Serve numbers and state at this host:port, over HTTP.")
     ] = "",
     connections: Connections = 64,
     patience: Annotated[
-        float, typer.Option(parser=times(0.1), help="Time for the rest of a begun message.")
+        float, time_option("Time for the rest of a begun message.", least=0.1)
     ] = 10.0,
     as_json: Json = False,
 ) -> None:

@@ -14,6 +14,7 @@ from hexkv.adapters.local.survey import Contents, frame_summary
 from hexkv.plugins.cli.output import (
     CalledWrongly,
     Json,
+    PromptFile,
     installed,
     named,
     new_app,
@@ -96,10 +97,7 @@ class _Directory:
 
 def explain(
     directory: Annotated[Path, typer.Option("--dir", help="Of a disk store, or any of frames.")],
-    tokens: Annotated[
-        str,
-        typer.Option("--tokens", help="The prompt: file of token ids, JSON or words; - for stdin."),
-    ] = "",
+    tokens: PromptFile = "",
     former: Annotated[str, typer.Argument(metavar="PROMPT", hidden=True)] = "",
     models: Annotated[
         list[str] | None, typer.Option("--identity", help="Only this model. May be repeated.")

@@ -21,7 +21,15 @@ from hexkv.adapters.node.server.server import NodeServer
 from hexkv.adapters.node.server.taking import Inherited, NotHandedOver, Predecessor
 from hexkv.adapters.node.settings import SharedSettings
 from hexkv.peers.serving.served import ServedChunks
-from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app
+from hexkv.plugins.cli.output import (
+    Json,
+    installed,
+    named,
+    new_app,
+    print_json,
+    run_app,
+    size_option,
+)
 from hexkv.plugins.cli.serving import EndedBySignals, size_in
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.checking import check
@@ -52,7 +60,8 @@ def node(  # noqa: PLR0913
         list[int] | None, typer.Option(help="A group whose processes may connect.")
     ] = None,
     lease: Annotated[
-        str, typer.Option(help="Bytes that one client may lease; by default half the pool.")
+        str,
+        size_option("Bytes that one client may lease; by default half the pool."),
     ] = "",
     under_way: Annotated[
         int, typer.Option(min=1, max=1024, help="Requests of one client at a time.")

@@ -41,7 +41,7 @@ class Location:
 def _of_socket(split: SplitResult) -> Location:
     options = dict(parse_qsl(split.query, keep_blank_values=True))
     database = _database(options.pop("db", "0"))
-    if options or split.fragment or split.netloc or not split.path:
+    if options or split.fragment or split.netloc or not split.path.startswith("/"):
         raise ValueError("a Unix socket is unix:///path or unix:///path?db=1")
     return Location(Address(path=unquote(split.path)), database, tls=False)
 

@@ -22,7 +22,7 @@ from hexkv.plugins.cli.output import (
     print_table,
     refuse,
     run_app,
-    times,
+    time_option,
 )
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.observing.described import model_and_layout
@@ -40,7 +40,7 @@ def fleet(
     context: typer.Context,
     node: Annotated[
         list[str] | None,
-        typer.Option("--node", help="A node: the address of its administration. Repeatable."),
+        typer.Option("--node", help="A node: the address of its administration. May be repeated."),
     ] = None,
     config: Annotated[
         Path | None,
@@ -154,7 +154,7 @@ def pin(
     context: typer.Context,
     owner: Annotated[str, typer.Argument(help="Name of the owner, to unpin by.")],
     chosen: Words,
-    seconds: Annotated[float | None, typer.Option(parser=times(), help="How long at most.")] = None,
+    seconds: Annotated[float | None, time_option("How long at most.")] = None,
     on: _On = None,
     as_json: Json = False,
 ) -> None:
@@ -232,9 +232,7 @@ def drain(
     to: Annotated[
         list[str] | None, typer.Option(help="A node for its chunks. May be repeated; else any.")
     ] = None,
-    hold: Annotated[
-        float, typer.Option(parser=times(), help="Time that the others keep its chunks.")
-    ] = 600.0,
+    hold: Annotated[float, time_option("Time that the others keep its chunks.")] = 600.0,
     evict: _Evict = False,
     as_json: Json = False,
 ) -> None:

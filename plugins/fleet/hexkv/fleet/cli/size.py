@@ -8,7 +8,7 @@ import typer
 
 from hexkv.adapters.admin.cli import showing
 from hexkv.fleet.sizing import size_fleet
-from hexkv.plugins.cli.output import Json, human_size, named, times
+from hexkv.plugins.cli.output import Json, human_size, named, time_option
 
 
 def size(
@@ -23,9 +23,7 @@ def size(
     directory: Annotated[
         str, typer.Option(help="static, embedded or redis; by default the usual one.")
     ] = "",
-    heartbeat: Annotated[
-        float, typer.Option(parser=times(0.05), help="Time between signs of life.")
-    ] = 1,
+    heartbeat: Annotated[float, time_option("Time between signs of life.", least=0.05)] = 1,
     as_json: Json = False,
 ) -> None:
     """Say what the directory of a fleet takes: memory, messages, bandwidth, cores."""

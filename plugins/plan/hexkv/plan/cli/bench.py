@@ -21,6 +21,7 @@ from hexkv.plugins.cli.output import (
     print_table,
     refuse,
     run_app,
+    size_option,
 )
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
@@ -125,7 +126,7 @@ def bench(
     config: Annotated[
         Path | None, typer.Option(help="The configuration; by default HEXKV_CONFIG's.")
     ] = None,
-    size: Annotated[str, typer.Option(help="What each tier stores and loads.")] = "256MiB",
+    size: Annotated[str, size_option("What each tier stores and loads.")] = "256MiB",
     rounds: Annotated[int, typer.Option(min=1, max=100, help="The best one counts.")] = 3,
     as_json: Json = False,
 ) -> None:

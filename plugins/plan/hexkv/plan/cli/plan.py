@@ -28,6 +28,8 @@ from hexkv.plugins.cli.output import (
     print_json,
     print_table,
     run_app,
+    size_option,
+    time_option,
 )
 from hexkv.plugins.configuration.schema import parse_size
 from hexkv.ports import InvalidRequest
@@ -76,7 +78,7 @@ def plan(  # noqa: PLR0913
     ] = None,
     block_bytes: Annotated[
         str,
-        typer.Option(help="Bytes of a block, so that sizes may be bytes; else a record's."),
+        size_option("Bytes of a block, so that sizes may be bytes; else a record's."),
     ] = "",
     compressed: Annotated[
         float,
@@ -84,7 +86,7 @@ def plan(  # noqa: PLR0913
     ] = 0.0,
     think: Annotated[
         float | None,
-        typer.Option(help="Also with requests at this distance, in seconds; 0: a burst.", min=0),
+        time_option("Also with requests at this distance; 0: a burst."),
     ] = None,
     compute_rate: Annotated[
         float, typer.Option(help="Tokens a second that the model computes, for --think.", min=1)

@@ -24,7 +24,8 @@ from hexkv.plugins.cli.output import (
     print_json,
     print_table,
     run_app,
-    times,
+    size_option,
+    time_option,
 )
 from hexkv.plugins.cli.serving import size_in
 from hexkv.plugins.clock import SystemClock
@@ -40,15 +41,11 @@ def serdes(
         str, typer.Option("--links", help="Bytes per second of links, with units.")
     ] = "10MB,100MB,1250MB,3GB,12500MB",
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to load.")] = 8192,
-    row: Annotated[str, typer.Option("--row", help="Bytes of KV of a token.")] = "128KiB",
+    row: Annotated[str, size_option("Bytes of KV of a token.", "--row")] = "128KiB",
     prefill: Annotated[float, typer.Option(min=1e-3, help="Tokens computed per second.")] = 10_000,
     threads: Annotated[int, typer.Option(min=1, help="Threads that decode.")] = 4,
-    within: Annotated[
-        float, typer.Option(parser=times(), help="Time there is; 0: the shortest.")
-    ] = 0,
-    patience: Annotated[
-        float, typer.Option(parser=times(0.01), help="Time to measure a serde.")
-    ] = 2,
+    within: Annotated[float, time_option("Time there is; 0: the shortest.")] = 0,
+    patience: Annotated[float, time_option("Time to measure a serde.", least=0.01)] = 2,
     as_json: Json = False,
 ) -> None:
     """Measure the installed serdes on made-up KV, and say what to load over which link."""

@@ -24,15 +24,16 @@ from hexkv.plugins.cli.output import (
     print_table,
     refuse,
     run_app,
-    times,
+    time_option,
 )
 from hexkv.ports import DType
 
 
 def size(  # noqa: PLR0913
-    config: Annotated[
+    model: Annotated[
         Path | None, typer.Option(help="A model's config.json, or its folder (Hugging Face).")
     ] = None,
+    former: Annotated[Path | None, typer.Option("--config", hidden=True)] = None,
     layers: Annotated[int, typer.Option(min=0, help="Layers with KV.")] = 0,
     heads: Annotated[int, typer.Option(min=0, help="KV heads of each layer.")] = 0,
     width: Annotated[int, typer.Option(min=0, help="Width of a head's keys.")] = 0,
@@ -58,19 +59,17 @@ def size(  # noqa: PLR0913
         list[Path] | None, typer.Option(help="A record, in place of these four.")
     ] = None,
     chunk: Annotated[int, typer.Option(min=1, help="Tokens of a chunk.")] = 256,
-    memory_seconds: Annotated[float, typer.Option(parser=times(), help="What memory keeps.")] = 300,
-    disk_seconds: Annotated[
-        float, typer.Option(parser=times(), help="What the disk keeps.")
-    ] = 86_400,
+    memory_seconds: Annotated[float, time_option("What memory keeps.")] = 300,
+    disk_seconds: Annotated[float, time_option("What the disk keeps.")] = 86_400,
     smaller: Annotated[float, typer.Option(min=1, help="How much a serde saves on disk.")] = 1.0,
     as_json: Json = False,
 ) -> None:
     """Say what a cache takes: bytes of a token, pool, disk and network, each with its formula."""
-    if config is not None:
+    if (folder := model or former) is not None:
         if layers or heads or width or value_width or latent or rope:
-            refuse("--config", "give this or the model's numbers, not both")
-        with named("--config"):
-            shape = read_shape(config, dtype)
+            refuse("--model", "give this or the model's numbers, not both")
+        with named("--model"):
+            shape = read_shape(folder, dtype)
     else:
         kind = dtype or DType.BFLOAT16
         shape = ModelShape(kind, layers, heads, width, value_width or width, latent, rope)

@@ -18,7 +18,15 @@ from hexkv.adapters.admin.cli.options import (
     choosing,
     target_of,
 )
-from hexkv.plugins.cli.output import Json, new_app, print_json, refuse, run_app, times
+from hexkv.plugins.cli.output import (
+    Json,
+    new_app,
+    print_json,
+    refuse,
+    run_app,
+    size_option,
+    time_option,
+)
 from hexkv.plugins.configuration.sizes import parse_size
 from hexkv.plugins.configuration.sources import MAX_FILE_BYTES, parse_yaml
 from hexkv.plugins.observing.logs import LEVELS
@@ -27,7 +35,7 @@ from hexkv.ports import ConfigError, Watch, WorkReport
 _Tiers = Annotated[
     list[str] | None, typer.Option("--tier", help="Only there. May be repeated; else everywhere.")
 ]
-_Seconds = Annotated[float | None, typer.Option(parser=times(), help="How long at most.")]
+_Seconds = Annotated[float | None, time_option("How long at most.")]
 
 
 def target(
@@ -193,9 +201,7 @@ def rules(  # noqa: PLR0913
     promote: Annotated[
         bool | None, typer.Option("--promote/--no-promote", help="Copy lower tiers' chunks there.")
     ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="The most bytes that the tier may hold: 20GiB.")
-    ] = None,
+    budget: Annotated[str | None, size_option("The most bytes that the tier may hold.")] = None,
     quota: Annotated[
         list[str] | None,
         typer.Option(help="TENANT=SIZE: bytes of the tier for a tenant alone. May be repeated."),

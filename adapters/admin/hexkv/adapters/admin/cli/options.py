@@ -15,13 +15,10 @@ from hexkv.adapters.admin.api import connect
 from hexkv.adapters.admin.cli.choosing import Words
 from hexkv.adapters.net.security import RotatedSecret
 from hexkv.adapters.net.tls import Trust
-from hexkv.plugins.cli.output import named
+from hexkv.plugins.cli.output import PromptFile, named
 from hexkv.plugins.configuration.config import load
 from hexkv.ports import Administration
 
-Tokens = Annotated[
-    str, typer.Option("--tokens", help="A prompt: file of token ids, JSON or words; - for stdin.")
-]
 Keys = Annotated[
     list[str] | None, typer.Option("--key", help="A chunk, in hexadecimal. May be repeated.")
 ]
@@ -87,7 +84,7 @@ def target_of(context: typer.Context) -> Administration:
 
 
 def words(
-    tokens: Tokens = "",
+    tokens: PromptFile = "",
     key: Keys = None,
     namespace: Namespaces = None,
     tenant: Tenant = "",

@@ -42,8 +42,8 @@ def calibrate(  # noqa: PLR0913
     sample: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Documents as the model will see them, as for `hexkv warm`; may be repeated."
-            " By default some of Python's own sources."
+            help="Documents as the model will see them, as for `hexkv warm`;"
+            " by default some of Python's own sources. May be repeated."
         ),
     ] = None,
     bound: Annotated[

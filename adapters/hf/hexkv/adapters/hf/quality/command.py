@@ -86,7 +86,7 @@ def quality(  # noqa: PLR0913
         list[Path],
         typer.Option(
             exists=True,
-            help="Prompts as the model will see them, as for `hexkv warm`; may be repeated.",
+            help="Prompts as the model will see them, as for `hexkv warm`. May be repeated.",
         ),
     ],
     bound: Annotated[
@@ -94,7 +94,7 @@ def quality(  # noqa: PLR0913
     ] = 1e-3,
     answer: Annotated[int, typer.Option(min=1, help="Last tokens of a prompt, judged.")] = 64,
     serde: Annotated[
-        list[str] | None, typer.Option(help="Only this one; may be repeated. By default all.")
+        list[str] | None, typer.Option(help="Only this one; by default all. May be repeated.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="The configuration of the cache.")] = None,
     name: Annotated[

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hexkv.adapters.observe.cli.pages import Page, PageAddress, TierView, View, view
-from hexkv.plugins.cli.output import Json, human_size, new_app, plain, print_json, run_app, times
+from hexkv.plugins.cli.output import (
+    Json,
+    human_size,
+    new_app,
+    plain,
+    print_json,
+    run_app,
+    time_option,
+)
 from hexkv.ports import ConfigError, StoreUnreachable
 
 if TYPE_CHECKING:
@@ -73,7 +81,7 @@ def top(
         typer.Argument(help="host:port of hexkv, vLLM or SGLang, or URLs.", show_default=False),
     ],
     seconds: Annotated[
-        float, typer.Option("--seconds", parser=times(0.1, 3600), help="Between two readings.")
+        float, time_option("Between two readings.", "--seconds", least=0.1, most=3600)
     ] = 2.0,
     count: Annotated[
         int | None, typer.Option("--count", min=1, help="How many, then end. With --json: 1.")
