@@ -39,7 +39,7 @@
 #   make status  docs/status.md again, from docs/status.yaml
 #   make pictures  the pictures of the documents again, from docs/pictures/draw.py
 #   make changelog VERSION=0.2.0  what changed since the last release, from changes/ into CHANGELOG.md
-#   make version VERSION=0.2.0  the version of all distributions, and the range in which they require each other
+#   make version VERSION=0.2.0  the version of all distributions, images and charts, and the range of requirements
 #   make release  wheels, sdists, SBOMs, checksums, the statements that a publisher signs and the notes of the
 #                release, in WHEELS=dist; each wheel is installed from there, and run, in an empty environment
 #   make wheels  one wheel per distribution, each with its SBOM, in WHEELS=dist

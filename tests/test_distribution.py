@@ -31,7 +31,7 @@ ABSENT = {
     "lmcache": {"hexkv.contracts", "pytest"},  # its checks of servers extend the kit
     "lossless": {"hexkv.kernels"},  # for rANS: hexkv-lossless[rans]
     "mooncake": {"mooncake"},
-    "node": {"hexkv.contracts", "pytest"},  # the same, of nodes
+    "node": {"hexkv.contracts", "pytest"},  # for the same reason
     "sglang": {"sglang"},
     "vllm": {"vllm"},
 }
@@ -243,6 +243,8 @@ def test_a_version_is_that_of_every_distribution_and_of_what_they_require_of_eac
             if need.name.startswith("hexkv") and need.specifier:
                 assert str(need.specifier) in ("<7.9,>=7.8", ">=7.8,<7.9"), text
         assert module["with_version"](before, module["version_of"](before)) == before
+    texts = module["rewritten"](ROOT, "7.8.9")
+    assert [path for path, text in texts.items() if "7.8" not in text] == []
 
 
 def _required(project):
