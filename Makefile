@@ -41,7 +41,8 @@
 #   make changelog VERSION=0.2.0  what changed since the last release, from changes/ into CHANGELOG.md
 #   make version VERSION=0.2.0  the version of all distributions, images and charts, and the range of requirements
 #   make release  wheels, sdists, SBOMs, checksums, the statements that a publisher signs and the notes of the
-#                release, in WHEELS=dist; each wheel is installed from there, and run, in an empty environment
+#                release, in WHEELS=dist; each wheel is installed from there, and run, in an empty environment;
+#                URL=https://host/owner/hexkv, the public address, becomes their links
 #   make wheels  one wheel per distribution, each with its SBOM, in WHEELS=dist
 #   make into ENV=/path/to/bin/python  hexkv from here into an engine's environment, no torch besides its
 #                own; ADAPTERS="local redis vllm" chooses: for SGLang "local redis sglang"
@@ -252,7 +253,9 @@ namespace:
 	  adapters/*/hexkv/adapters/__init__.py 2> /dev/null); \
 	test -z "$$strays" || { echo "remove $$strays: hexkv and hexkv.adapters are namespaces"; exit 1; }
 
+# A build that was interrupted has pages and no index, which the next one would miss.
 docs: $(VENV)/full
+	test -e build/site/searchindex.js || rm -rf build/site
 	$(RUN) -m sphinx -q -W --keep-going -c docs/site . build/site
 	printf '<meta http-equiv="refresh" content="0; url=docs/index.html">\n' > build/site/index.html
 
@@ -286,11 +289,20 @@ version: $(VENV)/made
 sdists: $(VENV)/made
 	for folder in $(DISTS); do (cd $$folder && $(CURDIR)/$(RUN) -m hatchling build -t sdist -d "$(abspath $(WHEELS))") || exit 1; done
 
+# Of what is committed, in a tree of its own, where tests build from, too. The tasks run alone, for their minutes.
+RELEASED := build/release
+TEST_RELEASE = cd $(RELEASED) && $(RUN) -m pytest -m "" -o faulthandler_timeout=600 --wheels "$(abspath $(WHEELS))"
+
 release: $(VENV)/full
-	rm -f "$(WHEELS)"/hexkv*
-	$(MAKE) wheels sdists
+	rm -rf $(RELEASED) "$(WHEELS)"/hexkv*
+	mkdir -p $(RELEASED)
+	git archive HEAD | tar -x -C $(RELEASED)
+	ln -s $(abspath $(VENV)) $(RELEASED)/$(VENV)
+	$(if $(URL),$(RUN) release/address.py $(RELEASED) "$(URL)" "$$(git describe --tags --exact-match --match 'v*' 2> /dev/null || git rev-parse HEAD)")
+	$(MAKE) -C $(RELEASED) wheels sdists WHEELS="$(abspath $(WHEELS))"
 	$(RUN) release/statements.py "$(WHEELS)"
-	$(RUN) -m pytest -m "" -o faulthandler_timeout=600 --wheels "$(abspath $(WHEELS))" tests/test_wheels.py tests/test_distribution.py tests/test_tasks.py
+	$(TEST_RELEASE) --numprocesses $(WORKERS) tests/test_wheels.py tests/test_distribution.py
+	$(TEST_RELEASE) tests/test_tasks.py
 
 # Many engines' environments have no pip of their own, so this repository's does it. vLLM's CPU build
 # lacks the name that `vllm serve` asks for.

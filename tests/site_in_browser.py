@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from readme_renderer import markdown
 
 from call_records import CHUNK, a_call, keys_of, write_record
 from hexkv.plugins.__main__ import main
@@ -96,6 +97,31 @@ def widths(tmp_path, address, folder, pages, width):
     found = json.loads(re.search(r'<pre id="found">(\{.*\})!</pre>', shown)[1])
     assert sorted(found) == sorted(pages)
     return found
+
+
+ON_AN_INDEX = """<!doctype html><meta name="viewport" content="width=device-width">
+<base href="{root}/"><style>
+body {{ font: 16px/1.5 sans-serif; max-width: 800px; margin: 1em auto; padding: 0 1em }}
+img {{ max-width: 100% }} pre, table {{ display: block; overflow-x: auto }}
+</style>{page}"""
+"""The styles are those that indexes have for projects' pages."""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_readme_fits_an_index(width, tmp_path):
+    shown = markdown.render((ROOT / "README.md").read_text())
+    assert shown.count("<table>") == 1
+    assert shown.count("<img") == 1
+    page = tmp_path / "readme.html"
+    page.write_text(ON_AN_INDEX.format(root=ROOT.as_uri(), page=shown))
+    with served(tmp_path) as where:
+        found = widths(tmp_path, where, tmp_path, ["/readme.html"], width)
+    assert max(found.values()) <= width
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    picture = PICTURES / f"readme-on-an-index-{width}.png"
+    size = f"--window-size={width},2400"
+    chromium(tmp_path, size, f"--screenshot={picture}", page.as_uri())
+    assert picture.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -1,6 +1,7 @@
 """What is shipped: extras, wheels and what lies in them, and packages of another contract."""
 
 import json
+import re
 import runpy
 import shutil
 import sys
@@ -245,6 +246,23 @@ def test_a_version_is_that_of_every_distribution_and_of_what_they_require_of_eac
         assert module["with_version"](before, module["version_of"](before)) == before
     texts = module["rewritten"](ROOT, "7.8.9")
     assert [path for path, text in texts.items() if "7.8" not in text] == []
+
+
+@pytest.mark.thorough
+def test_an_index_shows_the_pages_of_all_distributions_with_absolute_links(monkeypatch):
+    from readme_renderer import markdown
+
+    monkeypatch.syspath_prepend(ROOT / "release")
+    module = runpy.run_path(str(ROOT / "release" / "address.py"))
+    public, ref = "https://example.org/acme/hexkv", "v0.2.0"
+    for folder in FOLDERS:
+        text = (folder / "pyproject.toml").read_text() + module["urls"](public, ref)
+        about = tomllib.loads(text)["project"]
+        assert all(url.startswith(public) for url in about["urls"].values())
+        page = folder / about["readme"]
+        shown = markdown.render(module["absolute"](page.read_text(), folder, ROOT, public, ref))
+        relative = re.findall(r'(?:href|src)="(?!https?://|#)([^"]*)"', shown)
+        assert relative == [], page
 
 
 def _required(project):
