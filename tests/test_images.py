@@ -64,7 +64,9 @@ def test_every_instruction_of_the_images_fits_the_tree(capsys):
             assert json.loads(said["HEALTHCHECK"].partition("CMD ")[2])
 
 
-def test_vllms_image_has_what_the_files_that_use_it_name():
+def test_an_image_has_what_the_files_that_use_it_name():
+    node = re.search(r"AS node\n.*?hexkv\[([^\]]*)", IMAGES[0].read_text(), re.DOTALL)[1]
+    assert {"tcp", "peer", "directory"} <= set(node.split(",")), "nodes read from each other"
     [need] = re.findall(r'"(hexkv\[[^"=]*)', IMAGES[1].read_text())
     extras = Requirement(need).extras
     used = {"vllm", "node", "redis", "local"}
