@@ -246,6 +246,8 @@ def test_a_version_is_that_of_every_distribution_and_of_what_they_require_of_eac
         assert module["with_version"](before, module["version_of"](before)) == before
     texts = module["rewritten"](ROOT, "7.8.9")
     assert [path for path, text in texts.items() if "7.8" not in text] == []
+    shown = re.search(r"^## (\S+) ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert shown == project(ROOT)["version"], "make version and make changelog go together"
 
 
 @pytest.mark.thorough
