@@ -84,6 +84,16 @@ def test_no_page_is_wider_than_the_screen(address, width, tmp_path):
     assert {page: wide for page, wide in found.items() if wide > width} == {}
 
 
+def test_each_picture_of_a_page_is_there():
+    shown = [
+        (page, picture)
+        for page in sorted(SITE.rglob("*.html"))
+        for picture in re.findall(r'<img [^>]*src="([^":]+)"', page.read_text())
+    ]
+    assert len(shown) > 10
+    assert [(page, src) for page, src in shown if not (page.parent / src).exists()] == []
+
+
 def widths(tmp_path, address, folder, pages, width):
     """How wide each page is, which a server at *address* has in *folder*, on such a screen."""
     harness = folder / f"_measure-{width}.html"

@@ -43,7 +43,8 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 
 html_theme = "furo"
 html_title = f"hexkv {version}"
-html_static_path: list[str] = []
+html_static_path = ["static"]
+html_css_files = ["narrow.css"]
 html_copy_source = False
 html_use_index = False  # search finds names; columns of long ones are wider than a screen
 

@@ -68,7 +68,11 @@ def build(target, folders=FOLDERS):
 def made(config, target, folders=FOLDERS):
     """The wheels that ``--wheels`` has, as ``make release`` made them, or else new ones."""
     given = config.getoption("--wheels")
-    return wheels_in(Path(given)) if given else build(target, folders)
+    if not given:
+        return build(target, folders)
+    found = wheels_in(Path(given))
+    assert len(found) == len(FOLDERS), f"{given} has {len(found)} wheels of {len(FOLDERS)}"
+    return found
 
 
 def wheels_in(folder):
