@@ -97,13 +97,23 @@ def test_a_foreign_or_damaged_record_is_refused_with_a_sentence(tmp_path):
             BlendRecord.read(path)
 
 
-def test_the_first_requests_are_compared_and_then_ever_fewer():
+def test_the_first_requests_are_compared_and_then_ever_fewer_unless_they_speak_against_it():
     rare = BlendGate(record(namespace_of_model(new())), every=50, random=Random(3))
-    due = [rare.due() for _ in range(10_000)]
-    assert all(due[:10])
-    assert 5 <= sum(due[10:20]) <= 10
+    full, other = torch.zeros(4, 2), torch.tensor([[0.5, 0.0]] * 4)
+    assert all(rare.due() for _ in range(10)), "nothing is compared yet"
+    due = []
+    for _ in range(10_000):
+        due.append(rare.due())
+        if due[-1]:
+            rare.compared(full, full)
+    assert all(due[:2])
     assert 10 <= sum(due[50:250]) <= 25
     assert 150 <= sum(due[500:]) <= 230
+    doubted = False
+    while rare.plan is not None:
+        doubted |= all(rare.due() for _ in range(20))
+        rare.compared(full, other)
+    assert doubted, "all of them, before it is off"
 
 
 def test_blending_that_is_worse_than_recorded_is_off_for_good(caplog):

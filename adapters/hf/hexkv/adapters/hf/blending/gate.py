@@ -31,9 +31,11 @@ log = logging.getLogger("hexkv.hf")
 CHECKS = 10
 """Blended requests at the start that are all compared."""
 
-
 GAIN = 100.0
 """The gain that proves it: chance reaches it in one life of a hundred, at the most."""
+
+TRUSTED = 0.1
+"""The gain above which all requests are compared, and answered by full computation."""
 
 KEPT = 64
 """Tokens of a request whose expectations are compared, at the most: the last ones."""
@@ -116,6 +118,10 @@ class Evidence:
         self._allowed_beyond = _LOOSER * _BEYOND + _UNSEEN / record.tokens
         self._gains = [[0.0] * len(_SHARES) for _ in _STAKES]
         self._kl = self._changed = 0.0
+        self._unstaked = 1.0
+        self.gain = 1.0
+        """What the bets are worth now, with the part that is staked later; 1 at the start."""
+
         self.comparisons = 0
 
     @property
@@ -135,6 +141,7 @@ class Evidence:
         self._changed += found.changed
         number = self.comparisons
         staked = _AT_FIRST if number == 1 else (1 - _AT_FIRST) / (number * (number - 1))
+        self._unstaked -= staked
         ratios = (
             found.kl / self._bound,
             found.changed / self.allowed_changed,
@@ -145,6 +152,7 @@ class Evidence:
             for index, share in enumerate(_SHARES):
                 gains[index] = (gains[index] + staked) * (1 + share * (ratio - 1))
             total += stake * sum(gains) / len(_SHARES)
+        self.gain = total + self._unstaked
         # Not "more than": a divergence that is no number proves it, too.
         return not total < GAIN
 
@@ -153,9 +161,10 @@ class BlendGate:
     """Decides for each request if it is blended. Safe from any thread.
 
     Without a record of the model nothing is blended. Some requests are computed in full as well,
-    and answered so: the first :data:`CHECKS`, then of the n-th ones ``CHECKS / n``, and at last one
-    in *every*. As soon as these comparisons prove that blending is beyond what the record allows,
-    it is off until the process starts anew.
+    and answered so: the first :data:`CHECKS`, and more until the comparisons speak ten to one for
+    the record (:data:`TRUSTED`); then of the n-th ones ``CHECKS / n``, and at last one in *every*;
+    again all of them while later comparisons speak against it. As soon as they prove that blending
+    is beyond what the record allows, it is off until the process starts anew.
     """
 
     def __init__(
@@ -248,7 +257,8 @@ class BlendGate:
         """True if this request is to be computed in full as well."""
         with self._lock:
             self._requests += 1
-            share = max(CHECKS / self._requests, 1 / self._every)
+            trusted = self._evidence is None or self._evidence.gain <= TRUSTED
+            share = max(CHECKS / self._requests, 1 / self._every) if trusted else 1.0
             return self._random.random() < min(1.0, share)
 
     def compared(self, full: torch.Tensor, blended: torch.Tensor) -> float:
@@ -258,6 +268,11 @@ class BlendGate:
             their divergence, in nats: the mean over the tokens.
         """
         found = Comparison.of(full, blended, self.record)
+        self.take(found)
+        return found.kl
+
+    def take(self, found: Comparison) -> None:
+        """Take in the outcome of one comparison."""
         with self._lock:
             broken = self._evidence is not None and self._evidence.add(found)
             first, self._off = broken and not self._off, self._off or broken
@@ -273,4 +288,3 @@ class BlendGate:
                 self.record.bound,
                 self._evidence.allowed_changed,
             )
-        return found.kl
