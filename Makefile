@@ -213,7 +213,7 @@ quality: $(VENV)/full
 	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality.blending
 
 # Judges of another make than the models that come along; adapters/hf/training/judges.py has their halves.
-JUDGES := gpt2-recall mistral-prose deepseek-recall neox-headers qwen3-recall
+JUDGES := gpt2-recall mistral-prose deepseek-recall neox-headers qwen3-recall stablelm-copying
 
 quality-held-out: judges
 	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality.held_out $(JUDGES:%=.held_out/%)

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from hashlib import sha256
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_the_digest_of_the_text_changes_with_the_text(library, part):
     assert other.digest != library.digest
 
 
-def test_the_answer_to_a_question_is_the_value_that_the_fact_gave(part):
+def test_what_is_asked_is_what_the_fact_gave_or_what_stood_behind_the_token(part):
     recall = part("recall")
     words = recall.Vocabulary(keys=460, values=5)
     tokens, labels = recall.sequences(3, 100, torch.Generator().manual_seed(0), words)
@@ -78,6 +79,15 @@ def test_the_answer_to_a_question_is_the_value_that_the_fact_gave(part):
         taught = [place for place, label in enumerate(wanted) if label >= 0]
         assert taught == list(range(101, len(row), 2)), "nothing else can be known"
         assert [wanted[place] for place in taught] == row[101::2]
+    copying = part("copying")
+    tokens, labels = copying.sequences(3, 40, 60, torch.Generator().manual_seed(0))
+    assert tokens.shape == labels.shape == (3, 40 + copying.COPIED)
+    for row, wanted in zip(tokens.tolist(), labels.tolist(), strict=True):
+        behind = dict(pairwise(row[:40]))
+        assert len(behind) == 39, "a token stands in one place"
+        taught = [place for place, label in enumerate(wanted) if label >= 0]
+        assert taught == [p for p in range(40, len(row)) if (p - 40) % copying.SPAN]
+        assert all(wanted[p] == row[p] == behind[row[p - 1]] for p in taught)
 
 
 def test_an_alias_has_the_value_of_the_fact_that_it_stands_for(part):

@@ -25,9 +25,11 @@ from transformers import (
     PreTrainedModel,
     Qwen3Config,
     Qwen3ForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
 )
 
-from training import recall
+from training import copying, recall
 from training.corpus import Corpus, documentation, headers
 from training.loop import IGNORED, Plan, Schedule, adamw, constant, cosine, linear, train
 
@@ -91,6 +93,29 @@ class Recall(Task):
     def asked(self, count: int, generator: torch.Generator) -> Asked:
         tokens, labels = recall.sequences(count, self.longest, generator, self.vocabulary)
         return Asked(tokens, labels, self.longest)
+
+
+class Copying(Task):
+    """Spans of a row: see :mod:`training.copying`. Rows double as it learns."""
+
+    def __init__(self, vocabulary: int, longest: int) -> None:
+        self.vocabulary = vocabulary
+        self.longest = longest
+
+    def batches(
+        self, plan: Plan, generator: torch.Generator
+    ) -> Callable[[int, float], tuple[Tensor, Tensor]]:
+        def batch(step: int, last: float) -> tuple[Tensor, Tensor]:
+            del last
+            length = self.longest >> max(0, 4 - 5 * step // plan.steps)
+            count = max(1, plan.tokens // (length + copying.COPIED))
+            return copying.sequences(count, length, self.vocabulary, generator)
+
+        return batch
+
+    def asked(self, count: int, generator: torch.Generator) -> Asked:
+        made = copying.sequences(count, self.longest, self.vocabulary, generator)
+        return Asked(*made, self.longest)
 
 
 class Text(Task):
@@ -190,6 +215,7 @@ def _radam(groups: list[dict[str, Any]], peak: float) -> torch.optim.Optimizer:
 _FACTS = recall.Vocabulary(keys=320, values=12)
 _OTHER_FACTS = recall.Vocabulary(keys=280, values=3)
 _MANY_FACTS = recall.Vocabulary(keys=1_100, values=3)
+_WORDS = 4_400
 
 
 def _gpt2() -> PreTrainedModel:
@@ -291,6 +317,23 @@ def _qwen3() -> PreTrainedModel:
     )
 
 
+def _stablelm() -> PreTrainedModel:
+    """Multi-head attention with biases, a quarter of each rotary, a head of its own."""
+    config = StableLmConfig(
+        vocab_size=_WORDS,
+        hidden_size=copying.WIDTH,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        use_qkv_bias=True,
+        max_position_embeddings=8_192,
+        tie_word_embeddings=False,
+        **_NO_MARKS,
+    )
+    return copying.laid_out(StableLmForCausalLM(config))
+
+
 CHOOSING = {
     "gpt2-recall": Judge(_gpt2, Recall(_FACTS, 300), Plan(1_000, 4e-3, 1_024), 401, _adam, cosine),
     "mistral-prose": Judge(
@@ -302,8 +345,8 @@ CHOOSING = {
 JUDGING = {
     "deepseek-recall": Judge(
         _deepseek,
-        Recall(_MANY_FACTS, 1_024),
-        Plan(600, 4e-3, 1_024),
+        Recall(_MANY_FACTS, 320),
+        Plan(480, 4e-3, 1_024),
         504,
         adamw,
         constant,
@@ -313,6 +356,9 @@ JUDGING = {
     ),
     "qwen3-recall": Judge(
         _qwen3, Recall(_OTHER_FACTS, 256), Plan(450, 4e-3, 1_024), 503, _adam, constant
+    ),
+    "stablelm-copying": Judge(
+        _stablelm, Copying(_WORDS, 4_096), Plan(60, 5e-4, 1_024), 505, adamw, linear
     ),
 }
 """Nothing may be chosen by these."""
