@@ -61,9 +61,9 @@ def table(run: Mapping[str, Any]) -> str:
 def held_out_table(run: Mapping[str, Any]) -> str:
     """One line for each serde: its divergence in thousandths of a nat at the worst judges."""
     judges = [recipe["judge"] for recipe in run["judges"]]
-    head = ["serde", "ratio, least", "worst judge, 95 %", "", "worst that only judges, 95 %"]
-    head += ["same answer, least", *judges]
-    rows = [head, ["---", "--:", "--:", "---", "--:", "--:", *["--:"] * len(judges)]]
+    head = ["serde", "ratio, least", "worst judge, 95 %", "", "2.5"]
+    head += ["worst that only judges, 95 %", "same answer, least", *judges]
+    rows = [head, ["---", "--:", "--:", "---", "---", "--:", "--:", *["--:"] * len(judges)]]
     for row in run["rows"]:
         worst, judging = row["worst"], row["judging"]
         each = [row["judges"][judge] for judge in judges]
@@ -73,6 +73,7 @@ def held_out_table(run: Mapping[str, Any]) -> str:
                 f"{worst['ratio']:.2f}",
                 f"**{_interval(worst['kl'], worst['kl_95'])}**",
                 worst["judge"] if worst["kl"] else "",
+                row["bar"],
                 _interval(judging["kl"], judging["kl_95"]),
                 f"{worst['agreement']:.2%}",
                 *(f"{1e3 * one['kl']:.2f} ± {1e3 * one['kl_error']:.2f}" for one in each),
