@@ -64,5 +64,9 @@ def test_serdes_that_keep_a_bound_are_named_for_this_model_alone(tmp_path, monke
         with case(wrong):
             assert quality(*given, *wrong) == 2
             assert named in capsys.readouterr().err
+    with (tmp_path / "hexkv-text" / "model.safetensors").open("r+b") as weights:
+        weights.truncate(1000)
+    assert quality(*given, *SERDES[:2]) == 2
+    assert "MODEL hexkv-text: " in capsys.readouterr().err
     with pytest.raises(InvalidRequest, match="two prompts"):
         cases_of([text], 16)

@@ -10,6 +10,7 @@ import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -91,7 +92,7 @@ def _loaded(asked: str, call: Callable[[], Any]) -> Any:
     """
     try:
         return call()
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         why = next(iter(str(error).splitlines()), "")
         raise InvalidRequest(f"{asked}: {why}") from error
 
