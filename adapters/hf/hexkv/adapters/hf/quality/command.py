@@ -166,7 +166,8 @@ def _print(
         typer.echo(f"no lossy serde keeps {bound:g} nats on this model")
         return
     typer.echo("\nFor the configuration, which is then refused for other models:\n")
-    typer.echo(f"model:\n  measured: {identity}\ntiers:\n- serde: {lossy[0].serde}")
+    typer.echo(f"model:\n  measured: {identity}")
+    typer.echo(f"tiers:\n- serde: {lossy[0].serde}  # beside the tier's store")
 
 
 def run_quality(arguments: Sequence[str]) -> int:
