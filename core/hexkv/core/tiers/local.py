@@ -47,8 +47,6 @@ from hexkv.ports import (
 
 _OF_HOSTS = HoldTerms()
 
-_key_of = attrgetter("spec.key")
-
 
 class LentHold(WholeChunks):
     """Chunks of the fastest tier, leased where they lie."""
@@ -140,9 +138,8 @@ class LocalChunks:
         loads: bool = False,
     ) -> Sequence[str | None]:
         stack = self.stack
-        tiers: Sequence[Tier] = stack.tiers
-        if served and not stack.at_once:
-            tiers = stack.serving(keys, loads=loads, tails=below > 0)
+        every = stack.at_once or not served
+        tiers = stack.tiers if every else stack.serving(keys, loads=loads, tails=below > 0)
         kept = keeping(tiers, below) if below else tiers
         found = stack.find_tiers(keys, deadline, kept)
         first = found[0] if found else None
@@ -235,7 +232,7 @@ class LocalChunks:
     ) -> ServicePublishing:
         if not transfer:
             _check(leases)
-        keys = list(map(_key_of, leases))
+        keys = [lease.spec.key for lease in leases]  # type: ignore[union-attr] # checked
         stack, give = self.stack, self._pool.hand_over if transfer else None
         batch = Batch(keys, leases, after, give, deadline if wait else None, beside=not wait)
         on_stored = None

@@ -234,19 +234,15 @@ class TierIndex(Bookkeeping):
         for claim, run in groupby(gone, key=attrgetter("claim")):
             self._settle(claim, leaving=-sum([pending.size for pending in run]))
 
+    @_change
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """Note that one request used these chunks, in prefix order. Others are ignored."""
-        with self._lock:
-            if self._torn:
-                self._derive()
-            self._torn = True
-            here = [key for key in keys if key in self._sizes]
-            if here and self._policy is not None:
-                try:
-                    self._policy.touch(here)
-                except Exception as error:  # noqa: BLE001 - a policy's failure is never the engine's
-                    self._give_up("touch", error)
-            self._torn = False
+        here = [key for key in keys if key in self._sizes]
+        if here and self._policy is not None:
+            try:
+                self._policy.touch(here)
+            except Exception as error:  # noqa: BLE001 - a policy's failure is never the engine's
+                self._give_up("touch", error)
 
     @_change
     def discard(self, keys: Sequence[ChunkKey], *, force: bool = True) -> list[ChunkKey]:
