@@ -164,7 +164,7 @@ def test_the_guide_names_everything_that_an_author_may_give_a_contract():
         contract = row[0] or contract
         words = re.findall(r"\w+", row[1].replace("*", " "))
         listed.setdefault(contract, set()).update(words)
-    assert len(listed) == 20
+    assert len(listed) == 22
     for contract, words in listed.items():
         module, _, cls = contract.rpartition(".")
         found = given(getattr(importlib.import_module(f"hexkv.contracts.{module}"), cls))
