@@ -152,7 +152,7 @@ def given(contract):
 
 KITS_OWN = {
     *{"restless", "same", "chunk", "allocate", "registry", "open_end", "near", "far"},
-    *{"first", "opened"},
+    *{"first", "opened", "three"},
 }
 """Fixtures that a contract makes of what it was given."""
 
