@@ -258,8 +258,8 @@ def test_an_index_shows_the_pages_of_all_distributions_with_absolute_links(monke
     module = runpy.run_path(str(ROOT / "release" / "address.py"))
     public, ref = "https://example.org/acme/hexkv", "v0.2.0"
     for folder in FOLDERS:
-        text = (folder / "pyproject.toml").read_text() + module["urls"](public, ref)
-        about = tomllib.loads(text)["project"]
+        text = (folder / "pyproject.toml").read_text().partition("\n[project.urls]")[0]
+        about = tomllib.loads(text + module["urls"](public, ref))["project"]
         assert all(url.startswith(public) for url in about["urls"].values())
         page = folder / about["readme"]
         shown = markdown.render(module["absolute"](page.read_text(), folder, ROOT, public, ref))
