@@ -49,8 +49,8 @@ def _copies(
     device: Device,
     name: str,
     scale: Scale,
-    gather: Callable[[], None],
-    scatter: Callable[[], None],
+    gather: Callable[[], object],
+    scatter: Callable[[], object],
 ) -> Generator[Comparison, None, None]:
     """What the window alone does, in steps as long as an engine's, from and to slots of a pool."""
     count, size = scale.pages, SLIM.chunk_bytes(PAGE_TOKENS)
@@ -94,7 +94,7 @@ def _engine(
     layout: KVLayout,
     count: int,
     name: str,
-    bare: tuple[Callable[[], None], Callable[[], None]],
+    bare: tuple[Callable[[], object], Callable[[], object]],
     share: float | None,
 ) -> Generator[Comparison, None, None]:
     """Store and retrieve of *count* tokens through a whole engine."""

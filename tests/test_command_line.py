@@ -138,10 +138,12 @@ def commands():
 
 
 def every_option():
-    """Each option that takes a value, with the words before it and the ones after."""
+    """Each option in help that takes a value, with the words before it and the ones after."""
     for command, words in commands():
         for parameter in command.params:
-            if parameter.param_type_name == "option" and not parameter.is_flag:
+            if parameter.param_type_name != "option" or parameter.hidden:
+                continue  # a former name is refused by its new one
+            if not parameter.is_flag:
                 yield words, parameter.opts[0], next(iter(getattr(command, "commands", {})), "")
 
 

@@ -339,7 +339,7 @@ def writes_late(place):
     store.begun.clear()
     place.store(wait=False)
     assert store.begun.wait(60)
-    storing = Thread(target=place.store, args=(OTHER,))
+    storing = Thread(target=place.store, args=(OTHER,), kwargs={"timeout": 1.0})
     storing.start()
     until(lambda: place.clock.advance(1.0) or not storing.is_alive())
     store.go_on.set()  # by now the tier may be off, for a time
