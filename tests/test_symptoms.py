@@ -339,11 +339,13 @@ def writes_late(place):
     store.begun.clear()
     place.store(wait=False)
     assert store.begun.wait(60)
-    storing = Thread(target=place.store, args=(OTHER,), kwargs={"timeout": 1.0})
+    storing = Thread(target=place.store, args=(OTHER,))
     storing.start()
     until(lambda: place.clock.advance(1.0) or not storing.is_alive())
     store.go_on.set()  # by now the tier may be off, for a time
-    until(lambda: place.clock.advance(1.0) or place.engine.flush(0.1))
+    ending = Thread(target=place.engine.flush, args=(1e6,))
+    ending.start()
+    until(lambda: place.clock.advance(1.0) or not ending.is_alive())
     place.dropped("timed out")
 
 

@@ -110,11 +110,11 @@ class Place:
         self.engine.at_close(server.close)
         return self
 
-    def store(self, tokens=PROMPT, wait=True, window=HeapKV, timeout=None):
+    def store(self, tokens=PROMPT, wait=True, window=HeapKV):
         full = HeapKV(LAYOUT, len(tokens)).compute(tokens)
         if window is not HeapKV:
             full = window(LAYOUT, len(tokens))
-        return self.engine.store(tokens, full, wait=wait, timeout=timeout)
+        return self.engine.store(tokens, full, wait=wait)
 
     def load(self, tokens=PROMPT, window=HeapKV):
         return self.engine.retrieve(tokens, window(LAYOUT, len(tokens)))
