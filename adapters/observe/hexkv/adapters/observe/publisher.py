@@ -79,6 +79,9 @@ _PARTING = 0.25
 _LINGER_MS = 200
 _CLOSING = 1.0
 
+_AGAIN, _TRIES = 0.05, 100
+"""Seconds between tries to listen where a former publisher still does, and their number."""
+
 
 class Source(NamedTuple):
     """The source of a publisher's events. All of it is called from its thread."""
@@ -184,10 +187,14 @@ class Publisher:
         sock.setsockopt(zmq.IPV6, ":" in address.host)
         if kind == zmq.ROUTER:
             sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        try:
-            sock.bind(f"tcp://{address}")
-        except zmq.ZMQError as error:
-            raise ConfigError(f"cannot listen at {address}: {error}") from error
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                sock.bind(f"tcp://{address}")
+                break
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE or not tries_left:
+                    raise ConfigError(f"cannot listen at {address}: {error}") from error
+                self._ending.wait(_AGAIN)  # a former publisher may still end
         return sock
 
     def _run(self) -> None:
