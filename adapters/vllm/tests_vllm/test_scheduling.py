@@ -208,6 +208,7 @@ def test_a_reset_with_the_connector_deletes_only_what_is_configured(start, clear
     toy = start(connector={"reset_clears": clears})
     toy.add("cold", prompt(1, 100))
     toy.run()
+    toy.forget()  # once its blocks are saved
     assert toy.scheduler.reset_prefix_cache(reset_connector=True)
     toy.add("again", prompt(1, 100))
     toy.run()
