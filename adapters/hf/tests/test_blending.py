@@ -62,7 +62,8 @@ def test_computing_everything_anew_gives_the_models_own_logits(
     blender, prefix, pieces, tail, check, selector, keep
 ):
     """In every shape of a prompt: with a prefix and without, holes anywhere, any subset known."""
-    check = max(check, 0) if SELECTORS[selector]().needs_layer else check
+    # In layer 0 no KV depends on other tokens: what differs there is rounding, chosen by chance.
+    check = max(check, 1) if SELECTORS[selector]().needs_layer else check
     tokens, runs, room = laid_out(blender, prefix, pieces, tail)
     plan = BlendPlan(check, 1.0, selector)
     keep = min(keep, len(tokens))
@@ -195,7 +196,8 @@ SHAPES = st.tuples(st.integers(0, 9), PIECES, st.integers(1, 4))
 
 
 def batches_are_as_one_by_one(blender, shapes, check, selector, keep, *, limit=EXACT):
-    check = max(check, 0) if SELECTORS[selector]().needs_layer else check
+    # In layer 0 no KV depends on other tokens: what differs there is rounding, chosen by chance.
+    check = max(check, 1) if SELECTORS[selector]().needs_layer else check
     laid, room, made = together(blender, shapes, BlendPlan(check, 1.0, selector), keep)
     width = max(len(tokens) for tokens, _, _ in laid)
     for (tokens, _, _), logits in zip(laid, made.logits, strict=True):
@@ -223,6 +225,7 @@ def batches_are_as_one_by_one(blender, shapes, check, selector, keep, *, limit=E
 
 @settings(max_examples=25, deadline=None)
 @example([(0, [(1, False)], 3), (0, [(2, False), (1, True)], 1)], 0, "first", 1)
+@example([(0, [(1, False)], 1), (1, [(2, True)], 1)], 0, "key-deviation", 1)
 @given(
     st.lists(SHAPES, min_size=2, max_size=4),
     st.integers(-1, 3),
