@@ -129,8 +129,8 @@ class Waiter:
             with self._lock:
                 self._copies.append(copy)
             while not copy.done and not deadline.expired:
-                if copy.error is not None:
-                    error, copy.error = copy.error, None
+                if (error := copy.error) is not None:  # read once: another thread may take it, too
+                    copy.error = None
                     raise error
                 with self._lock:
                     if self._looker is None:
