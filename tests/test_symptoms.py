@@ -335,16 +335,15 @@ def writes_late(place):
     store = Faulty()
     place.open(tier("remote", store, lane=LaneRules(workers=1), retries=0))
     assert place.engine.flush(60)
-    store.go_on.clear()
-    store.begun.clear()
+    for event in (store.go_on, store.begun):
+        event.clear()
     place.store(wait=False)
     assert store.begun.wait(60)
     storing = Thread(target=place.store, args=(OTHER,))
     storing.start()
     until(lambda: place.clock.advance(1.0) or not storing.is_alive())
     store.go_on.set()  # by now the tier may be off, for a time
-    ending = Thread(target=place.engine.flush, args=(1e6,))
-    ending.start()
+    (ending := Thread(target=place.engine.flush, args=(1e6,))).start()
     until(lambda: place.clock.advance(1.0) or not ending.is_alive())
     place.dropped("timed out")
 
