@@ -2,7 +2,7 @@
 
 The fixed costs are those of an engine with memory alone and a device that moves nothing: of a
 call of one chunk, and of each further chunk. Small calls are those of a prompt of 300 tokens, whose
-KV is one tensor as in :mod:`benchmarks.lmcache_calls`, which says what is alike on both sides.
+KV is one tensor as in :mod:`benchmarks.lmcache_calls`, which lists the differences of both sides.
 Chunks of 32 KiB, 288 KiB (one layer of latent attention) and 4 MiB stand beside the bare copy.
 
 All figures are CPU time of the process: they hold on a machine that others use, too.

@@ -25,7 +25,7 @@ from hexkv.ports import (
 log = logging.getLogger(__name__)
 
 LOST = 60.0
-"""Seconds for which the memory of a copy is kept that nothing tells the end of."""
+"""Seconds for which the memory of a copy is kept whose end cannot be known."""
 
 OWNER = "late copy"
 """The owner, in the pool's ledger, of blocks that a late copy still uses."""
