@@ -18,6 +18,9 @@ from hexkv.ports import ConfigError
 
 log = logging.getLogger("hexkv.command")
 
+_PATIENCE = 1.0
+"""Seconds for the service manager to take a word."""
+
 Host = Annotated[str, typer.Option(help="Address to listen at.")]
 SecretFile = Annotated[
     str, typer.Option(help="File with the clients' secret. Only its owner may read it.")
@@ -112,10 +115,14 @@ class EndedBySignals:
 
 
 def _notify(state: str) -> None:
-    """Send *state* to the service manager; see sd_notify(3). An error is ignored."""
+    """Send *state* to the service manager; see sd_notify(3). An error is ignored.
+
+    A manager that does not read gets nothing after :data:`_PATIENCE`: it keeps no server running.
+    """
     from hexkv.plugins.configuration.config import service_manager  # which imports pydantic
 
     address, _ = service_manager()
     if address:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(_PATIENCE)
             sock.sendto(state.encode(), address.replace("@", "\0", 1))
