@@ -50,7 +50,7 @@ def cases() -> Iterator[tuple[str, str, str]]:
 
 
 def serve() -> None:
-    """One side: obeys lines of JSON until they end. Imports its own checkout."""
+    """One side: obeys lines of JSON until they end. Runs the hexkv of its own environment."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what servers print is no answer
     with ExitStack() as opened:
@@ -189,7 +189,7 @@ class Side:
 
     def __init__(self, checkout: Path) -> None:
         (ROOT / "build").mkdir(exist_ok=True)
-        paths = os.pathsep.join(map(str, (checkout, checkout / "tests" / "lib")))
+        paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "lib")))
         self._process = subprocess.Popen(
             [checkout / ".venv" / "bin" / "python", "-P", __file__, "--serve"],
             cwd=checkout,
