@@ -23,12 +23,12 @@ from benchmarks.disk import disk
 from benchmarks.keys import keys
 from benchmarks.layers import layers
 from benchmarks.lookup import lookup
-from benchmarks.machine import NoRoom, check_room, describe, load, versions
-from benchmarks.measure import Comparison, Result, WrongResult, compare
 from benchmarks.memory import memory
 from benchmarks.pages import pages
-from benchmarks.report import FORMAT, RunJson, table, to_json
-from benchmarks.scale import FULL, QUICK, Scale
+from benchmarks.rig.machine import NoRoom, check_room, describe, load, versions
+from benchmarks.rig.measure import Comparison, Result, WrongResult, compare
+from benchmarks.rig.report import FORMAT, RunJson, table, to_json
+from benchmarks.rig.scale import FULL, QUICK, Scale
 from benchmarks.segments import segments
 from hexkv.ports import PoolExhausted
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from benchmarks.keys import LIMIT, bare_chain
-from benchmarks.measure import Comparison, Goal, Turn, must
-from benchmarks.rig import cached
-from benchmarks.scale import Scale
+from benchmarks.rig.engines import cached
+from benchmarks.rig.measure import Comparison, Goal, Turn, must
+from benchmarks.rig.scale import Scale
 
 
 def again(scale: Scale) -> Generator[Comparison, None, None]:

@@ -34,8 +34,8 @@ from typing import NamedTuple
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from benchmarks.machine import describe, versions
-from benchmarks.measure import Comparison, Goal, Spread, Turn, compare, must
+from benchmarks.rig.machine import describe, versions
+from benchmarks.rig.measure import Comparison, Goal, Spread, Turn, compare, must
 from benchmarks.throttled import Throttle, behind
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.gate import BlendGate, divergences

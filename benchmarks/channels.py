@@ -25,10 +25,10 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from benchmarks.beside import Rows, options, run
 from benchmarks.lmserver import process, receive
-from benchmarks.measure import Comparison, Goal, Turn, WrongResult, must
-from benchmarks.rig import buffers
+from benchmarks.rig.beside import Rows, options, run
+from benchmarks.rig.engines import buffers
+from benchmarks.rig.measure import Comparison, Goal, Turn, WrongResult, must
 from hexkv.adapters.mooncake.channel import EngineMemory
 from hexkv.adapters.nixl.memory import made
 from hexkv.contracts.channel.apart import PeerApart, Recipe, opened

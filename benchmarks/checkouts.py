@@ -82,9 +82,9 @@ def _open(opened: ExitStack, tier: str, size: str) -> Callable[[str], object]:
     import numpy as np
     import torch
 
-    from benchmarks.devices import contiguous, paged
-    from benchmarks.rig import engine, prompt
-    from benchmarks.scale import THIN
+    from benchmarks.rig.devices import contiguous, paged
+    from benchmarks.rig.engines import engine, prompt
+    from benchmarks.rig.scale import THIN
     from hexkv.ports import DType, KVLayout
 
     torch.set_num_threads(1)
@@ -260,7 +260,7 @@ def show(path: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from benchmarks.measure import Spread
+    from benchmarks.rig.measure import Spread
 
     rows: dict[tuple[str, str, str], list[list[Any]]] = {}
     for line in path.read_text().splitlines():

@@ -25,8 +25,8 @@ import torch
 from net_namespaces import Machine, machines
 
 from benchmarks.collective import PATIENCE, Ranks
-from benchmarks.machine import describe, load
 from benchmarks.peers import CASES, CHUNK, layout_of
+from benchmarks.rig.machine import describe, load
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "collective_links.json"
 LABEL = "4 MiB"

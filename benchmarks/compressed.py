@@ -24,8 +24,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.families import zipf
-from benchmarks.machine import describe, load, versions
-from benchmarks.measure import must
+from benchmarks.rig.machine import describe, load, versions
+from benchmarks.rig.measure import must
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.trained import trained

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchmarks.devices import Device, contiguous
-from benchmarks.measure import Comparison, Goal, Turn, must
-from benchmarks.rig import TokenArray, buffers, disk_tier, engine, memory_engine, prompt
-from benchmarks.scale import Scale
+from benchmarks.rig.devices import Device, contiguous
+from benchmarks.rig.engines import TokenArray, buffers, disk_tier, engine, memory_engine, prompt
+from benchmarks.rig.measure import Comparison, Goal, Turn, must
+from benchmarks.rig.scale import Scale
 from hexkv.core.engine.engine import CacheEngine
 from hexkv.kernels import ContiguousKV
 from hexkv.plugins.configuration.schema import TierSettings

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import xxhash
 
-from benchmarks.devices import BareCopy, contiguous
-from benchmarks.measure import Comparison, Goal, Turn, must
-from benchmarks.rig import buffers, direct_tier, engine, prompt
-from benchmarks.scale import Scale
+from benchmarks.rig.devices import BareCopy, contiguous
+from benchmarks.rig.engines import buffers, direct_tier, engine, prompt
+from benchmarks.rig.measure import Comparison, Goal, Turn, must
+from benchmarks.rig.scale import Scale
 
 SHARE = 0.95
 """Of the speed of copying and direct I/O, overlapped, that is wanted."""

@@ -24,8 +24,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from benchmarks.machine import describe, load
-from benchmarks.measure import must, quantiles, timed
+from benchmarks.rig.machine import describe, load
+from benchmarks.rig.measure import must, quantiles, timed
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.client import RemoteDirectory
 from hexkv.adapters.directory.local import LocalDirectory

@@ -26,12 +26,12 @@ from typing import TypedDict
 
 import torch
 
-from benchmarks.devices import contiguous, in_one, one_by_one
 from benchmarks.lmcache_calls import peers_turn
-from benchmarks.machine import describe, load, versions
-from benchmarks.measure import Spread, cost, must
-from benchmarks.rig import TURNS, TokenArray, buffers, in_turn, memory_engine, prompt
-from benchmarks.scale import THIN
+from benchmarks.rig.devices import contiguous, in_one, one_by_one
+from benchmarks.rig.engines import TURNS, TokenArray, buffers, in_turn, memory_engine, prompt
+from benchmarks.rig.machine import describe, load, versions
+from benchmarks.rig.measure import Spread, cost, must
+from benchmarks.rig.scale import THIN
 from hexkv.core.engine.engine import CacheEngine
 from hexkv.kernels import ContiguousKV
 from hexkv.ports import DType, Finished, KVLayout, Span, Transfer

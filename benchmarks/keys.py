@@ -8,9 +8,9 @@ from collections.abc import Generator
 import numpy as np
 import torch
 
-from benchmarks.measure import Comparison, Goal, Turn
-from benchmarks.rig import TokenArray, prompt
-from benchmarks.scale import THIN, Scale
+from benchmarks.rig.engines import TokenArray, prompt
+from benchmarks.rig.measure import Comparison, Goal, Turn
+from benchmarks.rig.scale import THIN, Scale
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack

@@ -8,8 +8,8 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from typing import Protocol
 
-from benchmarks.measure import Spread, must
-from benchmarks.rig import Buffers
+from benchmarks.rig.engines import Buffers
+from benchmarks.rig.measure import Spread, must
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (

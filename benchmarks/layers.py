@@ -7,10 +7,10 @@ from collections.abc import Generator
 from functools import partial
 from pathlib import Path
 
-from benchmarks.devices import Device, contiguous
-from benchmarks.measure import Comparison, Goal, Turn, must
-from benchmarks.rig import TokenArray, direct_tier, disk_tier, engine, memory_engine, prompt
-from benchmarks.scale import Scale
+from benchmarks.rig.devices import Device, contiguous
+from benchmarks.rig.engines import TokenArray, direct_tier, disk_tier, engine, memory_engine, prompt
+from benchmarks.rig.measure import Comparison, Goal, Turn, must
+from benchmarks.rig.scale import Scale
 from hexkv.core.engine.engine import CacheEngine
 
 LONGER = 1.5

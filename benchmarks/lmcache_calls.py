@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import cost, must
-from benchmarks.rig import TURNS, in_turn, prompt
+from benchmarks.rig.engines import TURNS, in_turn, prompt
+from benchmarks.rig.measure import cost, must
 
 HERE = Path(__file__).resolve().parent
 PLACE = Path(sys.prefix) / "lmcache"

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.machine import describe, load
-from benchmarks.measure import Comparison, Goal, Turn, compare, must
-from benchmarks.report import table, to_json
-from benchmarks.rig import buffers
-from benchmarks.scale import FULL
+from benchmarks.rig.engines import buffers
+from benchmarks.rig.machine import describe, load
+from benchmarks.rig.measure import Comparison, Goal, Turn, compare, must
+from benchmarks.rig.report import table, to_json
+from benchmarks.rig.scale import FULL
 from benchmarks.through import through
 from hexkv.adapters.lmcache.store import LMStore
 from hexkv.adapters.lmserver.store import HexkvStore

@@ -8,9 +8,9 @@ from itertools import cycle
 import numpy as np
 
 from benchmarks.keys import LIMIT, bare_chain
-from benchmarks.measure import Comparison, Goal, Turn, must
-from benchmarks.rig import cached
-from benchmarks.scale import Scale
+from benchmarks.rig.engines import cached
+from benchmarks.rig.measure import Comparison, Goal, Turn, must
+from benchmarks.rig.scale import Scale
 
 
 def lookup(scale: Scale) -> Generator[Comparison, None, None]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from benchmarks.devices import Device, contiguous, one_by_one, paged
-from benchmarks.measure import Comparison, Goal, Turn, must
-from benchmarks.rig import buffers, memory_engine, prompt
-from benchmarks.scale import Scale
+from benchmarks.rig.devices import Device, contiguous, one_by_one, paged
+from benchmarks.rig.engines import buffers, memory_engine, prompt
+from benchmarks.rig.measure import Comparison, Goal, Turn, must
+from benchmarks.rig.scale import Scale
 
 SHARE = 0.95
 """Of the bare copy's speed that is wanted."""

@@ -21,11 +21,11 @@ from threading import Thread
 
 from rich.console import Console
 
-from benchmarks.machine import describe, versions
-from benchmarks.measure import Comparison, Goal, Turn, compare, must
-from benchmarks.report import FORMAT, table, to_json
-from benchmarks.rig import Buffers
-from benchmarks.scale import FULL, QUICK, Scale
+from benchmarks.rig.engines import Buffers
+from benchmarks.rig.machine import describe, versions
+from benchmarks.rig.measure import Comparison, Goal, Turn, compare, must
+from benchmarks.rig.report import FORMAT, table, to_json
+from benchmarks.rig.scale import FULL, QUICK, Scale
 from hexkv.adapters.mooncake._native import Client, library
 from hexkv.adapters.mooncake.plugin import MooncakeSettings, hexkv_adapters
 from hexkv.adapters.mooncake.store import MooncakeStore

@@ -25,13 +25,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.devices import contiguous
 from benchmarks.fixed import SMALL_CHUNKS, Null
-from benchmarks.machine import describe
-from benchmarks.measure import must
-from benchmarks.nodes import Node, served
-from benchmarks.rig import memory_engine, prompt
-from benchmarks.scale import FULL, QUICK, THIN, Scale
+from benchmarks.rig.devices import contiguous
+from benchmarks.rig.engines import memory_engine, prompt
+from benchmarks.rig.machine import describe
+from benchmarks.rig.measure import must
+from benchmarks.rig.nodes import Node, served
+from benchmarks.rig.scale import FULL, QUICK, THIN, Scale
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.ports import KVLayout, Namespace, PrefixCache, frame_bytes

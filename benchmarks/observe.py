@@ -26,8 +26,8 @@ from socket import socket
 from threading import Event, Thread
 from typing import Any, cast
 
-from benchmarks.machine import describe, load
-from benchmarks.measure import must, quantiles
+from benchmarks.rig.machine import describe, load
+from benchmarks.rig.measure import must, quantiles
 from hexkv.adapters.observe.ledger import AnnouncedChunks, Medium, NewTokens
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.faults import FaultyStore, Scripted

@@ -6,10 +6,10 @@ from collections.abc import Callable, Generator
 
 import torch
 
-from benchmarks.devices import PAGE_TOKENS, Device, contiguous, one_by_one, paged
-from benchmarks.measure import Comparison, Goal, Turn, must
-from benchmarks.rig import buffers, memory_engine, prompt
-from benchmarks.scale import SLIM, Scale
+from benchmarks.rig.devices import PAGE_TOKENS, Device, contiguous, one_by_one, paged
+from benchmarks.rig.engines import buffers, memory_engine, prompt
+from benchmarks.rig.measure import Comparison, Goal, Turn, must
+from benchmarks.rig.scale import SLIM, Scale
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.ports import DeviceKV, KVLayout, Span, frame_bytes
 

@@ -30,9 +30,9 @@ from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import Self
 
-from benchmarks.beside import keep
-from benchmarks.machine import describe
-from benchmarks.measure import must
+from benchmarks.rig.beside import keep
+from benchmarks.rig.machine import describe
+from benchmarks.rig.measure import must
 from configured import FRAME, LAYOUT, computed, prompt
 from directory_servers import SECRET, LyingDirectory
 from hexkv.adapters.net.address import Address

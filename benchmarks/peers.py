@@ -23,10 +23,10 @@ from typing import cast
 import torch
 import xxhash
 
-from benchmarks.beside import Rows, options, run
 from benchmarks.lmserver import process, receive
-from benchmarks.measure import Comparison, Goal, Turn, must
-from benchmarks.rig import prompt
+from benchmarks.rig.beside import Rows, options, run
+from benchmarks.rig.engines import prompt
+from benchmarks.rig.measure import Comparison, Goal, Turn, must
 from hexkv.core.engine.engine import CacheEngine
 from hexkv.core.tiers.local import LocalChunks
 from hexkv.kernels import ContiguousKV

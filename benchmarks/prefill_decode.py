@@ -31,8 +31,8 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.lmcache_daemon import Daemon
-from benchmarks.machine import describe, load
-from benchmarks.rounds import against
+from benchmarks.rig.machine import describe, load
+from benchmarks.rig.rounds import against
 from benchmarks.vllm_ttft import KV_BYTES, SETTINGS, through
 from nodes import NodeProcess
 from processes import free_port

@@ -29,9 +29,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 
-from benchmarks.machine import describe, load
-from benchmarks.measure import WrongResult, must
-from benchmarks.rounds import against
+from benchmarks.rig.machine import describe, load
+from benchmarks.rig.measure import WrongResult, must
+from benchmarks.rig.rounds import against
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.node.client.client import NodeClient
 from hexkv.contracts.chunk_cache._base import soon

@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.machine import describe, load
-from benchmarks.measure import must
 from benchmarks.observe import CHUNK, LAYOUT, Row, cpu_of, engine
+from benchmarks.rig.machine import describe, load
+from benchmarks.rig.measure import must
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.ports import PrefixCache
 

@@ -28,11 +28,11 @@ from struct import pack
 from rich.console import Console
 
 from benchmarks.late import LATE, Closing, late_reads
-from benchmarks.machine import describe, load, versions
-from benchmarks.measure import Spread, must
 from benchmarks.redis_py import PREFIX, Parser, RedisPy
-from benchmarks.report import FORMAT
-from benchmarks.rig import Buffers, buffers
+from benchmarks.rig.engines import Buffers, buffers
+from benchmarks.rig.machine import describe, load, versions
+from benchmarks.rig.measure import Spread, must
+from benchmarks.rig.report import FORMAT
 from hexkv.adapters.redis.plugin import RedisSettings, hexkv_adapters
 from hexkv.adapters.redis.store import RedisStore
 from hexkv.plugins.clock import SystemClock

@@ -12,7 +12,7 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.connection import HiredisRespSerializer, PythonRespSerializer
 from redis.retry import Retry
 
-from benchmarks.measure import must
+from benchmarks.rig.measure import must
 from hexkv.ports import (
     ChunkKey,
     Deadline,

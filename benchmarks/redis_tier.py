@@ -23,12 +23,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.devices import contiguous
-from benchmarks.machine import describe, versions
-from benchmarks.measure import Comparison, Goal, Result, Spread, Turn, compare, must
-from benchmarks.report import FORMAT, table, to_json
-from benchmarks.rig import Buffers, buffers, engine, prompt
-from benchmarks.scale import FULL, QUICK, THIN, Scale
+from benchmarks.rig.devices import contiguous
+from benchmarks.rig.engines import Buffers, buffers, engine, prompt
+from benchmarks.rig.machine import describe, versions
+from benchmarks.rig.measure import Comparison, Goal, Result, Spread, Turn, compare, must
+from benchmarks.rig.report import FORMAT, table, to_json
+from benchmarks.rig.scale import FULL, QUICK, THIN, Scale
 from benchmarks.through import through
 from hexkv.adapters.redis.plugin import RedisSettings, hexkv_adapters
 from hexkv.adapters.redis.store import RedisStore

@@ -27,11 +27,11 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.late import Closing, late_reads
-from benchmarks.machine import describe, versions
-from benchmarks.measure import Comparison, Goal, Result, Spread, Turn, compare, must
-from benchmarks.report import FORMAT, table, to_json
-from benchmarks.rig import Buffers, buffers
-from benchmarks.scale import FULL, QUICK, Scale
+from benchmarks.rig.engines import Buffers, buffers
+from benchmarks.rig.machine import describe, versions
+from benchmarks.rig.measure import Comparison, Goal, Result, Spread, Turn, compare, must
+from benchmarks.rig.report import FORMAT, table, to_json
+from benchmarks.rig.scale import FULL, QUICK, Scale
 from hexkv.adapters.obstore.plugin import ObstoreSettings
 from hexkv.adapters.obstore.plugin import hexkv_adapters as obstore_adapters
 from hexkv.adapters.obstore.store import ObjectStorage

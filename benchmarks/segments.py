@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 
-from benchmarks.measure import Comparison, Goal, Turn, must
-from benchmarks.rig import TokenArray
-from benchmarks.scale import THIN, Scale
+from benchmarks.rig.engines import TokenArray
+from benchmarks.rig.measure import Comparison, Goal, Turn, must
+from benchmarks.rig.scale import THIN, Scale
 from hexkv.blending.anywhere import WindowFinder
 from hexkv.blending.chunking import SegmentChunker
 from hexkv.core.keys.hashing import NamespaceHasher

@@ -23,8 +23,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import describe, versions
-from benchmarks.measure import must
+from benchmarks.rig.machine import describe, versions
+from benchmarks.rig.measure import must
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import Float8, Int4, Int8
 from hexkv.adapters.cachegen.serde import LossySerde

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 
-from benchmarks.machine import describe, load
+from benchmarks.rig.machine import describe, load
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
 from sglang_engines import PAGE, ROOT, Answer, Engine, behind, linked, prompt

@@ -30,8 +30,8 @@ from operator import attrgetter
 from pathlib import Path
 from threading import Event
 
-from benchmarks.machine import describe, forget, load
-from benchmarks.rounds import against
+from benchmarks.rig.machine import describe, forget, load
+from benchmarks.rig.rounds import against
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
 from sglang_engines import (

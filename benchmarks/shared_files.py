@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, cast
 
 from rich.console import Console
 
-from benchmarks.machine import describe, versions
-from benchmarks.measure import Comparison, Goal, Turn, compare, must
-from benchmarks.report import FORMAT, table, to_json
-from benchmarks.rig import Buffers, buffers
-from benchmarks.scale import FULL, QUICK, Scale
+from benchmarks.rig.engines import Buffers, buffers
+from benchmarks.rig.machine import describe, versions
+from benchmarks.rig.measure import Comparison, Goal, Turn, compare, must
+from benchmarks.rig.report import FORMAT, table, to_json
+from benchmarks.rig.scale import FULL, QUICK, Scale
 from hexkv.adapters.local.fs import SharedFileStore
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery.discovery import discover

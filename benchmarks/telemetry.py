@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.machine import load, versions
-from benchmarks.measure import Spread, must
+from benchmarks.rig.machine import load, versions
+from benchmarks.rig.measure import Spread, must
 from hexkv.adapters.admin.chrome_trace import chrome_trace
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.requests.accounts import Laps

@@ -10,10 +10,10 @@ from collections.abc import Callable, Generator
 
 import torch
 
-from benchmarks.devices import contiguous
-from benchmarks.measure import Comparison, Goal, Turn, must
-from benchmarks.rig import buffers, engine, prompt
-from benchmarks.scale import Scale
+from benchmarks.rig.devices import contiguous
+from benchmarks.rig.engines import buffers, engine, prompt
+from benchmarks.rig.measure import Comparison, Goal, Turn, must
+from benchmarks.rig.scale import Scale
 from hexkv.plugins.configuration.schema import TierSettings
 from hexkv.ports import PAGE, frame_bytes
 

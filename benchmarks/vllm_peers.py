@@ -20,8 +20,8 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.machine import describe, load
-from benchmarks.rounds import against
+from benchmarks.rig.machine import describe, load
+from benchmarks.rig.rounds import against
 from benchmarks.vllm_ttft import CHUNK, KV_BYTES, SETTINGS, ask, summary
 from directory_servers import SECRET, DirectoryProcess
 from vllm_engines import E2E, PATIENT, ROOT, Engine, agree, connector, prompt

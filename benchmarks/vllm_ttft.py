@@ -28,9 +28,9 @@ from typing import Any, TypeAlias
 import torch
 
 from benchmarks.lmcache_daemon import Daemon
-from benchmarks.machine import describe, forget, load
-from benchmarks.nodes import served
-from benchmarks.rounds import against
+from benchmarks.rig.machine import describe, forget, load
+from benchmarks.rig.nodes import served
+from benchmarks.rig.rounds import against
 from vllm_engines import E2E, ROOT, Engine, agree, connector, prompt
 
 CHUNK = 256

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.machine import describe, load
+from benchmarks.rig.machine import describe, load
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "results" / "whole.json"

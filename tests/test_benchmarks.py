@@ -75,7 +75,7 @@ NAMES = [
 def measure(monkeypatch):
     """Without collecting garbage before each turn: that of a whole run of tests takes long."""
     monkeypatch.syspath_prepend(str(ROOT))
-    module = import_module("benchmarks.measure")
+    module = import_module("benchmarks.rig.measure")
     monkeypatch.setattr(module, "gc", SimpleNamespace(collect=lambda: None))
     return module
 
@@ -83,7 +83,7 @@ def measure(monkeypatch):
 @pytest.fixture
 def machine(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
-    return import_module("benchmarks.machine")
+    return import_module("benchmarks.rig.machine")
 
 
 class Machine:
@@ -163,7 +163,7 @@ def test_a_spread_is_in_order_and_within_its_values(values):
     # Not a fixture: hypothesis calls this many times.
     sys.path.insert(0, str(ROOT))
     try:
-        spread = import_module("benchmarks.measure").Spread.of(values)
+        spread = import_module("benchmarks.rig.measure").Spread.of(values)
     finally:
         sys.path.remove(str(ROOT))
     assert min(values) == spread.least <= spread.lower <= spread.median

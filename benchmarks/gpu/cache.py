@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import torch
 
 from benchmarks.gpu.timing import Rate, Size, Value, pages_of, pinned, rate, window_on
-from benchmarks.nodes import served
+from benchmarks.rig.nodes import served
 from hexkv.api import Cache, open_cache
 from hexkv.ports import DeviceKV, HexKVError
 

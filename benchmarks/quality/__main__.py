@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import describe, versions
 from benchmarks.quality.cases import PREFIX, questions, texts
 from benchmarks.quality.page import PAGE, RESULT, SHIPPED_TABLE, filled, recipe_of, table
+from benchmarks.rig.machine import describe, versions
 from hexkv.adapters.hf.quality.measure import RAW, Summary, measure
 from hexkv.adapters.hf.trained import trained
 from hexkv.plugins.clock import SystemClock

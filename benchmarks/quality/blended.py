@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from benchmarks.measure import must
 from benchmarks.quality.segments import Segmented
+from benchmarks.rig.measure import must
 from hexkv.adapters.hf.blending.blender import Blender, Planes
 from hexkv.adapters.hf.blending.plan import BlendPlan, Run
 from hexkv.adapters.hf.blending.selectors import Evidence, Selector

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import describe, versions
 from benchmarks.quality.blended import Outcome, measure, settings
 from benchmarks.quality.blending_page import (
     PAGE,
@@ -30,6 +29,7 @@ from benchmarks.quality.blending_page import (
 )
 from benchmarks.quality.page import filled, recipe_of
 from benchmarks.quality.segments import ALIASES, Segmented, lists, pieces_of
+from benchmarks.rig.machine import describe, versions
 from hexkv.adapters.hf.trained import Name, trained
 from training.corpus import standard_library
 

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.machine import describe, versions
 from benchmarks.quality.__main__ import serdes
 from benchmarks.quality.cases import asked_of
 from benchmarks.quality.page import (
@@ -32,6 +31,7 @@ from benchmarks.quality.page import (
     filled,
     held_out_table,
 )
+from benchmarks.rig.machine import describe, versions
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen, Level
 from hexkv.adapters.cachegen.serde import LossySerde
 from hexkv.adapters.hf.quality.measure import RAW, Summary, measure

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.measure import must
+from benchmarks.rig.measure import must
 
 TICK = os.sysconf("SC_CLK_TCK")
 MEMORY = ({"store": "memory"},)

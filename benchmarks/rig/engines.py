@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.devices import contiguous
-from benchmarks.measure import must
-from benchmarks.scale import THIN, Scale
+from benchmarks.rig.devices import contiguous
+from benchmarks.rig.measure import must
+from benchmarks.rig.scale import THIN, Scale
 from hexkv.core.engine.engine import CacheEngine
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.schema import Chunk, EngineSettings, Pool, TierSettings

@@ -12,9 +12,9 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.lmserver import cpu_clock
-from benchmarks.machine import describe, load
-from benchmarks.measure import Comparison, Result, compare
-from benchmarks.report import table, to_json
+from benchmarks.rig.machine import describe, load
+from benchmarks.rig.measure import Comparison, Result, compare
+from benchmarks.rig.report import table, to_json
 
 Rows = tuple[list[Comparison], list[int]]
 """What is compared, and the processes at the other ends."""

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from rich.table import Table
 
-from benchmarks.measure import Result
+from benchmarks.rig.measure import Result
 
 FORMAT = 1
 """Version of the JSON's shape."""

@@ -1,0 +1,1 @@
+"""What benchmarks measure with: turns, engines, devices, the machine, reports."""
