@@ -16,20 +16,20 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from benchmarks.again import again
-from benchmarks.crowd import crowd
-from benchmarks.direct import direct
-from benchmarks.disk import disk
-from benchmarks.keys import keys
-from benchmarks.layers import layers
-from benchmarks.lookup import lookup
-from benchmarks.memory import memory
-from benchmarks.pages import pages
+from benchmarks.calls.again import again
+from benchmarks.calls.crowd import crowd
+from benchmarks.calls.keys import keys
+from benchmarks.calls.layers import layers
+from benchmarks.calls.lookup import lookup
+from benchmarks.calls.memory import memory
+from benchmarks.calls.pages import pages
+from benchmarks.calls.segments import segments
 from benchmarks.rig.machine import NoRoom, check_room, describe, load, versions
 from benchmarks.rig.measure import Comparison, Result, WrongResult, compare
 from benchmarks.rig.report import FORMAT, RunJson, table, to_json
 from benchmarks.rig.scale import FULL, QUICK, Scale
-from benchmarks.segments import segments
+from benchmarks.tiers.direct import direct
+from benchmarks.tiers.disk import disk
 from hexkv.ports import PoolExhausted
 
 HERE = Path(__file__).resolve().parent

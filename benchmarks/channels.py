@@ -25,10 +25,10 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from benchmarks.lmserver import process, receive
 from benchmarks.rig.beside import Rows, options, run
 from benchmarks.rig.engines import buffers
 from benchmarks.rig.measure import Comparison, Goal, Turn, WrongResult, must
+from benchmarks.tiers.lmserver import process, receive
 from hexkv.adapters.mooncake.channel import EngineMemory
 from hexkv.adapters.nixl.memory import made
 from hexkv.contracts.channel.apart import PeerApart, Recipe, opened

@@ -25,12 +25,12 @@ from tempfile import TemporaryDirectory
 import torch
 from rich.console import Console
 
-from benchmarks.lmserver import cpu_clock
 from benchmarks.peers import CASES, CHUNK, layout_of, tensors_of, window
 from benchmarks.rig.engines import prompt
 from benchmarks.rig.machine import describe, load
 from benchmarks.rig.measure import Comparison, Goal, Turn, compare, must
 from benchmarks.rig.report import table, to_json
+from benchmarks.tiers.lmserver import cpu_clock
 from hexkv.adapters.vllm.messages import Load, Scope
 from hexkv.adapters.vllm.worker.collective import GlooCollective, MeetingPlace
 from hexkv.adapters.vllm.worker.together import LoadsTogether

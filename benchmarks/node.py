@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.fixed import SMALL_CHUNKS, Null
+from benchmarks.calls.fixed import SMALL_CHUNKS, Null
 from benchmarks.rig.devices import contiguous
 from benchmarks.rig.engines import memory_engine, prompt
 from benchmarks.rig.machine import describe

@@ -23,10 +23,10 @@ from typing import cast
 import torch
 import xxhash
 
-from benchmarks.lmserver import process, receive
 from benchmarks.rig.beside import Rows, options, run
 from benchmarks.rig.engines import prompt
 from benchmarks.rig.measure import Comparison, Goal, Turn, must
+from benchmarks.tiers.lmserver import process, receive
 from hexkv.core.engine.engine import CacheEngine
 from hexkv.core.tiers.local import LocalChunks
 from hexkv.kernels import ContiguousKV

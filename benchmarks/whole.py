@@ -32,10 +32,10 @@ SHORT = 3
 SUITES = ("keys", "lookup", "again", "segments", "memory", "pages", "disk", "direct", "layers")
 SECTIONS: dict[str, tuple[str, ...]] = {
     **{name: ("benchmarks", "--only", name) for name in (*SUITES, "crowd")},
-    "fixed": ("benchmarks.fixed",),
-    "redis": ("benchmarks.redis_tier",),
-    "lmserver": ("benchmarks.lmserver",),
-    "serdes": ("benchmarks.serdes",),
+    "fixed": ("benchmarks.calls.fixed",),
+    "redis": ("benchmarks.tiers.redis_tier",),
+    "lmserver": ("benchmarks.tiers.lmserver",),
+    "serdes": ("benchmarks.tiers.serdes",),
     "directory": ("benchmarks.directory",),
     "channels": ("benchmarks.channels",),
     "peers": ("benchmarks.peers",),

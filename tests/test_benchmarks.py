@@ -228,12 +228,12 @@ def test_the_quick_run_writes_json_of_the_known_shape_and_leaves_nothing_else(tm
 @pytest.mark.thorough
 def test_the_peer_is_asked_for_each_of_our_small_calls(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
-    peer = import_module("benchmarks.lmcache_calls")
+    peer = import_module("benchmarks.calls.lmcache_calls")
     if not (peer.PLACE / "lmcache").is_dir():
         if os.environ.get("CI"):
             pytest.fail("lmcache is missing, and CI skips nothing")
         pytest.skip("lmcache is missing: make .venv/lmcache/made")
-    fixed = import_module("benchmarks.fixed")
+    fixed = import_module("benchmarks.calls.fixed")
     (chunk,) = chunks = fixed.SMALL_CHUNKS[-1:]
     theirs = peer.peers_turn(fixed.SMALL_PROMPT, chunks)
     ours = dict(fixed._small(chunk)).keys()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.lmserver import cpu_clock
 from benchmarks.rig.machine import describe, load
 from benchmarks.rig.measure import Comparison, Result, compare
 from benchmarks.rig.report import table, to_json
+from benchmarks.tiers.lmserver import cpu_clock
 
 Rows = tuple[list[Comparison], list[int]]
 """What is compared, and the processes at the other ends."""

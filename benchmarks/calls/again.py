@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from benchmarks.keys import LIMIT, bare_chain
+from benchmarks.calls.keys import LIMIT, bare_chain
 from benchmarks.rig.engines import cached
 from benchmarks.rig.measure import Comparison, Goal, Turn, must
 from benchmarks.rig.scale import Scale

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import xxhash
 
-from benchmarks.direct import WORKERS, BareOverlap
 from benchmarks.rig.devices import BareCopy, contiguous
 from benchmarks.rig.engines import buffers, disk_tier, engine, prompt
 from benchmarks.rig.machine import forget
 from benchmarks.rig.measure import Comparison, Goal, Turn, must
 from benchmarks.rig.scale import Scale
+from benchmarks.tiers.direct import WORKERS, BareOverlap
 
 SHARE = 0.85
 """Of the speed of copying and bare I/O that is wanted."""

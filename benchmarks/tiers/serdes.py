@@ -1,4 +1,4 @@
-"""``python -m benchmarks.serdes``: what each serde makes of a chunk, and what that costs.
+"""``python -m benchmarks.tiers.serdes``: what each serde makes of a chunk, and what that costs.
 
 Seconds are the processor's of one thread: another process that runs beside changes them
 little. GB are 10**9 bytes of KV, encoded or not. The KV is synthetic, channels of Gaussians
@@ -36,9 +36,9 @@ from hexkv.kernels.coding.floats import narrowed
 from hexkv.plugins.support.payload import PlaneSerde
 from hexkv.ports import DType, KVLayout, Plane, Serde
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "serdes.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "serdes.json"
 TOKENS = 256
-TEXT = Path(__file__).resolve().parents[1] / "LICENSE"
+TEXT = Path(__file__).resolve().parents[2] / "LICENSE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def seconds(work: Callable[[], object], runs: int) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.serdes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.tiers.serdes", description=__doc__)
     parser.add_argument("--model", type=Path, action="append", default=[], help="a model's folder")
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--output", type=Path, default=OUTPUT)

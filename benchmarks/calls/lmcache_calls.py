@@ -1,7 +1,7 @@
 """Small calls in the published `lmcache` package, from memory, in a process of its own.
 
 The same prompt, KV in one tensor of the same shape, the same clock as the small calls of
-:mod:`benchmarks.fixed`, which runs this in turns with its own. LMCache is given a connector that
+:mod:`benchmarks.calls.fixed`, which runs this in turns with its own. LMCache has a connector that
 copies with torch, for its own ones need a GPU; it has the tensor from the start, while hexkv gets a
 new window with each hit. Names differ, too: Python's ``hash`` of each chunk there, SHA-256 here.
 """
@@ -21,7 +21,7 @@ import torch
 from benchmarks.rig.engines import TURNS, in_turn, prompt
 from benchmarks.rig.measure import cost, must
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 PLACE = Path(sys.prefix) / "lmcache"
 """Where ``make bench`` installs it: its dependencies are not for this environment."""
 
@@ -41,7 +41,7 @@ def peers_turn(tokens: int, chunks: Sequence[int]) -> dict[str, float] | None:
     if not (PLACE / "lmcache").is_dir():
         return None
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.lmcache_calls", str(tokens), *map(str, chunks)],
+        [sys.executable, "-m", "benchmarks.calls.lmcache_calls", str(tokens), *map(str, chunks)],
         cwd=HERE.parent,
         env={
             **os.environ,

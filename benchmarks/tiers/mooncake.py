@@ -1,4 +1,4 @@
-"""``python -m benchmarks.mooncake``: the Mooncake adapter beside the library's bare calls.
+"""``python -m benchmarks.tiers.mooncake``: the Mooncake adapter beside the library's bare calls.
 
 A master and a storage node of its own listen on loopback, in a network of their own where
 that is allowed. Both sides move the same chunks between the same registered memory and the
@@ -34,7 +34,7 @@ from hexkv.plugins.memory.mapping import MmapMemory
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import KEY_BYTES, PAGE, ChunkKey, Deadline, Hit, Item, MemoryRegion, Stored
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 CHUNKS = 4
 
 
@@ -190,7 +190,9 @@ def comparisons(scale: Scale, address: str) -> Generator[Comparison, None, None]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON. The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.mooncake", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tiers.mooncake", description=__doc__
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only to see it work")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "mooncake.json")
     asked = parser.parse_args(arguments)

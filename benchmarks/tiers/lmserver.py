@@ -1,4 +1,4 @@
-"""``python -m benchmarks.lmserver``: the LM server beside raw TCP over the same loopback.
+"""``python -m benchmarks.tiers.lmserver``: the LM server beside raw TCP over the same loopback.
 
 Both sides have a process of their own at the other end, the same chunks in memory that was
 used before, and one connection. The raw side does nothing else: one byte asks, one answers.
@@ -25,7 +25,7 @@ from benchmarks.rig.machine import describe, load
 from benchmarks.rig.measure import Comparison, Goal, Turn, compare, must
 from benchmarks.rig.report import table, to_json
 from benchmarks.rig.scale import FULL
-from benchmarks.through import through
+from benchmarks.tiers.through import through
 from hexkv.adapters.lmcache.store import LMStore
 from hexkv.adapters.lmserver.store import HexkvStore
 from hexkv.adapters.net.address import Address
@@ -36,7 +36,7 @@ from hexkv.ports import KEY_BYTES, ChunkKey, ChunkStore, Deadline, Hit, Item, St
 SHARE = 0.85
 CHUNK = (32 << 20) + 4096
 CHUNKS = 8
-OUTPUT = Path(__file__).resolve().parent / "results" / "lmserver.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "lmserver.json"
 
 _PUT, _GET = b"p", b"g"
 
@@ -148,7 +148,9 @@ def comparisons(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write. The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.lmserver", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tiers.lmserver", description=__doc__
+    )
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--far-end", action="store_true", help=argparse.SUPPRESS)
@@ -162,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serve = process("hexkv.plugins", "serve", "--budget", budget)
         line, server = opened.enter_context(serve)
         address = Address.of_url(line.split()[1], "hexkv")
-        port, far = opened.enter_context(process("benchmarks.lmserver", "--far-end"))
+        port, far = opened.enter_context(process("benchmarks.tiers.lmserver", "--far-end"))
         raw = opened.enter_context(socket.create_connection(("127.0.0.1", int(port))))
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         mine = opened.enter_context(buffers(CHUNKS, CHUNK))

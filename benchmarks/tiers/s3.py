@@ -1,4 +1,4 @@
-"""``python -m benchmarks.s3``: both data paths of the S3 adapter, beside a bare connection.
+"""``python -m benchmarks.tiers.s3``: both data paths of the S3 adapter, beside a bare connection.
 
 Beside them the same bucket by ``hexkv-obstore``.
 
@@ -26,12 +26,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.late import Closing, late_reads
 from benchmarks.rig.engines import Buffers, buffers
 from benchmarks.rig.machine import describe, versions
 from benchmarks.rig.measure import Comparison, Goal, Result, Spread, Turn, compare, must
 from benchmarks.rig.report import FORMAT, table, to_json
 from benchmarks.rig.scale import FULL, QUICK, Scale
+from benchmarks.tiers.late import Closing, late_reads
 from hexkv.adapters.obstore.plugin import ObstoreSettings
 from hexkv.adapters.obstore.plugin import hexkv_adapters as obstore_adapters
 from hexkv.adapters.obstore.store import ObjectStorage
@@ -42,7 +42,7 @@ from hexkv.plugins.configuration.secret import Secret
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, Stored
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE.parent / "tests" / "lib"))  # where the server is
 
 from s3_double import BUCKET  # noqa: E402
@@ -239,7 +239,7 @@ def measured(scale: Scale, server: Double) -> Iterator[Result]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON. The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.s3", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tiers.s3", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only to see it work")
     parser.add_argument("--rounds", type=int, help="turns that each side takes, two at least")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "s3.json")

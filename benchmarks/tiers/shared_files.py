@@ -1,4 +1,4 @@
-"""``python -m benchmarks.shared_files``: the store ``fs`` beside the file system's own calls.
+"""``python -m benchmarks.tiers.shared_files``: the store ``fs`` beside the file system's own calls.
 
 A local directory stands for the shared one: what a network adds is the same for both sides.
 ``--store nixl`` measures NIXL's plug-in POSIX so, beside direct I/O.
@@ -30,7 +30,7 @@ from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import KEY_BYTES, ChunkKey, ChunkStore, Deadline, Hit, Item, Stored
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 CHUNKS = 4
 
 
@@ -111,7 +111,9 @@ def comparisons(name: str, scale: Scale, root: Path) -> Generator[Comparison, No
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON. The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.shared_files", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tiers.shared_files", description=__doc__
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only to see it work")
     parser.add_argument("--store", choices=SIDES, default="fs", help="which is measured")
     parser.add_argument("--output", type=Path, help="JSON; by default in benchmarks/results")

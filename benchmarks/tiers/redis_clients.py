@@ -1,4 +1,4 @@
-"""``python -m benchmarks.redis_clients``: redis-py beside the Redis adapter's own wire.
+"""``python -m benchmarks.tiers.redis_clients``: redis-py beside the Redis adapter's own wire.
 
 Four sides take turns in every round, over TCP on loopback and over a Unix socket: a bare copy
 to and from another process without any Redis, the adapter's store, and a minimal store over
@@ -27,19 +27,19 @@ from struct import pack
 
 from rich.console import Console
 
-from benchmarks.late import LATE, Closing, late_reads
-from benchmarks.redis_py import PREFIX, Parser, RedisPy
 from benchmarks.rig.engines import Buffers, buffers
 from benchmarks.rig.machine import describe, load, versions
 from benchmarks.rig.measure import Spread, must
 from benchmarks.rig.report import FORMAT
+from benchmarks.tiers.late import LATE, Closing, late_reads
+from benchmarks.tiers.redis_py import PREFIX, Parser, RedisPy
 from hexkv.adapters.redis.plugin import RedisSettings, hexkv_adapters
 from hexkv.adapters.redis.store import RedisStore
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, Stored
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE.parent / "tests" / "lib"))  # where the server is
 
 from redis_servers import RedisServer  # noqa: E402
@@ -287,7 +287,9 @@ def _rounded(run: object) -> object:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON. The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.redis_clients", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tiers.redis_clients", description=__doc__
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds: only to see it work")
     parser.add_argument("--rounds", type=int, default=11, help="turns of each side, two at least")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "redis_clients.json")

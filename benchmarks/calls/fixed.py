@@ -1,8 +1,8 @@
-"""``python -m benchmarks.fixed``: what a call costs besides the bytes that it moves.
+"""``python -m benchmarks.calls.fixed``: what a call costs besides the bytes that it moves.
 
 The fixed costs are those of an engine with memory alone and a device that moves nothing: of a
 call of one chunk, and of each further chunk. Small calls are those of a prompt of 300 tokens, whose
-KV is one tensor as in :mod:`benchmarks.lmcache_calls`, which lists the differences of both sides.
+KV is one tensor as in :mod:`benchmarks.calls.lmcache_calls`, which lists the sides' differences.
 Chunks of 32 KiB, 288 KiB (one layer of latent attention) and 4 MiB stand beside the bare copy.
 
 All figures are CPU time of the process: they hold on a machine that others use, too.
@@ -26,7 +26,7 @@ from typing import TypedDict
 
 import torch
 
-from benchmarks.lmcache_calls import peers_turn
+from benchmarks.calls.lmcache_calls import peers_turn
 from benchmarks.rig.devices import contiguous, in_one, one_by_one
 from benchmarks.rig.engines import TURNS, TokenArray, buffers, in_turn, memory_engine, prompt
 from benchmarks.rig.machine import describe, load, versions
@@ -36,7 +36,7 @@ from hexkv.core.engine.engine import CacheEngine
 from hexkv.kernels import ContiguousKV
 from hexkv.ports import DType, Finished, KVLayout, Span, Transfer
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 CALLS = ("retrieve", "lookup", "second store", "new store")
 SMALL_CHUNKS = (16, 256)
 SMALL_PROMPT = 300
@@ -233,7 +233,7 @@ def _turn(checkout: Path) -> dict[str, float]:
     roots += [*checkout.glob("plugins/*"), *checkout.glob("adapters/*")]
     path = os.pathsep.join(map(str, roots))
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.fixed", "--turn"],
+        [sys.executable, "-m", "benchmarks.calls.fixed", "--turn"],
         cwd=HERE.parent,
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
@@ -280,7 +280,7 @@ def _row(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON. The exit code: 1 if a goal was missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fixed", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.calls.fixed", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--against", type=Path, help="another checkout, which takes turns")
     parser.add_argument("--output", type=Path, help="where to write the JSON")

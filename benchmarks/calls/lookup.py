@@ -7,7 +7,7 @@ from itertools import cycle
 
 import numpy as np
 
-from benchmarks.keys import LIMIT, bare_chain
+from benchmarks.calls.keys import LIMIT, bare_chain
 from benchmarks.rig.engines import cached
 from benchmarks.rig.measure import Comparison, Goal, Turn, must
 from benchmarks.rig.scale import Scale

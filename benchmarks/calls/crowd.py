@@ -20,7 +20,7 @@ from hexkv.kernels import ContiguousKV
 from hexkv.plugins.configuration.schema import TierSettings
 from hexkv.ports import KVLayout
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "lib"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "lib"))
 
 from redis_servers import RedisServer
 

@@ -1,0 +1,1 @@
+"""Tiers and their encodings beside the bare work of their medium."""
