@@ -22,8 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.fleet.push import BareLink, between
 from benchmarks.prefill_decode import turn
-from benchmarks.push import BareLink, between
 from benchmarks.rig.machine import describe, load
 from benchmarks.vllm_ttft import CHUNK, KV_BYTES, SETTINGS
 from pushing import DECODE, PREFILL

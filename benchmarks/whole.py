@@ -36,13 +36,13 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "redis": ("benchmarks.tiers.redis_tier",),
     "lmserver": ("benchmarks.tiers.lmserver",),
     "serdes": ("benchmarks.tiers.serdes",),
-    "directory": ("benchmarks.directory",),
-    "channels": ("benchmarks.channels",),
-    "peers": ("benchmarks.peers",),
-    "collective": ("benchmarks.collective",),
+    "directory": ("benchmarks.fleet.directory",),
+    "channels": ("benchmarks.fleet.channels",),
+    "peers": ("benchmarks.fleet.peers",),
+    "collective": ("benchmarks.fleet.collective",),
     "observe": ("benchmarks.observe",),
     "record": ("benchmarks.record",),
-    "node": ("benchmarks.node",),
+    "node": ("benchmarks.fleet.node",),
 }
 """What to run, by name; each takes ``--output``."""
 

@@ -53,7 +53,7 @@ ELSEWHERE = {
     ("KV is not stored", "`closed`"): "core/tests/test_scheduler.py",
     ("It is slow", "the first requests after a start are slower"): "benchmarks/calls/memory.py",
     ("It is slow", "stores delay the engine"): "benchmarks/vllm_ttft.py",
-    ("It is slow", "a node is slower than an own pool"): "benchmarks/node.py",
+    ("It is slow", "a node is slower than an own pool"): "benchmarks/fleet/node.py",
     (
         "It is slow",
         f"loads wait some seconds, once, and the log has {LOG}",

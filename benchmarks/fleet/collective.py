@@ -1,4 +1,4 @@
-"""``python -m benchmarks.collective``: ranks that hold the same KV, and have no node in common.
+"""``python -m benchmarks.fleet.collective``: ranks that hold the same KV, without a node in common.
 
 A process for each rank, and a directory that they share as machines do (``fs``). Either the first
 rank reads a prompt from it and passes it on (gloo, over the loopback interface), or each rank reads
@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 import torch
 from rich.console import Console
 
-from benchmarks.peers import CASES, CHUNK, layout_of, tensors_of, window
+from benchmarks.fleet.peers import CASES, CHUNK, layout_of, tensors_of, window
 from benchmarks.rig.engines import prompt
 from benchmarks.rig.machine import describe, load
 from benchmarks.rig.measure import Comparison, Goal, Turn, compare, must
@@ -41,7 +41,7 @@ from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Namespace, PrefixCache, frame_bytes
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "collective.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "collective.json"
 RANKS = (2, 4)
 SERDES = ("raw",)
 """How chunks are kept. Whoever reads for itself decodes them, too."""
@@ -140,7 +140,7 @@ class Ranks:
                 *prefix,
                 sys.executable,
                 "-m",
-                "benchmarks.collective",
+                "benchmarks.fleet.collective",
                 "--other-rank",
                 *said,
             ]
@@ -208,7 +208,9 @@ def rows(label: str, ranks: int, serde: str, ends: ExitStack) -> tuple[list[Comp
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, or be another rank."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.collective", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fleet.collective", description=__doc__
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--turn", type=float, default=0.2, help="seconds of a turn at least")
     parser.add_argument("--output", type=Path, default=OUTPUT)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.channels``: channels between peers beside the bare way of the same bytes.
+"""``python -m benchmarks.fleet.channels``: channels of peers beside the bare way of the same bytes.
 
 The other end has a process of its own, and one connection. The bare side of TCP is a loop of
 ``sendall`` and ``recv_into`` that asks with one byte, that of shared memory a loop of ``memmove``.
@@ -48,7 +48,7 @@ from hexkv.ports import (
     TransferChannel,
 )
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "channels.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "channels.json"
 SECRET = "of all peers in here"
 SIZES = {"4 MiB": ((4 << 20) + PAGE, 16), "256 KiB": ((256 << 10) + PAGE, 64)}
 """Frames as a large model's chunks are, and as a small one's; and how many a call reads."""
@@ -353,7 +353,7 @@ FAR = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, or be the other end of the bare side. The exit code: 3 if a goal was missed."""
-    parser = options("benchmarks.channels", __doc__, OUTPUT)
+    parser = options("benchmarks.fleet.channels", __doc__, OUTPUT)
     for name in FAR:
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, nargs=2, type=int, help=argparse.SUPPRESS)

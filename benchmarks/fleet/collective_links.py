@@ -1,10 +1,10 @@
-"""``python -m benchmarks.collective_links``: ranks that hold the same KV, on machines of their own.
+"""``python -m benchmarks.fleet.collective_links``: ranks with the same KV, on own machines.
 
 A network namespace for each rank and one for a server of chunks (``hexkv serve``), on one bridge;
 what leaves each of them goes at ``--rate``. Either the first rank reads a prompt and passes it on
 (gloo), or each rank reads it for itself, and the server's link is what they share. In turns; a turn
 ends when the last rank has all of it. *bare* is the time of that many bytes at the rate, once.
-Takes root, and the tests' helpers: ``PYTHONPATH=tests/lib python -m benchmarks.collective_links``.
+Takes root, and tests/lib: ``PYTHONPATH=tests/lib python -m benchmarks.fleet.collective_links``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tempfile import TemporaryDirectory
 import torch
 from net_namespaces import Machine, machines
 
-from benchmarks.collective import PATIENCE, Ranks
-from benchmarks.peers import CASES, CHUNK, layout_of
+from benchmarks.fleet.collective import PATIENCE, Ranks
+from benchmarks.fleet.peers import CASES, CHUNK, layout_of
 from benchmarks.rig.machine import describe, load
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "collective_links.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "collective_links.json"
 LABEL = "4 MiB"
 PORT = 7070
 SECRET = "a secret of this benchmark"

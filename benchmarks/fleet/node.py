@@ -1,4 +1,4 @@
-"""``python -m benchmarks.node``: engines over a node beside engines with a pool of their own.
+"""``python -m benchmarks.fleet.node``: engines over a node beside engines with a pool of their own.
 
 In turns, in one process, over the same windows: storing and retrieving 32 MiB chunks from memory,
 with the CPU seconds of this process and of the node; one small chunk, and many; a lookup of a long
@@ -36,7 +36,7 @@ from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.ports import KVLayout, Namespace, PrefixCache, frame_bytes
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "node.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "node.json"
 
 
 def over(node: Node, layout: KVLayout, chunk: int) -> PrefixCache:
@@ -207,7 +207,7 @@ def sharing(scale: Scale, folder: Path) -> Iterator[dict[str, Any]]:
         pids = [node.process.pid]
         stored = []
         for _ in range(2):
-            command = [sys.executable, "-m", "benchmarks.node", "--far-end", str(node.socket)]
+            command = [sys.executable, "-m", "benchmarks.fleet.node", "--far-end", str(node.socket)]
             command += ["--quick"] if scale is QUICK else []
             engine = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             ended.callback(engine.communicate, b"\n")
@@ -236,7 +236,7 @@ def main() -> None:
     """Measure all, or be the far end."""
     # Copies with several threads compete with the engine that is served; one is comparable.
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.node", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.node", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a little of everything")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--far-end", help=argparse.SUPPRESS)

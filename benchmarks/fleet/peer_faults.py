@@ -1,4 +1,4 @@
-"""``python -m benchmarks.peer_faults``: what a broken peer costs who reads from it.
+"""``python -m benchmarks.fleet.peer_faults``: what a broken peer costs who reads from it.
 
 A holder in a process of its own behind a proxy, one that has nothing, a directory in another one,
 and an engine here that reads a prompt from it again and again, and one that no node has, with a
@@ -7,7 +7,7 @@ Written down are the longest retrieve, what it took beyond its deadline, the lon
 which only sleeps was late, and the seconds until all of the prompt comes again. Each row
 shows whether it kept the bounds; the exit code is 1 if one did not. Wrong bytes, and leases that
 are left, end it at once. Run it with the tests' helpers:
-``PYTHONPATH=tests/lib python -m benchmarks.peer_faults``; ``--channel`` chooses channels.
+``PYTHONPATH=tests/lib python -m benchmarks.fleet.peer_faults``; ``--channel`` chooses channels.
 
 The proxy is a network's, so over shared memory there are no rows of a network that fails. Over
 NIXL and Mooncake's engine it carries questions and answers, and not the frames: those go by
@@ -44,7 +44,7 @@ from peer_process import PeerProcess
 from peering import configuration, directory_at, leases, serving
 from processes import freeze
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "peer_faults.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "peer_faults.json"
 DEADLINE = 1.0
 OVERRUN = 0.05
 """Seconds beyond its deadline that a call may take, beside the machine's own noise."""
@@ -256,7 +256,9 @@ def _until(reached: Callable[[], bool]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it. The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_faults", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fleet.peer_faults", description=__doc__
+    )
     parser.add_argument("--seconds", type=float, default=8.0, help="that each fault lasts")
     parser.add_argument("--channel", nargs="+", choices=FAULTS, default=list(FAULTS))
     parser.add_argument("--fault", nargs="+", choices=FAULTS["tcp"], default=FAULTS["tcp"])

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.directory``: directories beside their goals.
+"""``python -m benchmarks.fleet.directory``: directories beside their goals.
 
 A million chunks on ten nodes: joining, questions of 512 chunks beside a bare round trip of as many
 bytes, events, memory; and a directory that is killed and started anew while all nodes report and
@@ -48,7 +48,7 @@ from hexkv.ports import (
     StoreError,
 )
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "directory.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "directory.json"
 TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGESIZE")
 NODES = 10
@@ -379,7 +379,9 @@ def measured(count: int, rounds: int) -> Iterator[Row]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write. 3 if a goal was missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.directory", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fleet.directory", description=__doc__
+    )
     parser.add_argument("--quick", action="store_true", help="few chunks: only to see it work")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     asked = parser.parse_args(arguments)

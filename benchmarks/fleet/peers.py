@@ -1,4 +1,4 @@
-"""``python -m benchmarks.peers``: chunks read from a peer through whole engines.
+"""``python -m benchmarks.fleet.peers``: chunks read from a peer through whole engines.
 
 Two processes with an engine each. This one has a tier of peers, and a memory tier that keeps none
 of their chunks: each retrieve reads all of a prompt from the other one, verifies it, and copies it
@@ -34,7 +34,7 @@ from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load as configured
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "peers.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "peers.json"
 CHUNK = 256
 CASES = {"4 MiB": (8, 16), "256 KiB": (1, 64)}
 """Layers, for chunks as a large model's are and as a small one's; and chunks of a prompt."""
@@ -116,7 +116,7 @@ def rows(label: str, ends: ExitStack) -> Rows:
         must(got.hit_tokens == len(tokens), f"not read: {got}")
 
     line, far = ends.enter_context(
-        process("benchmarks.channels", "--far-end", str(count), str(size))
+        process("benchmarks.fleet.channels", "--far-end", str(count), str(size))
     )
     raw = ends.enter_context(socket.create_connection(("127.0.0.1", int(line))))
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -156,7 +156,7 @@ def rows(label: str, ends: ExitStack) -> Rows:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, or be another end. The exit code: 3 if a goal was missed."""
-    parser = options("benchmarks.peers", __doc__, OUTPUT)
+    parser = options("benchmarks.fleet.peers", __doc__, OUTPUT)
     parser.add_argument("--other-end", help=argparse.SUPPRESS)
     parser.add_argument("--chunk", nargs="+", choices=CASES, default=list(CASES))
     asked = parser.parse_args(arguments)

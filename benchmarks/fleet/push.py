@@ -1,4 +1,4 @@
-"""``python -m benchmarks.push``: how much of a transfer between two nodes a prefill hides.
+"""``python -m benchmarks.fleet.push``: how much of a transfer between two nodes a prefill hides.
 
 Two nodes in processes of their own, and a client of each here. The one at the prefiller's node
 "computes" a prompt in steps, as an accelerator would: it waits, and then publishes the step's
@@ -11,7 +11,7 @@ same kind of link by a socket, into memory, in the same round. The link has a ra
 passes bytes on; a row without one is the loopback device alone. A step takes ``--slower`` times as
 long as its bytes on the link. With ``--layers`` a chunk is in parts of its layers, each published
 as soon as it is computed. Run it with the tests' helpers:
-``PYTHONPATH=tests/lib python -m benchmarks.push``.
+``PYTHONPATH=tests/lib python -m benchmarks.fleet.push``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from nodes import NodeProcess
 from processes import held_port
 from pushing import DECODE, PREFILL, sections
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "push.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "push.json"
 TOKENS = 256
 LAYERS = 8
 LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=LAYERS, heads=2, key_width=64)

@@ -1,0 +1,1 @@
+"""Nodes, peers, directories and ranks beside the bare links between them."""
