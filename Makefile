@@ -95,7 +95,7 @@ GPU_PYTHON_VERSION ?= 3.12
 AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
 GPU_WHEELS := pydantic pluggy pyyaml typer rich xxhash pyzmq "pytest>=9" hypothesis
 
-TTFT := PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft
+TTFT := PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.engines.vllm_ttft
 
 # Where the environment forbids it, every process that a test starts would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -174,9 +174,9 @@ test-sglang-matrix: namespace $(SGLANG_ENGINE)/full
 	$(TEST_SGLANG) -m "" adapters/sglang/e2e/older.py
 
 bench-sglang: $(SGLANG_ENGINE)/full
-	PYTHONPATH=tests/lib $(SGLANG_ENGINE)/bin/python -m benchmarks.sglang_ttft \
+	PYTHONPATH=tests/lib $(SGLANG_ENGINE)/bin/python -m benchmarks.engines.sglang_ttft \
 	  --output benchmarks/results/sglang_ttft.json
-	PYTHONPATH=tests/lib $(SGLANG_ENGINE)/bin/python -m benchmarks.sglang_ttft --cold --starts 1 \
+	PYTHONPATH=tests/lib $(SGLANG_ENGINE)/bin/python -m benchmarks.engines.sglang_ttft --cold --starts 1 \
 	  --side file hexkv --output benchmarks/results/sglang_ttft_cold.json
 
 engines: $(ENGINE)/full $(SGLANG_ENGINE)/full

@@ -52,7 +52,7 @@ ELSEWHERE = {
     ("The hit rate fell", "`closed`"): "core/tests/test_scheduler.py",
     ("KV is not stored", "`closed`"): "core/tests/test_scheduler.py",
     ("It is slow", "the first requests after a start are slower"): "benchmarks/calls/memory.py",
-    ("It is slow", "stores delay the engine"): "benchmarks/vllm_ttft.py",
+    ("It is slow", "stores delay the engine"): "benchmarks/engines/vllm_ttft.py",
     ("It is slow", "a node is slower than an own pool"): "benchmarks/fleet/node.py",
     (
         "It is slow",

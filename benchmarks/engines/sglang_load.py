@@ -1,4 +1,4 @@
-"""``python -m benchmarks.sglang_load``: the stored pages that concurrent requests get, in SGLang.
+"""``python -m benchmarks.engines.sglang_load``: stored pages of concurrent requests, in SGLang.
 
 Every prompt is stored by one engine, whose device and host memory are then emptied; then all of
 them are asked for at the same instant. Together they are larger than half of SGLang's host memory,
@@ -31,7 +31,7 @@ WHOLE = (TOKENS - 1) // PAGE * PAGE
 """Tokens of a prompt that can come from a cache."""
 
 THRESHOLD = 256
-OUTPUT = Path(__file__).resolve().parent / "results" / "sglang_load.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "sglang_load.json"
 _PAUSE = Event()
 
 Settings = Mapping[str, object]

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.blending_time``: the first token of segments in a new order, blended.
+"""``python -m benchmarks.engines.blending_time``: first token of blended segments in a new order.
 
 A Llama of 16 layers with random weights over an engine, a prompt of four segments and a question,
 all through ``BlendingModel``. Weights do not matter for time, and hardly for how far answers are
@@ -34,9 +34,9 @@ from typing import NamedTuple
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
+from benchmarks.engines.throttled import Throttle, behind
 from benchmarks.rig.machine import describe, versions
 from benchmarks.rig.measure import Comparison, Goal, Spread, Turn, compare, must
-from benchmarks.throttled import Throttle, behind
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.gate import BlendGate, divergences
 from hexkv.adapters.hf.blending.model import BlendingModel
@@ -50,7 +50,7 @@ from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load as load_config
 from hexkv.ports import Namespace, PrefixCache, frame_bytes
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "blending_time.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "blending_time.json"
 CHUNK = 256
 SEGMENTS = 4
 SEPARATOR = 511
@@ -356,7 +356,9 @@ PARTS: dict[str, Callable[[LlamaForCausalLM, int, int], object]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.blending_time", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engines.blending_time", description=__doc__
+    )
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=512, help="of each of four segments")
     parser.add_argument("--rounds", type=int, default=9)

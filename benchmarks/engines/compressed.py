@@ -1,4 +1,4 @@
-"""``python -m benchmarks.compressed``: second tiers under a real model, transformers on the CPU.
+"""``python -m benchmarks.engines.compressed``: second tiers under a real model of transformers.
 
 The trained text model of ``make demo`` in bfloat16 answers the same prompts with one engine after
 the other, in turns. *Compressed*: as much memory plain, or a half of it kept encoded: hits for each
@@ -34,13 +34,13 @@ from hexkv.plugins.configuration.config import load as load_config
 from hexkv.plugins.observing.telemetry import Totals
 from hexkv.ports import CounterName, PrefixCache, frame_bytes
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "compressed.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "compressed.json"
 CHUNK = 128
 LENGTH = 4 * CHUNK
 """Tokens of a document."""
 
 DOCUMENTS = 24
-TEXT = sorted((Path(__file__).resolve().parents[1] / "core").rglob("*.py"))
+TEXT = sorted((Path(__file__).resolve().parents[2] / "core").rglob("*.py"))
 SERDES = ("zstd", "rans", "int8", "cachegen")
 
 
@@ -138,7 +138,9 @@ def in_turns(cases: Sequence[Case], asked: Sequence[Sequence[int]]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.compressed", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engines.compressed", description=__doc__
+    )
     parser.add_argument("--requests", type=int, default=80, help="of the compressed cases")
     parser.add_argument("--writes", type=int, default=240, help="requests of the write-back cases")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.vllm_push``: what a real vLLM hides of a transfer between two nodes.
+"""``python -m benchmarks.engines.vllm_push``: what vLLM hides of a transfer between two nodes.
 
 Two nodes with a link of some rate between them, at which a proxy passes bytes on. One vLLM computes
 a prompt in one step at the first, another one is asked for its first token at the second then.
@@ -8,7 +8,7 @@ longer before is the part of the transfer that the prefill did not hide.
 *asked for*: the decoder's node asks for the chunks once the prefill has ended. *step*: they are
 pushed when the step ends. *layerwise*: the step's layers are pushed in parts while the later ones
 are computed (``storing``). *bare*: as many bytes over the same kind of link by a socket, in the
-same round. ``PYTHONPATH=tests/lib .venv/vllm/bin/python -m benchmarks.vllm_push MODEL``.
+same round. ``PYTHONPATH=tests/lib .venv/vllm/bin/python -m benchmarks.engines.vllm_push MODEL``.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.engines.prefill_decode import turn
+from benchmarks.engines.vllm_ttft import CHUNK, KV_BYTES, SETTINGS
 from benchmarks.fleet.push import BareLink, between
-from benchmarks.prefill_decode import turn
 from benchmarks.rig.machine import describe, load
-from benchmarks.vllm_ttft import CHUNK, KV_BYTES, SETTINGS
 from pushing import DECODE, PREFILL
 from vllm_engines import PATIENT, Engine, connector, prompt
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "vllm_push.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "vllm_push.json"
 SIDES = ("asked for", "step", "layerwise")
 TAKES = {"do_remote_prefill": True, "hexkv": {"prefill_node": PREFILL}}
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.vllm_ttft``: time to the first token in a real vLLM, by connector.
+"""``python -m benchmarks.engines.vllm_ttft``: time to the first token in a real vLLM, by connector.
 
 Engines of all connectors that are asked for run side by side and take turns: the same model, the
 same prompts, and while one answers the others wait. A prompt is new to an engine once (a miss) and
@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from benchmarks.lmcache_daemon import Daemon
+from benchmarks.engines.lmcache_daemon import Daemon
 from benchmarks.rig.machine import describe, forget, load
 from benchmarks.rig.nodes import served
 from benchmarks.rig.rounds import against
@@ -46,7 +46,7 @@ SETTINGS: dict[str, object] = {
     "block_size": 32,
 }
 POOL = "2GiB"
-OUTPUT = Path(__file__).resolve().parent / "results" / "vllm_ttft.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "vllm_ttft.json"
 
 
 Turn: TypeAlias = tuple[int, int]
@@ -340,7 +340,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     names = ["hexkv", "node", "none", "control", "prefix", "offloading", "example", "lmcache"]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.vllm_ttft", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engines.vllm_ttft", description=__doc__
+    )
     parser.add_argument("--connector", nargs="+", choices=names, default=["none", "hexkv"])
     parser.add_argument("--tier", choices=["memory", "disk", "cold"], default="memory")
     parser.add_argument("--chunks", type=int, default=16, help=f"of {CHUNK} tokens in a prompt")

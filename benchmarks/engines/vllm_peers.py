@@ -1,10 +1,10 @@
-"""``python -m benchmarks.vllm_peers``: the first token of a prompt that another vLLM has computed.
+"""``python -m benchmarks.engines.vllm_peers``: first token of a prompt that another vLLM computed.
 
 Two real vLLM engines with memory and a tier of peers each, a directory, and no shared store. In
 every round the second one is asked for a prompt that no node has (*computed*), for one that the
 first one has just computed (*peer*), and for that once more (*memory*), in turns of order. A
 third engine without a connector computes, too (*plain*). Run it with vLLM's environment:
-``PYTHONPATH=tests/lib .venv/vllm/bin/python -m benchmarks.vllm_peers``.
+``PYTHONPATH=tests/lib .venv/vllm/bin/python -m benchmarks.engines.vllm_peers``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.engines.vllm_ttft import CHUNK, KV_BYTES, SETTINGS, ask, summary
 from benchmarks.rig.machine import describe, load
 from benchmarks.rig.rounds import against
-from benchmarks.vllm_ttft import CHUNK, KV_BYTES, SETTINGS, ask, summary
 from directory_servers import SECRET, DirectoryProcess
 from vllm_engines import E2E, PATIENT, ROOT, Engine, agree, connector, prompt
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "vllm_peers.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "vllm_peers.json"
 
 
 def with_peers(directory: DirectoryProcess, secret: Path) -> dict[str, object]:
@@ -46,7 +46,9 @@ def with_peers(directory: DirectoryProcess, secret: Path) -> dict[str, object]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and write it down. The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.vllm_peers", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engines.vllm_peers", description=__doc__
+    )
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--chunks", type=int, default=8, help=f"of {CHUNK} tokens in a prompt")
     parser.add_argument("--output", type=Path, default=OUTPUT)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.sglang_ttft``: time to the first token in a real SGLang, side by side.
+"""``python -m benchmarks.engines.sglang_ttft``: time to the first token in SGLang, side by side.
 
 Engines of all sides take turns: the same model, the same prompts, and while one answers the
 others are stopped (``SIGSTOP``), for an idle SGLang asks for work without a rest. A prompt is new
@@ -54,9 +54,9 @@ CALM = 0.1
 """Of one core, what others may use while an engine is asked."""
 
 ATTEMPTS = 30
-TIMED = {"module_path": "benchmarks.sglang_timed", "class_name": "Storage"}
+TIMED = {"module_path": "benchmarks.engines.sglang_timed", "class_name": "Storage"}
 UNCACHED = {"none", "control", "host"}
-OUTPUT = Path(__file__).resolve().parent / "results" / "sglang_ttft.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "sglang_ttft.json"
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Side:
             "file": behind(backend="file"),
             "hexkv": behind(**hexkv | TIMED),
             "hexkv-memory": behind(**hexkv | TIMED | {"tiers": [{"store": "memory"}]}),
-            "linker": linked("benchmarks.sglang_timed", "Linker", **hexkv),
+            "linker": linked("benchmarks.engines.sglang_timed", "Linker", **hexkv),
         }[self.name]
         files = self.folder / "files"
         files.mkdir(exist_ok=True)
@@ -104,7 +104,7 @@ class Side:
 
     @property
     def hook_times(self) -> Path:
-        """The file that :mod:`benchmarks.sglang_timed` writes."""
+        """The file that :mod:`benchmarks.engines.sglang_timed` writes."""
         return self.folder.with_name(f"{self.name}-hooks")
 
     def written(self) -> int:

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.prefill_decode``: what it takes to hand a prompt over in a real vLLM.
+"""``python -m benchmarks.engines.prefill_decode``: the cost of handing a prompt over in vLLM.
 
 One engine computes a prompt and is asked for one token, another one is asked for the first token
 then. What the second one takes is what handing over adds to the prefill's own time. Part of that is
@@ -8,8 +8,8 @@ while the first engine computes another prompt. Beside it, in turns: a copy of t
 shared memory, which is the least that it takes, and what ``--beside`` names: the same through
 vLLM's ExampleConnector, through its NixlConnector (``--nixl``: a folder with the packages ``nixl``
 and ``nixl-cu12``), or through LMCache's connector and daemon (``--lmcache``, as for
-``benchmarks.vllm_ttft``), with which all engines are in several processes. Two engines for each
-take 5 GiB. ``PYTHONPATH=tests/lib .venv/vllm/bin/python -m ...``.
+``benchmarks.engines.vllm_ttft``), with which all engines are in several processes. Two engines for
+each take 5 GiB. ``PYTHONPATH=tests/lib .venv/vllm/bin/python -m ...``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.lmcache_daemon import Daemon
+from benchmarks.engines.lmcache_daemon import Daemon
+from benchmarks.engines.vllm_ttft import KV_BYTES, SETTINGS, through
 from benchmarks.rig.machine import describe, load
 from benchmarks.rig.rounds import against
-from benchmarks.vllm_ttft import KV_BYTES, SETTINGS, through
 from nodes import NodeProcess
 from processes import free_port
 from vllm_engines import Engine, agree, connector, prompt
@@ -50,7 +50,7 @@ MOST_COPIES, SPARE = 1.5, 0.010
 
 OWN = {"kv_transfer_params": {"hexkv": {"read": False, "write": False}}}
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "prefill_decode.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "prefill_decode.json"
 
 
 class Shared:
