@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.families import zipf
+from benchmarks.policies.families import zipf
 from benchmarks.rig.machine import describe, load, versions
 from benchmarks.rig.measure import must
 from hexkv.adapters.hf.identity import namespace_of_model

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.spilled [TRACE]``: chunks that wait for a disk, without think time.
+"""``python -m benchmarks.policies.spilled [TRACE]``: chunks that wait for a disk, no think time.
 
 A trace in Mooncake's format is served by one engine over memory and a disk that takes the chunks
 which memory evicts, one request right after the other: each retrieves its prompt and stores it. A
@@ -29,7 +29,7 @@ from hexkv.plugins.configuration.config import load
 from hexkv.plugins.observing.telemetry import Totals
 from hexkv.ports import CounterName, DType, KVLayout, Namespace, frame_bytes
 
-EXCERPT = Path(__file__).resolve().parents[1] / "tests" / "data" / "conversation.jsonl"
+EXCERPT = Path(__file__).resolve().parents[2] / "tests" / "data" / "conversation.jsonl"
 CHUNK = 16
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=32)
 FRAME = frame_bytes(LAYOUT.chunk_bytes(CHUNK))
@@ -86,7 +86,9 @@ def serve(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.spilled", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.policies.spilled", description=__doc__
+    )
     parser.add_argument("trace", nargs="?", type=Path, default=EXCERPT)
     parser.add_argument("--requests", type=int, default=250)
     parser.add_argument("--memory", type=int, default=1000, help="chunks")

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.stacked``: compressed memory behind plain memory, on unseen traces.
+"""``python -m benchmarks.policies.stacked``: compressed memory behind plain, on unseen traces.
 
 Memory of one size as it is, beside a half of it kept encoded at several ratios, under LRU. Traces
-are families of :mod:`benchmarks.families`, and a recorded one (``--trace``, in Mooncake's format).
+are families of :mod:`benchmarks.policies.families`, and a recorded one (``--trace``, Mooncake's).
 Differences are relative to the plain tier; intervals are of their mean over the seeds, by
 bootstrap. Writes ``results/stacked.json``.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from benchmarks.families import FAMILIES, trace
+from benchmarks.policies.families import FAMILIES, trace
 from hexkv.core.policies import LRU
 from hexkv.plan.replay import replay
 from hexkv.plan.stacked import Below, replay_stacked
@@ -33,7 +33,7 @@ SHARES = (0.02, 0.1, 0.35)
 """Memory, of the footprint, where some of it is to be compressed."""
 
 SAMPLES = 10_000
-OUTPUT = Path(__file__).resolve().parent / "results" / "stacked.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "stacked.json"
 
 
 class Job(NamedTuple):
@@ -89,7 +89,9 @@ def _summary(runs: Sequence[list[dict[str, float]]]) -> list[dict[str, object]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.stacked", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.policies.stacked", description=__doc__
+    )
     parser.add_argument("--families", nargs="*", default=list(FAMILIES), choices=list(FAMILIES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103])
     parser.add_argument("--requests", type=int, default=4000)

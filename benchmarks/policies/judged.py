@@ -1,8 +1,8 @@
-"""``python -m benchmarks.judged TRACE...``: eviction policies on requests that chose none of them.
+"""``python -m benchmarks.policies.judged TRACE...``: eviction on requests that chose no policy.
 
 The split, written before anything was measured. Each recorded trace, in Mooncake's format, is cut
 into six contiguous parts with equal numbers of requests. Parts 1, 3 and 5 *choose*; parts 2, 4 and
-6, and the whole trace, only *judge*. Of generated requests (``benchmarks.families`` and
+6, and the whole trace, only *judge*. Of generated requests (``benchmarks.policies.families`` and
 ``hexkv.plan.workloads``) seed 11 chooses and seed 111 judges. Each part is replayed in four orders:
 
 recorded     as it is.
@@ -35,7 +35,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from benchmarks.families import FAMILIES, trace
+from benchmarks.policies.families import FAMILIES, trace
 from hexkv.core.policies import POLICIES
 from hexkv.core.policies._order import Order
 from hexkv.plan.replay import optimal, replay
@@ -54,7 +54,7 @@ REQUESTS = 2000
 """Of each generated trace."""
 
 LOSS, GAIN, MATTERS = 0.005, 0.02, 0.05
-OUTPUT = Path(__file__).resolve().parent / "results" / "judged.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "judged.json"
 
 
 class S3FIFO:
@@ -277,7 +277,9 @@ def summary(rows: Sequence[dict], policy: str) -> dict[str, object]:  # type: ig
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.judged", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.policies.judged", description=__doc__
+    )
     parser.add_argument("traces", nargs="*", help="in Mooncake's format, or generated ones")
     parser.add_argument("--policies", nargs="+", default=list(CANDIDATES), choices=CANDIDATES)
     parser.add_argument("--parts", type=int, nargs="+", help="0: the whole; default: all")

@@ -1,0 +1,1 @@
+"""Which chunks stay, replayed on traces: eviction, writing, compressed tiers."""
