@@ -40,8 +40,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "channels": ("benchmarks.fleet.channels",),
     "peers": ("benchmarks.fleet.peers",),
     "collective": ("benchmarks.fleet.collective",),
-    "observe": ("benchmarks.observe",),
-    "record": ("benchmarks.record",),
+    "observe": ("benchmarks.observing.observe",),
+    "record": ("benchmarks.observing.record",),
     "node": ("benchmarks.fleet.node",),
 }
 """What to run, by name; each takes ``--output``."""

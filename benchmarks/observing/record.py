@@ -1,4 +1,4 @@
-"""``python -m benchmarks.record``: what it costs to have calls recorded.
+"""``python -m benchmarks.observing.record``: what it costs to have calls recorded.
 
 Retrieves from memory, and lookups, of an engine that records its calls beside one that does not, in
 turns, by CPU seconds of the whole process: the thread that names and writes is included. Then bytes
@@ -16,13 +16,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.observe import CHUNK, LAYOUT, Row, cpu_of, engine
+from benchmarks.observing.observe import CHUNK, LAYOUT, Row, cpu_of, engine
 from benchmarks.rig.machine import describe, load
 from benchmarks.rig.measure import must
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.ports import PrefixCache
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "record.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "record.json"
 CALLS = 200
 """In each turn."""
 
@@ -68,7 +68,9 @@ def beside(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.record", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.observing.record", description=__doc__
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds: only to see it work")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     asked = parser.parse_args(arguments)

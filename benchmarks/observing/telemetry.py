@@ -1,4 +1,4 @@
-"""``python -m benchmarks.telemetry``: what numbers cost: an event, a step, a call, a scrape.
+"""``python -m benchmarks.observing.telemetry``: the cost of an event, a step, a call, a scrape.
 
 CPU time, in turns with the same calls of a telemetry that does nothing, on however busy a machine.
 How long the parts of a call are together, beside the call, is measured by the clock.

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.observe``: what it costs to be observed.
+"""``python -m benchmarks.observing.observe``: what it costs to be observed.
 
 Lookups of a long prompt, and stores, of an engine that publishes KV events beside one that does
 not, in turns, by CPU seconds of the whole process, the publisher's thread included. Then a scrape
@@ -37,7 +37,7 @@ from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import AdapterSpec, OpenContext
 from hexkv.ports import ChunkKey, ChunkStore, DType, KVLayout, Namespace, PrefixCache
 
-OUTPUT = Path(__file__).resolve().parent / "results" / "observe.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "results" / "observe.json"
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=16)
 NAMESPACE = Namespace("observed", LAYOUT)
 CHUNK = 256
@@ -243,7 +243,9 @@ def memory(count: int) -> Row:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write. 3 if a goal was missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.observe", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.observing.observe", description=__doc__
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds: only to see it work")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     asked = parser.parse_args(arguments)

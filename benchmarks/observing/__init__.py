@@ -1,0 +1,1 @@
+"""The cost of being observed: records of calls, KV events, telemetry."""
