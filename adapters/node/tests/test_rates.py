@@ -18,7 +18,8 @@ from processes import until
 PROMPT = list(range(5 * TOKENS))
 
 
-def test_a_client_leaves_out_a_tier_that_is_slower_than_its_host_computes(tmp_path):
+def test_a_client_leaves_out_a_tier_that_is_slower_than_its_host_computes(tmp_path, monkeypatch):
+    monkeypatch.setattr(rates, "_EVERY", 0.0)
     with Node(tmp_path) as node:
         with node.engine() as engine:
             engine.store(PROMPT, HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT))
@@ -32,13 +33,29 @@ def test_a_client_leaves_out_a_tier_that_is_slower_than_its_host_computes(tmp_pa
             answers = [engine.lookup(PROMPT) for _ in range(32)]
             assert [answer.tiers for answer in answers].count({"disk": len(PROMPT)}) == 2
             assert {answer.missing for answer in answers} == {None, Reason.SLOWER}
+            assert why(node, engine) == (Reason.SLOWER, "1,000 tokens/s, and computing 2,000")
             stored = engine.store(PROMPT, HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT))
             assert stored.tiers["memory"] == len(PROMPT)  # the next request finds it there
             assert engine.lookup(PROMPT).tiers == {"memory": len(PROMPT)}
             engine.clear(tiers=["memory"])
             engine.computes(500.0)
             assert engine.lookup(PROMPT).hit_tokens == len(PROMPT)
+            until(lambda: engine.lookup(PROMPT) and why(node, engine)[0] is Reason.PRESENT)
+            engine.computes(2000.0)
+            until(lambda: engine.lookup(PROMPT) and why(node, engine)[0] is Reason.SLOWER)
+            keys = engine.chunk_keys(PROMPT)
+        until(lambda: explained(node, keys)[0] is Reason.PRESENT)  # no host computes now
         node.at_rest()
+
+
+def explained(node, keys):
+    """Why the node's disk would serve the first chunk to the host that it heard last, or not."""
+    why = node.served.admin.explain(keys[:1])[0]["disk"]
+    return why.reason, why.detail
+
+
+def why(node, engine):
+    return explained(node, engine.chunk_keys(PROMPT))
 
 
 @pytest.mark.thorough

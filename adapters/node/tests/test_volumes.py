@@ -12,6 +12,7 @@ import socket
 import time
 from collections import Counter
 from contextlib import suppress
+from struct import pack
 
 import pytest
 
@@ -181,7 +182,7 @@ def traffic(chance, generation):
             (wire.Verb.UNPIN, wire.text("owner")),
             (wire.Verb.FLUSH, b""),
             (wire.Verb.CLEAR, b'{"prefixes": ["00"], "tiers": null}'),
-            (wire.Verb.HEALTH, b""),
+            (wire.Verb.HEALTH, chance.choice((b"", pack("<d", 1e3)))),
         ]
     )
     request = chance.randrange(1, 9)

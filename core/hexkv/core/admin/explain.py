@@ -244,8 +244,11 @@ def _why(
     if off and (there or asked):
         return Why(Reason.TIER_OFF, detail=off)
     if there and (note is None or note.cause is not Reason.READ_FAILED):
-        slow = tier.link.slower_than(stack.runtime.computing.rate)
-        return Why(Reason.SLOWER if slow else Reason.PRESENT)
+        rate = stack.runtime.computing.known
+        if not tier.link.slower_than(rate):
+            return Why(Reason.PRESENT)
+        detail = f"{tier.link.tokens_rate:,.0f} tokens/s, and computing {rate:,.0f}"
+        return Why(Reason.SLOWER, detail=detail)
     if note is not None:
         return Why(note.cause, note.when, note.detail)
     if silent:

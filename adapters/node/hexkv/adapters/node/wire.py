@@ -60,6 +60,7 @@ class Verb(IntEnum):
     FLUSH = 11
     CLEAR = 12
     HEALTH = 13
+    """Its body may have the tokens per second that the client's host computes."""
     LIST = 14
     ANNOUNCE = 15
     WITHDRAW = 16

@@ -121,8 +121,21 @@ class ComputeRate:
     rate: float | None = field(init=False)
     """The rate that counts: as configured, or measured by the host for its latest prompt."""
 
+    clients: dict[str, float] = field(default_factory=dict)
+    """Rates of hosts in other processes, by client: each leaves tiers out by its own."""
+
     def __post_init__(self) -> None:
         self.rate = self.configured
+
+    @property
+    def known(self) -> float | None:
+        """The rate that counts, or else the last one of a client: for explanations."""
+        return next(iter([*self.clients.values()][-1:]), None) if self.rate is None else self.rate
+
+    def client(self, name: str, rate: float) -> None:
+        """Note the rate of the host of a client."""
+        self.clients.pop(name, None)
+        self.clients[name] = rate
 
     def configure(self, rate: float | None) -> None:
         """Count on *rate*; ``None``: on what the host measures from now on."""

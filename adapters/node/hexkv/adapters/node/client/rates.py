@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from struct import pack
 from typing import Any, TypeVar
 
 from hexkv.adapters.net.errors import BadMessage
@@ -34,7 +35,8 @@ class ServesSooner(FarTiers):
     """The part of a client that leaves tiers out where computing is sooner.
 
     The node measures its tiers, and the host how fast it computes. No call waits for the rates: an
-    answer is used by the calls after it.
+    answer is used by the calls after it. The node gets the host's rate with the question for them,
+    to explain misses by it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -127,7 +129,9 @@ class ServesSooner(FarTiers):
             self._read(answer)
         if now >= self._due and (link := self._link()) is not None:
             self._due = now + _EVERY
-            self._answer = link.ask(Verb.HEALTH, b"", Deadline.after(self._time, _ANSWER))
+            self._answer = link.ask(
+                Verb.HEALTH, pack("<d", rate), Deadline.after(self._time, _ANSWER)
+            )
         return frozenset(name for name, brings in self._rates.items() if brings < rate)
 
     def _read(self, answer: Answer) -> None:

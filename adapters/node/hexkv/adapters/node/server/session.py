@@ -140,4 +140,5 @@ class NodeSession(Session):
         for owner in self.pinned:
             with suppress(EngineClosed):
                 self.served.chunks.unpin(owner)
+        self.served.stack.runtime.computing.clients.pop(self.name, None)
         super()._end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from math import inf
 from struct import pack, unpack
 
 from hexkv.adapters.net.errors import BadMessage
@@ -154,6 +155,13 @@ def _clear(session: Client, asked: Request) -> None:
 
 
 def _health(session: Client, asked: Request) -> None:
+    if asked.body:  # the tokens per second that the client's host computes
+        reader = Reader(asked.body)
+        (rate,) = unpack("<d", reader.data(8))
+        reader.end()
+        if not 0 < rate < inf:
+            raise BadMessage("no rate of computing")
+        session.served.stack.runtime.computing.client(session.name, rate)
     said = asdict(session.served.health())
     del said["why"]  # of a host, never of a node, and older engines do not know it
     # By the names that the client gave; of other clients only the number of leases.
