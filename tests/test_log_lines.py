@@ -15,14 +15,14 @@ def test_lines_are_found_wherever_they_are_logged():
         'self._log.exception("it fails")\n'
         'logging.getLogger("hexkv.listening").info("at %s", where)\n'
         'verbs = ("is off", "is on")\n'
-        'Notices(log, f"tier {name}", clock, verbs)\n'
+        'Notices(log, f"node {name}", clock, verbs)\n'
     )
     found = {(one.text, one.level) for one in lines_of(code, "hexkv.core.tiers.x")}
     assert found == {
         ("tier NAME: KEYS chunks", "warning"),
         ("it fails", "error"),
         ("at WHERE", "info"),
-        ("tier NAME: OPERATION is off: ERROR", "warning"),
-        ("tier NAME: OPERATION is on after SECONDS s", "warning"),
+        ("node NAME: OPERATION is off: ERROR", "warning"),
+        ("node NAME: OPERATION is on after SECONDS s", "warning"),
     }
     assert len(all_lines()) > 100

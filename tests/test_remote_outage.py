@@ -4,8 +4,11 @@ Nothing is tuned for the test but how long callers wait: what an operator gets w
 is back in time.
 """
 
+import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from logging import WARNING
 from threading import Event, Thread
 
 import pytest
@@ -14,9 +17,10 @@ from configured import CHUNK, settle
 from depth import thorough
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.kit.waiting import promptly
+from hexkv.core.notices import EVERY
 from lm_servers import SMALL, BreakableServer, Served
 from redis_servers import BreakableRedis, RedisServer
-from remote_engines import WAIT, comes_back, engine_over, got, kept
+from remote_engines import WAIT, ClockAhead, comes_back, engine_over, got, kept
 from s3_double import BUCKET
 from s3_servers import own_double
 
@@ -97,15 +101,42 @@ def back(engine, tokens=OTHER):
     assert not health.pins
 
 
-def test_an_engine_serves_on_without_its_server_and_the_tier_comes_back(engine, remote):
-    server, _ = remote
-    assert kept(engine, PROMPT) == got(engine, PROMPT) == len(PROMPT)
-    server.kill()
-    for _ in range(8):
-        assert got(engine, PROMPT) == 0
-        assert kept(engine, OTHER) == 0
-    server.start()
-    back(engine)
+def test_an_engine_serves_on_with_a_line_a_minute_and_the_tier_comes_back(remote, caplog):
+    """Whatever calls, on however many connections, notice at once that the server is gone."""
+    server, tier = remote
+    clock = ClockAhead()
+    calls = [
+        lambda: engine.lookup(PROMPT),
+        lambda: (engine.prefetch("request", PROMPT), engine.cancel("request")),
+        lambda: got(engine, PROMPT),
+        lambda: kept(engine, OTHER),
+        lambda: kept(engine, PROMPT),
+    ]
+    with engine_over(tier, clock=clock) as engine, ThreadPoolExecutor(len(calls)) as crowd:
+        assert kept(engine, PROMPT) == got(engine, PROMPT) == len(PROMPT)
+        server.kill()
+        caplog.clear()
+        went = clock.now()
+        while clock.now() < went + 150.0:
+            for call in [crowd.submit(call) for call in calls]:
+                call.result(PATIENCE)
+            assert got(engine, PROMPT) == 0
+            clock.ahead += 15.0
+        minutes = (clock.now() - went) / EVERY
+        server.start()
+        clock.ahead += 15.0  # the pause of a breaker is over
+        back(engine)
+    name = f"tier {tier['store']}"
+    lines = [it.getMessage() for it in caplog.records if it.levelno >= WARNING]
+    first, *later = (line for line in lines if line.startswith(f"{name}: does not answer: "))
+    assert 1 <= len(later) <= minutes
+    assert all(line.endswith("more since the last line") for line in later)
+    assert "since" not in first
+    rest = [line for line in lines if line not in {first, *later}]
+    assert [re.split(" (?:for|after) ", line)[0] for line in rest] == [
+        f"{name}: is switched off",
+        f"{name}: is back",
+    ]
 
 
 def test_a_server_that_stands_still_costs_a_deadline_and_then_nothing(engine, remote):

@@ -321,14 +321,24 @@ def test_a_tier_that_is_full_is_two_lines_and_never_off(rig, caplog, room):
     ]
 
 
-def test_a_breaker_is_one_line_when_it_opens_and_one_when_it_closes(rig, caplog):
+@each(
+    "error, lines",
+    [
+        (
+            StoreError("an I/O error"),
+            ["write failed", "writing is switched off", "writing is back"],
+        ),
+        (StoreUnreachable("refused"), ["does not answer", "is switched off", "is back"]),
+    ],
+)
+def test_a_breaker_is_one_line_when_it_opens_and_one_when_it_closes(rig, caplog, error, lines):
     class Down(ScanningStore):
         down = True
 
         def write_one(self, item):
-            refused = Failed(StoreUnreachable("refused"))
-            return refused if self.down else super().write_one(item)
+            return Failed(error) if self.down else super().write_one(item)
 
+    caplog.clear()
     store = Down({})
     r = rig([tier("disk", store, retries=0, lane=LaneRules(workers=1))])
     for number in range(8):
@@ -338,8 +348,10 @@ def test_a_breaker_is_one_line_when_it_opens_and_one_when_it_closes(rig, caplog)
     r.clock.advance(3.0)
     r.engine.store(PROMPT, computed())
     assert r.engine.flush()
-    off, back = (line for line in caplog.messages if "writing" in line)
-    assert off.startswith(
-        "tier disk: writing is switched off for 1 s, later for up to 10 s: several"
-    )
-    assert back == "tier disk: writing is back after 3 s"
+    failed, off, *ends = caplog.messages
+    (back,) = (line for line in ends if "works again" not in line)
+    assert failed.startswith(f"tier disk: {lines[0]}: ")
+    assert failed.endswith(f"{type(error).__name__}: {error} (2 of 2 chunks)")
+    why = "several calls in a row failed"
+    assert off == f"tier disk: {lines[1]} for 1 s, later for up to 10 s: {why}"
+    assert back.startswith(f"tier disk: {lines[2]} after 3 s")

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from hexkv.contracts.doubles import ManualClock
-from hexkv.core.notices import EVERY, Notices
+from hexkv.core.notices import EVERY, READING, WRITING, Notices
 
 
 @pytest.fixture
@@ -26,6 +26,9 @@ def test_a_failure_that_repeats_is_one_line(notices, clock, caplog):
     assert caplog.messages == [
         "tier disk: write failed: StoreError: Permission denied: /cache/ab/12.hexkv"
     ]
+    for end in "ab":  # a long error is of the kind of its beginning
+        notices.failed("read", "x" * 10_000_000 + end)
+    assert len(caplog.messages) == 2
 
 
 def test_a_minute_later_the_next_line_has_the_count(notices, clock, caplog):
@@ -71,6 +74,25 @@ def test_a_failure_that_comes_and_goes_is_two_lines_a_minute(notices, clock, cap
     ]
 
 
+def test_a_store_that_does_not_answer_is_one_kind_whatever_finds_it(notices, clock, caplog):
+    for what, outage in [("read", READING), ("write", WRITING), ("contains", READING)]:
+        notices.failed(what, f"{what} is refused", 4, detail=" (4 of 4 chunks)", outage=outage)
+    for direction in (READING, WRITING):
+        notices.switched_off(direction, "1 s", "why")
+    clock.advance(EVERY)
+    notices.failed("write", "refused", outage=WRITING)
+    notices.answers(READING, notices.unanswered - 1)  # it was under way before
+    notices.answers(READING, notices.unanswered)
+    notices.answers(WRITING, notices.unanswered)
+    assert caplog.messages == [
+        "tier disk: does not answer: read: read is refused (4 of 4 chunks)",
+        "tier disk: is switched off for 1 s: why",
+        "tier disk: does not answer: write: refused; 8 more since the last line",
+        "tier disk: is back after 60 s and 15 failures",
+    ]
+    assert not notices.troubles
+
+
 def test_no_trouble_is_known_while_nothing_fails(notices):
     assert not notices.troubles
     notices.failed("read", "one chunk", lasts=False)
@@ -85,12 +107,6 @@ def test_ever_new_kinds_are_bounded(notices):
     for number in range(1000):
         notices.failed("write", "x" * number)
     assert len(notices._kinds) <= 64
-
-
-def test_a_long_error_is_of_the_kind_of_its_beginning(notices, caplog):
-    notices.failed("read", "x" * 10_000_000)
-    notices.failed("read", "x" * 10_000_000 + "y")
-    assert len(caplog.messages) == 1
 
 
 def test_causes_without_end_are_some_lines_a_minute_with_a_count(notices, clock, caplog):

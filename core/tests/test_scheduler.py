@@ -3,6 +3,7 @@
 from asyncio import CancelledError
 from collections import deque
 from contextlib import suppress
+from logging import getLogger
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,12 @@ from hexkv.contracts.kit.cases import each
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules, Priority, Refused
 from hexkv.core.io.scheduler import Lane
+from hexkv.core.notices import Notices
 from hexkv.ports import CounterName, Deadline
+
+
+def lines(clock):
+    return Notices(getLogger("hexkv"), "tier disk", clock)
 
 
 class ByHand:
@@ -73,7 +79,7 @@ def telemetry():
 @pytest.fixture
 def lane(clock, executor, telemetry):
     rules = LaneRules(workers=1, queue_bytes=100, breaker=BreakerRules(failures=3))
-    return Lane("disk/read", rules, executor, clock, telemetry)
+    return Lane("disk/read", rules, executor, clock, telemetry, lines(clock))
 
 
 def saying(answer, told=None, well=True):
@@ -248,7 +254,7 @@ def test_every_task_is_worked_exactly_once_and_its_bytes_come_back(acts):
     clock = ManualClock()
     executor = ByHand(clock)
     rules = LaneRules(workers=1, queue_bytes=100, breaker=BreakerRules(failures=3))
-    lane = Lane("disk/write", rules, executor, clock, RecordingTelemetry())
+    lane = Lane("disk/write", rules, executor, clock, RecordingTelemetry(), lines(clock))
     told, tickets = [], []
     for act in acts:
         match act:
@@ -300,7 +306,7 @@ def test_work_that_raises_ends_all_the_same(error):
     clock, telemetry = ManualClock(), RecordingTelemetry()
     executor = ByHand(clock)
     rules = LaneRules(workers=1, queue_bytes=100, breaker=BreakerRules(failures=1))
-    lane = Lane("disk/read", rules, executor, clock, telemetry)
+    lane = Lane("disk/read", rules, executor, clock, telemetry, lines(clock))
 
     def work(go):
         if go:

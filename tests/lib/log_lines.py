@@ -9,6 +9,7 @@ from keyword import kwlist
 from pathlib import Path
 from typing import NamedTuple
 
+from hexkv.core.notices import BACK, OFF, OUTAGE
 from hexkv.plugins.observing.logs import component
 
 ROOT = Path(__file__).parent.parent.parent
@@ -19,6 +20,15 @@ LOGS = re.compile(r"(?:self\.)?_?log|logging\.getLogger\(.*\)")
 SKIPPED = {*kwlist, "self", "str", "len", "join", "type"}
 PLAIN = str.maketrans("|`", "/'")
 PLACE = re.compile(r"%[-.\d]*[sdrfg]")
+
+OF_TIERS = [
+    f"{OUTAGE}: OPERATION: ERROR",
+    f"{OFF} SECONDS s, later for up to SECONDS s: ERROR",
+    f"DIRECTION {OFF} SECONDS s, later for up to SECONDS s: ERROR",
+    f"{BACK} after SECONDS s",
+    f"DIRECTION {BACK} after SECONDS s",
+]
+"""Besides those of all notices."""
 
 
 class LogLine(NamedTuple):
@@ -41,6 +51,8 @@ def lines_of(source: str, module: str) -> set[LogLine]:
             subject, verbs = text_of(call.args[1]), verbs_of(call, tree)
             found.add(LogLine(name, f"{subject}: OPERATION {verbs[0]}: ERROR", "warning"))
             found.add(LogLine(name, f"{subject}: OPERATION {verbs[1]} after SECONDS s", "warning"))
+            if subject.startswith("tier "):
+                found |= {LogLine(name, f"{subject}: {words}", "warning") for words in OF_TIERS}
             continue
         log, _, level = named.rpartition(".")
         if level not in {*LEVELS, "log"} or not LOGS.fullmatch(log):

@@ -8,6 +8,7 @@ from threading import Event
 from configured import CHUNK, FRAME, LAYOUT, NAMESPACE, computed
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.waiting import UnderWay, promptly
+from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 
@@ -21,10 +22,19 @@ RETURN = 30.0
 """Seconds after a server's return within which its tier is back."""
 
 
-def engine_over(*tiers, wait=WAIT):
+class ClockAhead(SystemClock):
+    """The machine's time, and the seconds that a test adds."""
+
+    ahead = 0.0
+
+    def now(self):
+        return super().now() + self.ahead
+
+
+def engine_over(*tiers, wait=WAIT, clock=None):
     waits = {"lookup": wait, "retrieve": wait, "store": wait}
     wanted = {"chunk": {"size": CHUNK}, "pool": {"bytes": 64 * FRAME}, "deadlines": waits}
-    return build(load(None, {}, wanted | {"tiers": list(tiers)}), NAMESPACE)
+    return build(load(None, {}, wanted | {"tiers": list(tiers)}), NAMESPACE, clock=clock)
 
 
 def stored(engine, tokens):

@@ -4,7 +4,7 @@ import json
 import random
 import re
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 from dict_store import ScanningStore
 from hexkv.adapters.admin.access import SocketAccess
@@ -17,6 +17,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.memory.store import MemoryStore
 from hexkv.plugins.observing.telemetry import Totals, render
 from hexkv.ports import Miss, StoreUnreachable
+from processes import until
 from rigging import CHUNK, LAYOUT, tier
 
 PAGE = Path(__file__).parents[2] / "docs" / "symptoms.md"
@@ -118,6 +119,12 @@ class Place:
 
     def load(self, tokens=PROMPT, window=HeapKV):
         return self.engine.retrieve(tokens, window(LAYOUT, len(tokens)))
+
+    def while_time_passes(self, work, *args):
+        """Run *work* to its end, while the clock goes on: it may wait by it."""
+        working = Thread(target=work, args=args)
+        working.start()
+        until(lambda: self.clock.advance(1.0) or not working.is_alive())
 
     def counts(self, family):
         """Step 1: a metric's sums by reason."""

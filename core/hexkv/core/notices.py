@@ -3,6 +3,8 @@
 A line is of a *kind*: the operation that failed, and the error's words without numbers and paths.
 Another kind is another cause, and has a line of its own. The end of a failure is one line, too, if
 its beginning was one; so a failure that is the last line of a log lasts.
+
+An *outage*, a store that does not answer, is one kind whichever operation finds it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,17 @@ _MOST_TROUBLES = 1024
 
 _LENGTH = 300
 """The number of characters of an error that determine its kind."""
+
+OUTAGE = "does not answer"
+OFF = "is switched off for"
+BACK = "is back"
+"""The verbs of an outage, of a breaker that opens, and of the end of both."""
+
+READING, WRITING = "reading", "writing"
+"""The directions of a store's operations."""
+
+_STORE = ""
+"""The operation of an outage: all that the store does."""
 
 
 def kind_of(words: str) -> str:
@@ -47,6 +60,9 @@ class _Kind:
 @dataclass(slots=True)
 class _Trouble:
     since: float
+    end: str
+    """The verb of the line at its end."""
+
     failures: int = 0
     logged: bool = False
     """True if the log has a line about it."""
@@ -81,11 +97,24 @@ class Notices:
         """Failures of kinds without a line of their own, since the last line."""
 
         self.troubles: dict[str, _Trouble] = {}
-        """Operations that fail at present. Usually empty: then no call of :meth:`works` is
-        needed."""
+        """Operations that fail at present. Usually empty: then no call of :meth:`works` or
+        :meth:`answers` is needed."""
+
+        self.unanswered = 0
+        """The number of failures by outages."""
+
+        self._silent: set[str] = set()
+        """The directions without an answer since the outage began."""
 
     def failed(
-        self, what: str, words: str, count: int = 1, *, detail: str = "", lasts: bool = True
+        self,
+        what: str,
+        words: str,
+        count: int = 1,
+        *,
+        detail: str = "",
+        lasts: bool = True,
+        outage: str = "",
     ) -> None:
         """Log that *what* failed, unless a line of the same kind is less than a minute old.
 
@@ -95,13 +124,42 @@ class Notices:
             count: failures that this line stands for.
             detail: follows the error in the line, and does not make another kind.
             lasts: True if *what* fails until :meth:`works` is called.
+            outage: the direction in which the store does not answer, until :meth:`answers`; empty
+                for other errors.
         """
         words = " ".join(words.split())  # one line, whatever a store's error has in it
-        kind = what, kind_of(words)
+        if not outage:
+            text = f"{what} {self._verbs[0]}: {words}{detail}"
+            self._log_failure(what, kind_of(words), text, count, end=self._verbs[1], lasts=lasts)
+            return
+        with self._lock:
+            self.unanswered += count
+            self._silent.add(outage)
+        self._log_failure(_STORE, OUTAGE, f"{OUTAGE}: {what}: {words}{detail}", count)
+
+    def switched_off(self, direction: str, pauses: str, why: str) -> None:
+        """Log that a breaker opened, in an outage once for both directions.
+
+        Args:
+            direction: the operations that are refused from now on.
+            pauses: the seconds between probes, as text.
+            why: the reason, as text.
+        """
+        with self._lock:
+            what = direction
+            if direction in self._silent or self.troubles.keys() <= {_STORE}:
+                self._silent.add(direction)  # no other failure explains it
+                what = _STORE
+        self._log_failure(what, OFF, f"{what} {OFF} {pauses}: {why}".strip(), 1)
+
+    def _log_failure(
+        self, what: str, cause: str, text: str, count: int, *, end: str = BACK, lasts: bool = True
+    ) -> None:
+        kind = what, cause
         now = self._clock.now()
         with self._lock:
             if lasts:
-                trouble = self.troubles.setdefault(what, _Trouble(now))
+                trouble = self.troubles.setdefault(what, _Trouble(now, end))
                 trouble.failures += count
                 if len(self.troubles) > _MOST_TROUBLES:
                     del self.troubles[next(iter(self.troubles))]
@@ -120,8 +178,7 @@ class Notices:
                 trouble.logged = True
         also = f"; {more} more since the last line" if more else ""
         also += f"; {others} more of other kinds" if others else ""
-        text = f"{self._subject}: {what} {self._verbs[0]}: {words}{detail}{also}"
-        self._log.warning("%s", text)
+        self._log.warning("%s", f"{self._subject}: {text}{also}")
 
     def _has_room(self, now: float) -> bool:
         """True if one more kind may have a line. Under the lock."""
@@ -133,6 +190,23 @@ class Notices:
         self._others += self._kinds.pop(oldest).held_back
         return True
 
+    def answers(self, direction: str, unanswered: int) -> None:
+        """Log the end of an outage, and of a pause, by a success in one of their directions.
+
+        Args:
+            direction: that of the call.
+            unanswered: the number of failures when the call began: an answer that was under way
+                when the store went down is no sign that it is back.
+        """
+        if not self.troubles:
+            return
+        with self._lock:
+            if over := direction in self._silent and unanswered == self.unanswered:
+                self._silent.clear()
+        if over:
+            self.works(_STORE)
+        self.works(direction)
+
     def works(self, what: str) -> None:
         """Log that *what* works again, if the log has a line about its failure."""
         if what not in self.troubles:
@@ -142,5 +216,5 @@ class Notices:
         if trouble is not None and trouble.logged:
             seconds = self._clock.now() - trouble.since
             count = f" and {trouble.failures} failures" if trouble.failures > 1 else ""
-            text = f"{self._subject}: {what} {self._verbs[1]} after {seconds:.3g} s{count}"
-            self._log.warning("%s", text)
+            text = f"{what} {trouble.end} after {seconds:.3g} s{count}".strip()
+            self._log.warning("%s", f"{self._subject}: {text}")

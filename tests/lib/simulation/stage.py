@@ -95,8 +95,8 @@ class Noting(TierRuntime):
 
     __slots__ = ()
 
-    def lane(self, name, rules):
-        lane = super().lane(name, rules)
+    def lane(self, name, rules, notices):
+        lane = super().lane(name, rules, notices)
         submit, tasks = lane.submit, []
 
         def noted(priority, size, work, deadline=None, room=None):

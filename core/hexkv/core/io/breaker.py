@@ -34,6 +34,9 @@ class Breaker:
     def __init__(self, clock: Clock, rules: BreakerRules) -> None:
         self._clock = clock
         self._rules = rules
+        self.pauses = f"{rules.first_pause:g} s, later for up to {rules.longest_pause:g} s"
+        """The seconds between probes, as text."""
+
         self._lock = Lock()
         self._failures = 0
         self.pause = 0.0
@@ -70,16 +73,14 @@ class Breaker:
                 self._probe = now
             return True
 
-    def succeeded(self) -> bool:
-        """Note that a call was answered. Return True if the breaker was open, and is closed now."""
+    def succeeded(self) -> None:
+        """Note that a call was answered: the breaker is closed now."""
         if not self._failures and not self.pause:
-            return False
+            return
         with self._lock:
-            closes = bool(self.pause)
             self._failures = 0
             self.pause = 0.0
             self._probe = None
-            return closes
 
     def failed(self, *, at_once: bool = False) -> bool:
         """Note a failed call; *at_once* opens the breaker in any case. Return True if it opened."""

@@ -23,7 +23,7 @@ from weakref import ref
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.rules import WORDS, LaneRules, Priority, Refused
 from hexkv.core.io.ticket import Room, Task, Ticket
-from hexkv.core.notices import Notices
+from hexkv.core.notices import READING, WRITING, Notices
 from hexkv.core.runtime import StepRing
 from hexkv.core.turns import Line, Turn
 from hexkv.ports import Clock, Completion, CounterName, Deadline, Executor, Reason, Telemetry
@@ -48,6 +48,7 @@ class Lane:
         executor: Executor,
         clock: Clock,
         telemetry: Telemetry,
+        notices: Notices,
         steps: StepRing | None = None,
     ) -> None:
         self.name = name
@@ -59,10 +60,8 @@ class Lane:
         """The most bytes of waiting and running tasks."""
 
         self._executor, self._telemetry = executor, telemetry
-        self._direction = "writing" if self._row.endswith("/write") else "reading"
-        pause, longest = rules.breaker.first_pause, rules.breaker.longest_pause
-        verbs = f"is switched off for {pause:g} s, later for up to {longest:g} s", "is back"
-        self._notices = Notices(log, f"tier {self._tier}", clock, verbs)
+        self._direction = WRITING if self._row.endswith("/write") else READING
+        self._notices = notices
         self._heap: list[Task] = []
         self._live: dict[Ticket[object], Task] = {}
         """Tasks that wait or run."""
@@ -285,7 +284,7 @@ class Lane:
     def _do(self, task: Task, *, wanted: bool) -> Completion:
         result: object
         well: bool | None
-        begun = self._clock.now()
+        begun, unanswered = self._clock.now(), self._notices.unanswered
         try:
             result, well = task.work(wanted)
         except BaseException as error:
@@ -303,8 +302,8 @@ class Lane:
 
         def complete() -> None:
             if wanted and well:
-                if self.breaker.succeeded():
-                    self._notices.works(self._direction)
+                self.breaker.succeeded()
+                self._notices.answers(self._direction, unanswered)
             elif wanted and well is not None and not _hurried(task.deadline):
                 self._failed(Reason.FAILURES)
             with self._lock:
@@ -387,8 +386,11 @@ class Lane:
             self._line.wake_all()  # callers that wait for room return if the breaker opened
 
     def _failed(self, why: Reason, *, at_once: bool = False) -> None:
-        if self.breaker.failed(at_once=at_once):
-            self._notices.failed(self._direction, _OPENED[why])
+        opened, words = self.breaker.failed(at_once=at_once), _OPENED[why]
+        if self.breaker.pause and why is Reason.TIMED_OUT:
+            self._notices.failed(self._direction, words, outage=self._direction)
+        if opened:
+            self._notices.switched_off(self._direction, self.breaker.pauses, words)
             self._telemetry.count(CounterName.BREAKER_OPENED, 1, tier=self._tier, reason=why)
 
 

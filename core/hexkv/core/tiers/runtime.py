@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.io.scheduler import Lane
+from hexkv.core.notices import Notices
 from hexkv.core.runtime import Runtime
 from hexkv.core.tiers.index.ages import Ages
 from hexkv.core.tiers.index.history import History
@@ -87,11 +88,11 @@ class TierRuntime(Runtime):
         checked = {name: CheckedSerde.of(serde) for name, serde in self.serdes.items()}
         object.__setattr__(self, "serdes", checked)
 
-    def lane(self, name: str, rules: LaneRules) -> Lane:
-        """Return a lane with workers of its own."""
+    def lane(self, name: str, rules: LaneRules, notices: Notices) -> Lane:
+        """Return a lane with workers of its own, whose log lines are among *notices*."""
         # A number of its own: a tier of the same name may still be closing.
         name = f"{name} {next(self.lanes)}"
-        return Lane(name, rules, self.executor, self.clock, self.telemetry, self.steps)
+        return Lane(name, rules, self.executor, self.clock, self.telemetry, notices, self.steps)
 
     def tell(self, change: Change, tier: str, keys: Sequence[ChunkKey]) -> None:
         """Report a change on a tier to the event sinks."""

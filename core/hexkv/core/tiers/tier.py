@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import TypeVar
 
@@ -112,11 +113,12 @@ class Tier:
 
         self._closing: Lane | None = None
         if not self.lends:
-            self.reading = runtime.lane(f"{self.name}/read", self.rules.lane)
-            self.writing = runtime.lane(f"{self.name}/write", self.rules.lane)
+            lane = partial(runtime.lane, notices=calls.notices)
+            self.reading = lane(f"{self.name}/read", self.rules.lane)
+            self.writing = lane(f"{self.name}/write", self.rules.lane)
             self.lanes = (self.reading, self.writing)
             # With a worker from the start: at the end it may be impossible to start a thread.
-            self._closing = runtime.lane(f"{self.name}/close", LaneRules(workers=1))
+            self._closing = lane(f"{self.name}/close", LaneRules(workers=1))
             self.step = per_task(runtime.pool)
         self.deleting = Deleting(self.index, runtime.executor.wait)
         self._runtime = runtime

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hexkv.core.keys.bounded import BoundedKeys
 from hexkv.core.memory.pool import Give
-from hexkv.core.notices import Notices, kind_of
+from hexkv.core.notices import READING, WRITING, Notices, kind_of
 from hexkv.core.tiers.stores import answers
 from hexkv.core.tiers.stores.key_faults import KeyFaults
 from hexkv.ports import (
@@ -35,6 +35,7 @@ from hexkv.ports import (
     Sink,
     StoreError,
     StoreFull,
+    StoreUnreachable,
     SupportsClear,
     SupportsDeviceRead,
     SupportsLimit,
@@ -49,8 +50,8 @@ from hexkv.ports import (
 
 log = logging.getLogger(__name__)
 
-
-_ENDS = frozenset({"contains", "read", "read_range", "read_to_device", "write", "scan", "delete"})
+_READS = frozenset({"contains", "read", "read_range", "read_to_device"})
+_ENDS = _READS | {"write", "scan", "delete"}
 """Calls whose next success after a failure is logged."""
 
 
@@ -98,8 +99,7 @@ class StoreCalls:
 
         self.faults = KeyFaults(clock)
         self._clock = clock
-        self._notices = Notices(log, f"tier {name}", clock)
-
+        self.notices = Notices(log, f"tier {name}", clock)  # those of its lanes, too
         # Checked once: a runtime protocol check costs microseconds.
         self.sharing = store if isinstance(store, SupportsZeroCopy) else None
         self.scanning = store if isinstance(store, SupportsScan) else None
@@ -108,8 +108,7 @@ class StoreCalls:
         self.quarantining = store if isinstance(store, SupportsQuarantine) else None
         self._limiting = store if isinstance(store, SupportsLimit) else None
         self.past_host = store if isinstance(store, SupportsDeviceRead) else None
-        shared = isinstance(store, SharedMedium) and store.shared
-        self.shared = _declared(name, "shared", shared)
+        self.shared = _declared(name, "shared", isinstance(store, SharedMedium) and store.shared)
         own = isinstance(store, SupportsOwnMemory) and store.own_memory
         self.own_memory = _declared(name, "own_memory", own)
         fixed = isinstance(store, ReadOnlyStore) and store.read_only
@@ -151,7 +150,7 @@ class StoreCalls:
             return [False] * len(keys)
         if self.faults.noted:
             self.faults.answered()
-        self._works("contains")
+        self.notices.works("contains")
         return here
 
     def read(self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline) -> list[ReadOutcome]:
@@ -182,7 +181,7 @@ class StoreCalls:
             outcome = answers.range_outcome(answer, len(into))
         except self._errors as error:
             return Failed(self.failed("read_range", error))
-        if type(outcome) is Failed or self.faults.noted or self._notices.troubles:
+        if type(outcome) is Failed or self.faults.noted or self.notices.troubles:
             self._judge("read_range", [outcome])
             self.faults.read([key], [outcome])
         return outcome
@@ -207,7 +206,7 @@ class StoreCalls:
             outcome = answers.range_outcome(answer, len(page) + into.length)
         except self._errors as error:
             return Failed(self.failed("read_to_device", error))
-        if type(outcome) is Failed or self._notices.troubles:
+        if type(outcome) is Failed or self.notices.troubles:
             self._judge("read_to_device", [outcome])
         return outcome
 
@@ -245,7 +244,7 @@ class StoreCalls:
         except self._errors as error:
             self.failed("scan", error)
             return None
-        self._works("scan")
+        self.notices.works("scan")
         return entries
 
     def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> list[Lease | None]:
@@ -304,7 +303,7 @@ class StoreCalls:
         except self._errors as error:
             self.failed("delete", error)
             return False
-        self._works("delete")
+        self.notices.works("delete")
         return True
 
     def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int | None:
@@ -334,47 +333,49 @@ class StoreCalls:
     def close(self) -> None:
         """Close the store, and count any failure."""
         try:
-            answer: object = self.store.close()  # type: ignore[func-returns-value]
-            answers.nothing(answer)
+            answers.nothing(self.store.close())  # type: ignore[func-returns-value]
         except Exception as error:  # noqa: BLE001
             self.failed("close", error)
 
     def failed(self, what: str, error: BaseException) -> Exception:
         """Count a call that the store failed. Return the error for its outcomes."""
         words = self._remember(what, error)
-        self._notices.failed(what, words, lasts=what in _ENDS)
+        self.notices.failed(what, words, lasts=what in _ENDS, outage=self._outage(what, error))
         return error if isinstance(error, Exception) else StoreError(words)
 
     def give_up(self, key: ChunkKey, words: str) -> None:
         """Log that a chunk is barred."""
         named = "" if key.hex() in words else f": {key.hex()}"
         detail = f"; it is not used until it is written anew{named}"
-        self._notices.failed("two reads of a chunk", words, detail=detail, lasts=False)
+        self.notices.failed("two reads of a chunk", words, detail=detail, lasts=False)
 
     def set_aside(self, keys: Sequence[ChunkKey]) -> None:
         """Log damaged frames: the first one, and the number of others of the same read."""
         others = f" and {len(keys) - 1} more" if keys[1:] else ""
         words, detail = "not the frame that was written", f": {keys[0].hex()}{others}"
-        self._notices.failed("verification", words, len(keys), detail=detail, lasts=False)
+        self.notices.failed("verification", words, len(keys), detail=detail, lasts=False)
 
     def _judge(self, what: str, outcomes: Sequence[ReadOutcome | WriteOutcome]) -> bool:
         """Count and log the failed chunks of a call; True if there is any."""
         if Failed not in set(map(type, outcomes)):
-            self._works(what)
+            self.notices.works(what)
             self.full = self.full and what != "write"
             return False
         errors = [outcome.error for outcome in outcomes if type(outcome) is Failed]
         self._remember(what, errors[0])
-        said = [answers.words(error) for error in errors]
-        kinds = list(map(kind_of, said))
-        for kind, words in dict(zip(kinds, said, strict=True)).items():
+        said = [(answers.words(error), self._outage(what, error)) for error in errors]
+        kinds = [outage or kind_of(words) for words, outage in said]
+        for kind, (words, outage) in dict(zip(kinds, said, strict=True)).items():
             count = kinds.count(kind)
-            self._notices.failed(what, words, count, detail=f" ({count} of {len(outcomes)} chunks)")
+            detail = f" ({count} of {len(outcomes)} chunks)"
+            self.notices.failed(what, words, count, detail=detail, outage=outage)
         return True
 
-    def _works(self, what: str) -> None:
-        if self._notices.troubles:
-            self._notices.works(what)
+    def _outage(self, what: str, error: BaseException) -> str:
+        """Return the direction in which the store does not answer; empty for other errors."""
+        if self.lends or not isinstance(error, StoreUnreachable):
+            return ""
+        return READING if what in _READS else WRITING
 
     def _remember(self, what: str, error: BaseException) -> str:
         self.failures += 1
