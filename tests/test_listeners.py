@@ -2,6 +2,7 @@
 
 import socket
 from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -31,13 +32,14 @@ from hexkv.adapters.node.server.limits import ClientLimits
 from hexkv.adapters.observe.http import HealthServer
 from hexkv.adapters.shm.channel import ShmChannel
 from hexkv.adapters.tcp.channel import TcpChannel
+from hexkv.adapters.vllm.lookup.channel import ChannelServer
 from hexkv.contracts.channel.blocks import Blocks
 from hexkv.contracts.channel.source import HeldFrames
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import FRAME_VERSION, PAGE, Deadline
-from nodes import FRAME, Node
+from hexkv.ports import FRAME_VERSION, PAGE, ConfigError, Deadline
+from nodes import FRAME, Node, NodeProcess
 from processes import PATIENCE, until
 
 PLACES = 4
@@ -275,3 +277,78 @@ def test_a_request_has_five_seconds_in_all_and_one_to_its_first_byte():
     assert clock.now() == start + 3.0
     assert set(ends) == {start + 5.0}
     assert len(ends) > 1, "of what comes, and of what goes"
+
+
+# ------------------------------------------------------------------------ sockets of ended servers
+
+
+def administers(opened, path):
+    administration = Nothing()
+    opened.callback(lambda: administration)
+    return AdminServer(administration, Listener(Address(path=path)), SystemClock())
+
+
+def lends(_, path):
+    channel = ShmChannel(SystemClock(), listen=path)
+    try:
+        channel.serve(HeldFrames(Blocks.on_heap(1, 4 * PAGE)), 1)
+    except BaseException:
+        channel.close()
+        raise
+    return channel
+
+
+AT_PATHS = {
+    "administration": administers,
+    "peers over shared memory": lends,
+    "vLLM's lookups": lambda _, path: ChannelServer(Path(path), dict),
+}
+"""Those that listen at a path, beside the node; directories and ``hexkv serve`` listen at ports."""
+
+
+@each("start", AT_PATHS.values())
+def test_a_path_is_taken_from_ended_servers_of_this_user_alone(start):
+    with ExitStack() as opened:
+        folder = opened.enter_context(short_folder())
+        path = folder / "a.sock"
+        (folder / "a.sock.lock").touch()
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(path))
+        with closing(start(opened, str(path))):
+            with pytest.raises(ConfigError, match="another process serves it"):
+                start(opened, str(path))
+            silent(opened, Address(path=str(path)))
+        assert not [*folder.iterdir()]
+
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+            with patch("os.geteuid", lambda: 4711), pytest.raises(ConfigError, match="of user"):
+                start(opened, str(path))
+            other.listen(1)
+            with pytest.raises(ConfigError, match="another process serves it"):
+                start(opened, str(path))
+            silent(opened, Address(path=str(path)))
+        path.unlink()
+        path.write_text("mine")
+        with pytest.raises(ConfigError, match="no socket"):
+            start(opened, str(path))
+        assert path.read_text() == "mine"
+
+
+@pytest.mark.thorough
+def test_a_node_and_its_administration_leave_no_socket_and_take_those_of_a_killed_one(tmp_path):
+    with short_folder() as folder, ExitStack() as opened:
+        address = str(folder / "admin.sock")
+        node = opened.enter_context(NodeProcess(tmp_path, admin={"address": address}))
+        for end in (node.kill, node.stop, node.kill):
+            second = node.begin()
+            assert second.wait(PATIENCE) != 0
+            assert "another process serves it" in node.said()
+            silent(opened, Address(path=address))
+            silent(opened, Address(path=str(node.path)))
+            end()
+            assert node.path.exists() == (folder / "admin.sock").exists() == (end == node.kill)
+            node.start()
+        node.stop()
+        assert not [*folder.iterdir()]
+        assert {it.name for it in node.folder.iterdir()} == {"hexkv.yaml", "log"}

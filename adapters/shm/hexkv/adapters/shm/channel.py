@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -19,7 +18,7 @@ from hexkv.adapters.net.peers.session import PeerSession
 from hexkv.adapters.net.security import SecretSource
 from hexkv.adapters.net.server.accepting import BACKLOG
 from hexkv.adapters.net.server.connection import Connection, Limits
-from hexkv.adapters.net.server.listening import bind
+from hexkv.adapters.net.server.listening import bind, unbind
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.shm.memory import SharedMemory
 from hexkv.adapters.shm.places import path_of
@@ -117,9 +116,8 @@ class ShmChannel(PeerChannel):
 
     def left(self) -> None:
         if self._owned >= 0:
-            with suppress(OSError):
-                if self._path is not None:
-                    self._path.unlink()
+            if self._path is not None:
+                unbind(self._path)
             os.close(self._owned)
             self._owned = -1
 

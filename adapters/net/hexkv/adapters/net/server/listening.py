@@ -9,6 +9,7 @@ import re
 import socket
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISSOCK
 from typing import Self
 
 from hexkv.adapters.net.address import Address
@@ -83,9 +84,7 @@ class Listener:
     def close(self) -> None:
         """Stop listening. Calling it twice is allowed; not while another thread is in accept."""
         if self._open and self._path is not None:
-            with suppress(OSError):
-                self._path.unlink()
-                _lock_of(self._path).unlink()
+            unbind(self._path)
         self.leave()
 
     def leave(self) -> None:
@@ -108,7 +107,7 @@ def bind(path: Path, mode: int) -> tuple[socket.socket, int]:
     """Return a socket that listens at *path*, and the descriptor of the lock of its server.
 
     Raises:
-        ConfigError: another process serves it, or it cannot be created.
+        ConfigError: another process serves it, or it cannot be created: another file is there.
     """
     lock = -1
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -116,8 +115,7 @@ def bind(path: Path, mode: int) -> tuple[socket.socket, int]:
         while lock < 0:
             lock = _locked(_lock_of(path), os.O_CREAT)
         clear_ended(path)
-        if path.is_socket():
-            path.unlink()
+        _remove_left(path)
         os.fchmod(sock.fileno(), mode)
         sock.bind(str(path))
         path.chmod(mode)  # the umask has cleared bits: the requested mode counts
@@ -130,6 +128,35 @@ def bind(path: Path, mode: int) -> tuple[socket.socket, int]:
         why = "another process serves it" if taken else error.strerror or str(error)
         raise ConfigError(f"cannot listen at {path}: {why}") from error
     return sock, lock
+
+
+def unbind(path: Path) -> None:
+    """Remove the files of a server that ends. Call this while it has the lock."""
+    with suppress(OSError):
+        path.unlink()
+        _lock_of(path).unlink()
+
+
+def _remove_left(path: Path) -> None:
+    """Remove the socket of a server that was killed.
+
+    Raises:
+        OSError: another program listens there, or it is another file, or of another user.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not S_ISSOCK(found.st_mode):
+        raise FileExistsError(errno.EEXIST, "a file is there that is no socket")
+    if found.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, f"a socket of user {found.st_uid} is there")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)  # a listener whose queue is full is one, too
+        refused = client.connect_ex(str(path)) == errno.ECONNREFUSED
+    if not refused:
+        raise OSError(errno.EADDRINUSE, "it is in use")
+    path.unlink()
 
 
 def clear_ended(path: Path) -> None:
