@@ -208,6 +208,9 @@ def test_an_option_that_means_nothing_is_named(place, capsys):
     assert wrong == [], "\n".join(map(str, wrong))
 
 
+TLS = {"--secret-file", "--tls-ca", "--tls-certificate", "--tls-client-ca"}
+
+
 def test_the_same_thing_is_written_the_same_way_in_every_command():
     """A prompt is ``--tokens FILE``, a time and a size have units, former names are hidden."""
     counts = {"demo", "serdes"}  # where --tokens is a number of tokens
@@ -227,6 +230,8 @@ def test_the_same_thing_is_written_the_same_way_in_every_command():
                 wrong += [f"{place}: not TIME"] * (kind != "TIME")
             if sized.fullmatch(str(option.default)):
                 wrong += [f"{place}: not SIZE"] * (kind != "SIZE")
+            if re.search("secret|tls|cert|authorit|-ca$", longer[0]) and longer[0] not in TLS:
+                wrong.append(f"{place}: another name for a secret or a certificate")
             if re.search("repeat", option.help or "") and "May be repeated" not in option.help:
                 wrong.append(f"{place}: repeated in other words")
     assert wrong == []

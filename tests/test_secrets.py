@@ -20,6 +20,7 @@ from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.configuration.schema import EngineSettings, Section
 from hexkv.plugins.configuration.secret import Secret
+from hexkv.plugins.configuration.settings import _log_once, parse_settings
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.observing.telemetry import render
 from hexkv.ports import ConfigError, Deadline, Failed, Item
@@ -52,8 +53,19 @@ def sections(section=EngineSettings):
                 yield from sections(part)
 
 
-def test_whatever_sounds_like_a_secret_has_the_type_of_one():
+SHARED = {"tls", "tls_ca", "tls_certificate", "tls_client_ca", "tls_key", "tls_verify"}
+SHARED |= {"secret", "secret_file", "username", "password", "access_key", "secret_key"}
+SHARED |= {"session_token", "sentinel_username", "sentinel_password"}
+SHARED |= {"traces_ca", "traces_authorization"}  # of a connection beside the listener's own
+SOUNDS = re.compile(r"tls|ssl|cert|authorit|verify|(^|_)(ca|key|secret|token|pass\w*|user\w*)(_|$)")
+
+
+def test_whatever_sounds_like_a_secret_or_tls_has_one_type_and_one_name_in_every_adapter():
     for spec in SPECS:
+        names = {field.name for field in fields(spec.settings)}
+        assert {name for name in names - {"users"} if SOUNDS.search(name)} <= SHARED, spec.name
+        assert {*spec.renamed.values()} <= names
+        assert not {*spec.renamed} & names
         hidden = secrets_of(spec)
         for field in fields(spec.settings):
             sounds = WORDS & set(field.name.split("_"))
@@ -62,6 +74,24 @@ def test_whatever_sounds_like_a_secret_has_the_type_of_one():
         for name, field in section.model_fields.items():
             assert not WORDS & set(name.split("_")) or field.annotation is SecretStr, name
     assert sum(len(secrets_of(spec)) for spec in SPECS) >= 6, "the walk finds them"
+
+
+@pytest.mark.thorough
+def test_a_former_name_is_taken_for_one_release_with_one_line(caplog):
+    renamed = [(spec, *names) for spec in SPECS for names in spec.renamed.items()]
+    assert {"redis", "s3", "obstore", "server"} <= {spec.name for spec, *_ in renamed}
+    urls = {"redis": "rediss://cache", "s3": "s3://bucket", "obstore": "s3://bucket"}
+    for spec, former, name in renamed:
+        _log_once.cache_clear()
+        caplog.clear()
+        given = {"url": urls[spec.name]} if spec.name in urls else {}
+        given |= {"traces": "https://collector"} if former.startswith("traces") else {}
+        both = [parse_settings(spec, given | {it: "ca.pem"}) for it in (name, former, former)]
+        assert both[0] == both[1] == both[2]
+        line = f"adapter {spec.name}: setting {former} is {name} now; the next release refuses it"
+        assert caplog.messages == [line]
+        with pytest.raises(ConfigError, match=rf"{former}: is {name} now, which is given, too"):
+            parse_settings(spec, given | {name: "ca.pem", former: "ca.pem"})
 
 
 def marked(spec):

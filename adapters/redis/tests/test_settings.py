@@ -9,8 +9,6 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.redis.address import Location
 from hexkv.adapters.redis.plugin import RedisSettings
 from hexkv.contracts.kit.cases import each
-from hexkv.plugins.discovery.discovery import discover
-from hexkv.ports import ConfigError
 
 
 @each(
@@ -72,17 +70,6 @@ def test_a_password_in_a_url_is_refused_without_repeating_it():
 def test_settings_that_contradict_each_other_are_refused(settings):
     with pytest.raises(ValueError):  # noqa: PT011 - the sentence differs
         RedisSettings(**settings)
-
-
-@pytest.mark.thorough
-def test_the_former_name_of_the_authorities_is_taken_for_one_release(caplog):
-    parse = discover().parse
-    given = {"url": "rediss://cache", "tls_authorities": "ca.pem"}
-    for kind in ("store", "directory"):
-        assert parse(kind, "redis", given).tls_ca == "ca.pem"
-    assert "setting tls_authorities is tls_ca now" in caplog.text
-    with pytest.raises(ConfigError, match=r"redis.tls_authorities: is tls_ca now"):
-        parse("store", "redis", given | {"tls_ca": "ca.pem"})
 
 
 def test_the_readme_lists_every_setting_and_its_default():
