@@ -94,7 +94,9 @@ def settings(check_layers: Sequence[int], ratios: Sequence[float] = RATIOS) -> I
         yield Setting(check_layer, NONE, 0.0)
         for ratio in ratios:
             for selector in (*SELECTORS, LATER_KEYS):
-                yield Setting(check_layer, selector, ratio)
+                # In layer 0 deviations are rounding alone.
+                if check_layer or not selector.endswith("deviation"):
+                    yield Setting(check_layer, selector, ratio)
     yield Setting(0, ALL, 1.0)
 
 

@@ -138,8 +138,9 @@ def _drawings(
                 for row in rows
                 if row["check_layer"] == check_layer and row["selector"] in (NONE, selector)
             ]
-            shares = [row["share"] for row in line]
-            series.append(svg.ChartLine(selector, [row[value] for row in line]))
+            if len(line) > 1:  # deviations are not compared in layer 0
+                shares = [row["share"] for row in line]
+                series.append(svg.ChartLine(selector, [row[value] for row in line]))
         drawing = svg.lines(
             series,
             shares,
@@ -150,7 +151,7 @@ def _drawings(
             of=of,
             logarithmic=True,  # so that every share is written below the drawing
         )
-        parts.append(document.figure(drawing, COLUMNS))
+        parts.append(document.figure(drawing, [line.name for line in series]))
     return parts
 
 
@@ -161,9 +162,9 @@ def _table(rows: Sequence[Row], cell: Callable[[Row], str]) -> str:
     for row in rows:
         if row["selector"] in (UNROTATED, NONE, ALL):
             cells = [f"{cell(row)} ({row['selector']})", *[""] * (len(COLUMNS) - 1)]
-        elif row["selector"] == COLUMNS[0]:
+        elif row["selector"] == COLUMNS[-1]:
             key = row["check_layer"], row["ratio"]
-            cells = [cell(at[*key, selector]) for selector in COLUMNS]
+            cells = [cell(at[*key, name]) if (*key, name) in at else "" for name in COLUMNS]
         else:
             continue
         layer, ratio = str(row["check_layer"]), f"{row['ratio']:.0%}"

@@ -27,7 +27,7 @@ from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.blender import Blender
 from hexkv.adapters.hf.blending.plan import BlendPlan, Run
 from hexkv.adapters.hf.blending.progress import Progress
-from hexkv.adapters.hf.blending.selectors import SELECTORS
+from hexkv.adapters.hf.blending.selectors import SELECTORS, first_layer
 from hexkv.adapters.hf.shape import compute_planes
 from hexkv.contracts.kit.cases import case
 from hexkv.kernels.rotary import RotaryMap
@@ -62,7 +62,7 @@ def test_computing_everything_anew_gives_the_models_own_logits(
     blender, prefix, pieces, tail, check, selector, keep
 ):
     """In every shape of a prompt: with a prefix and without, holes anywhere, any subset known."""
-    check = max(check, 0) if SELECTORS[selector]().needs_layer else check
+    check = max(check, first_layer(SELECTORS[selector]()))
     tokens, runs, room = laid_out(blender, prefix, pieces, tail)
     plan = BlendPlan(check, 1.0, selector)
     keep = min(keep, len(tokens))
@@ -111,7 +111,7 @@ def as_moved(blender: Blender) -> float:
     return off(made.logits, full(blender.model, tokens, 2))
 
 
-def as_damaged(blender: Blender, selector: str = "value-deviation", check: int = 0) -> float:
+def as_damaged(blender: Blender, selector: str = "value-deviation", check: int = 1) -> float:
     """How far off a prompt is some of whose reused KV is wrong, if as much is computed."""
     tokens = text(40, 4)
     room = empty(blender, len(tokens))
@@ -131,7 +131,7 @@ def as_damaged(blender: Blender, selector: str = "value-deviation", check: int =
 def test_right_kv_is_used_as_it_is_and_wrong_kv_is_found_and_computed(blender):
     assert as_moved(blender) <= 10 * EXACT  # a rotation rounds once more
     for selector in ("value-deviation", "key-deviation"):
-        for check in range(3):
+        for check in range(1, 3):
             with case((selector, check)):
                 assert as_damaged(blender, selector, check) <= EXACT
     assert as_damaged(blender, "first", 0) > 100 * EXACT
@@ -174,6 +174,7 @@ def test_selectors_choose_what_they_say_and_refuse_what_means_nothing(blender):
         {"plan": BlendPlan(4, 0.1)},
         {"plan": BlendPlan(-2, 0.1)},
         {"plan": BlendPlan(-1, 0.1, "question")},
+        {"plan": BlendPlan(0, 0.1, "value-deviation")},
         {"plan": BlendPlan(1, 1.5)},
         {"plan": BlendPlan(1, 0.1, "luck")},
         {"reused": [Run(5, 9), Run(8, 12)]},
@@ -186,6 +187,8 @@ def test_selectors_choose_what_they_say_and_refuse_what_means_nothing(blender):
             blender.blend(tokens, room, **wrong)
     with pytest.raises(InvalidRequest, match="too small"):
         blender.blend(tokens, blender.room(31))
+    with pytest.raises(InvalidRequest, match="in layer 0 deviations are rounding alone"):
+        BlendPlan(0, 0.1, "key-deviation").chosen_by()
     for wrong in ([], [[1, 2], [3, 4]], [-1]):
         with case(wrong), pytest.raises(InvalidTokens):
             blender.blend(torch.tensor(wrong), room)
@@ -195,7 +198,7 @@ SHAPES = st.tuples(st.integers(0, 9), PIECES, st.integers(1, 4))
 
 
 def batches_are_as_one_by_one(blender, shapes, check, selector, keep, *, limit=EXACT):
-    check = max(check, 0) if SELECTORS[selector]().needs_layer else check
+    check = max(check, first_layer(SELECTORS[selector]()))
     laid, room, made = together(blender, shapes, BlendPlan(check, 1.0, selector), keep)
     width = max(len(tokens) for tokens, _, _ in laid)
     for (tokens, _, _), logits in zip(laid, made.logits, strict=True):
@@ -211,9 +214,8 @@ def batches_are_as_one_by_one(blender, shapes, check, selector, keep, *, limit=E
         ).logits
     for (tokens, _, _), logits in zip(laid, ahead, strict=True):
         assert off(logits, full(blender.model, [*tokens, 5])) <= limit
-    # And chooses for each as if it were alone. In layer 0 no KV depends on other tokens: deviations
-    # there are rounding, the choice chance.
-    plan = BlendPlan(max(check, 1) if "deviation" in selector else check, 0.3, selector)
+    # And chooses for each as if it were alone.
+    plan = BlendPlan(check, 0.3, selector)
     laid, _, made = together(blender, shapes, plan, keep)
     for number, ((tokens, runs, own), (prefix, *_)) in enumerate(zip(laid, shapes, strict=True)):
         alone = blender.blend(tokens, own, prefix=prefix, reused=runs, plan=plan, keep=keep)
@@ -248,7 +250,7 @@ def test_batches_of_every_family_are_as_each_prompt_by_itself(name, together):
     with Blender(new(name)) as blender:
         assert blender.takes_batches
         blender._batches = together
-        for check, selector in ((1, "question"), (0, "value-deviation"), (-1, "first")):
+        for check, selector in ((1, "question"), (1, "value-deviation"), (-1, "first")):
             batches_are_as_one_by_one(blender, BATCH, check, selector, 1, limit=SEARCHED)
 
 

@@ -86,7 +86,7 @@ def test_a_blended_request_leaves_no_trace(model, tmp_path):
 
 
 def test_with_everything_computed_anew_the_engine_changes_nothing(model, tmp_path):
-    with opened(model, tmp_path, ratio=0.995, check_layer=0) as (engine, blending):
+    with opened(model, tmp_path, ratio=0.995) as (engine, blending):
         blending.precompute(SEGMENTS[:2])
         CachedModel(model, engine).prefill(HEAD)
         for tokens in (PROMPT, [*HEAD[:16], SEPARATOR, *PROMPT]):
@@ -110,9 +110,9 @@ def test_each_prompt_of_a_batch_is_blended_or_computed_as_if_it_were_alone(
     """Rows with a prefix, with none, with nothing that is known, and all of one known prefix."""
     known = [*HEAD, SEPARATOR, 9, SEPARATOR]
     rows = (PROMPT, [*known, *PROMPT], text(23, 5), [*known, 4], [7, SEPARATOR, *PROMPT[-20:]])
-    for ratio, check in ((0.995, 0), (0.15, 1)):
+    for ratio in (0.995, 0.15):
         folder = tmp_path / str(ratio)
-        with opened(model, folder, ratio=ratio, check_layer=check) as (engine, blending):
+        with opened(model, folder, ratio=ratio) as (engine, blending):
             blending.blender._batches = together
             blending.precompute(SEGMENTS)
             CachedModel(model, engine).prefill(known)

@@ -44,6 +44,10 @@ class Settings:
         whole = (*chosen.separator, chosen.check_layer, chosen.least_tokens, chosen.keep_bytes)
         if any(type(number) is not int or number < 0 for number in whole):
             raise ValueError("blending: token ids, check_layer and sizes must be integers from 0")
+        if chosen.check_layer < 1:
+            raise ValueError(
+                "blending: check_layer must be 1 or more: in layer 0 keys differ by rounding"
+            )
         if not 0 <= chosen.ratio <= 1:
             raise ValueError("blending: ratio must be between 0 and 1")
         return chosen

@@ -20,6 +20,7 @@ from hexkv.adapters.hf.blending.blender import Blender
 from hexkv.adapters.hf.blending.gate import divergences
 from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord, identity_of
+from hexkv.adapters.hf.blending.selectors import first_layer, selector_of
 from hexkv.ports import InvalidRequest, Namespace
 
 PIECES = 4
@@ -116,8 +117,9 @@ def plans_for(layers: int) -> Iterator[BlendPlan]:
     for check in (-1, *sorted(check for check in checks if check < layers)):
         yield BlendPlan(check, 0.0, "first")
         for ratio in RATIOS:
-            for selector in SELECTORS if check >= 0 else ("first",):
-                yield BlendPlan(check, ratio, selector)
+            for selector in SELECTORS:
+                if check >= first_layer(selector_of(selector)):
+                    yield BlendPlan(check, ratio, selector)
 
 
 def measure(

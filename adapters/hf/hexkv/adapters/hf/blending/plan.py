@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from transformers import DynamicCache
 
-from hexkv.adapters.hf.blending.selectors import Selector, selector_of
+from hexkv.adapters.hf.blending.selectors import Selector, first_layer, selector_of
 from hexkv.blending.ports import BlendReport, SegmentRun
 from hexkv.ports import InvalidRequest
 
@@ -47,15 +47,17 @@ class BlendPlan:
         """Return the selector.
 
         Raises:
-            InvalidRequest: there is none of this name, or it compares KV and no layer is checked,
-                or the ratio is none.
+            InvalidRequest: there is none of this name, or it compares KV and no layer is checked
+                in which KV depends on other tokens, or the ratio is none.
         """
         selector = selector_of(self.selector)
         if not 0.0 <= self.ratio <= 1.0:
             raise InvalidRequest(f"ratio must be between 0 and 1, not {self.ratio}")
-        if self.check_layer < 0 and selector.needs_layer:
+        if self.check_layer < (first := first_layer(selector)):
+            reason = "; in layer 0 deviations are rounding alone" if first else ""
             raise InvalidRequest(
-                f"selector {self.selector!r} compares a layer: give check_layer 0 or more"
+                f"selector {self.selector!r} compares a layer: give check_layer {first} or more"
+                f"{reason}"
             )
         return selector
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from hexkv.adapters.hf.blending.plan import BlendPlan
-from hexkv.adapters.hf.blending.selectors import SELECTORS
 from hexkv.ports import InvalidRequest, Namespace
 
 FORMAT = 2
@@ -91,8 +90,7 @@ class BlendRecord:
             raise InvalidRequest(f"kl {self.kl} is above the bound {self.bound}, or of no prompt")
         if not (_DIGEST.fullmatch(self.identity) and _DIGEST.fullmatch(self.sample)):
             raise InvalidRequest("identity and sample are SHA-256 in hexadecimal")
-        if self.selector not in SELECTORS:
-            raise InvalidRequest(f"there is no selector {self.selector!r}")
+        self.plan.chosen_by()
         if any(not isinstance(text, str) for pair in self.versions.items() for text in pair):
             raise InvalidRequest("versions are texts")
 

@@ -125,6 +125,16 @@ class Random:
         return torch.rand(len(evidence.positions), generator=generator)
 
 
+def first_layer(selector: Selector) -> int:
+    """Return the first check layer in which *selector* chooses by more than chance; -1 for none.
+
+    In layer 0 KV depends on no other token: deviations there are rounding.
+    """
+    if isinstance(selector, Deviation):
+        return 1
+    return 0 if selector.needs_layer else -1
+
+
 SELECTORS: Mapping[str, Callable[[], Selector]] = {
     "value-deviation": lambda: Deviation(1),
     "key-deviation": lambda: Deviation(0),
