@@ -127,6 +127,31 @@ def test_memory_that_was_taken_away_after_the_first_copy_is_not_touched(window, 
             move([span])
 
 
+@each(
+    ("made", "change"),
+    [
+        (made, change)
+        for made in (sequence, together)
+        for change in (
+            lambda tensor: tensor.as_strided_((1, 2, 5, 4), (40, 4, 8, 1)),
+            lambda tensor: tensor.transpose_(1, 2),
+            lambda tensor: tensor.set_(torch.ones(1, 2, 5, 4)),
+            lambda tensor: tensor.set_(torch.ones(1, 5, 2, 4).transpose(1, 2)),
+            lambda tensor: setattr(tensor, "data", torch.ones(1, 2, 5, 4)),
+        )
+    ],
+)
+def test_a_sequence_that_lies_otherwise_than_at_the_first_copy_is_not_touched(made, change):
+    window = ContiguousKV(LAYOUT, tensors := made())
+    span = Span(0, 4, chunk(4))
+    window.gather([span])
+    change(tensors[1][1])
+    window.gather([span], range(1))
+    for move in (window.gather, window.scatter):
+        with pytest.raises(InvalidRequest, match="other memory"):
+            move([span])
+
+
 def test_a_dtype_that_the_ports_do_not_know_is_named():
     with pytest.raises(LayoutMismatch, match="complex64"):
         dtype_of(torch.complex64)

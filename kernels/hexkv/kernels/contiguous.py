@@ -25,7 +25,8 @@ class ContiguousKV:
     Any strides will do. Layers at equal distances in one storage are one strided copy for each
     plane of a span, and short spans side by side are one for all of them. On CUDA all layers of a
     span are one launch: there, the sequence is one long page. The window moves the values that the
-    tensors hold at the time.
+    tensors hold at the time. In host memory it refuses tensors whose place or strides have changed
+    since its first copy; elsewhere these must not change while it is used.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class ContiguousKV:
         if self._fused is not None:
             return self._launched(self._fused, spans, chosen, scatter=False)
         runs = [Run(batch) for batch in batches(spans)]
-        for stacks in self._stacks():
+        for stacks in self._stacks(chosen):
             stacks.gather(runs, chosen)
         return transfer_on(self._gpus)
 
@@ -96,7 +97,7 @@ class ContiguousKV:
         if self._fused is not None:
             return self._launched(self._fused, spans, chosen, scatter=True)
         runs = [Run(batch) for batch in batches(spans)]
-        for stacks in self._stacks():
+        for stacks in self._stacks(chosen):
             stacks.scatter(runs, chosen)
         return transfer_on(self._gpus)
 
@@ -106,9 +107,16 @@ class ContiguousKV:
         cuts = [Cut(start, end - start) for start, end, _ in spans]
         return fused.move(self._sent, cuts, [span.data for span in spans], layers, scatter=scatter)
 
-    def _stacks(self) -> Sequence[SeparateLayers | Stacks]:
-        """Return the tensors as ``[tokens, heads, width]``, made at the first copy."""
-        if not self._looked:
+    def _stacks(self, layers: range) -> Sequence[SeparateLayers | Stacks]:
+        """Return the tensors as ``[tokens, heads, width]``, made at the first copy.
+
+        Raises:
+            InvalidRequest: one of *layers* lies elsewhere than at a former copy.
+        """
+        if self._looked:
+            for stacks in self._looked:
+                stacks.verify(layers)
+        else:
             if self._on_host and SeparateLayers.suits(self._tensors):
                 self._looked = [SeparateLayers(self._layout, self._tensors)]
             else:

@@ -33,7 +33,8 @@ from hexkv.ports import (
 class PagedMemory:
     """``pages[layer][plane]`` of ``[blocks, block_size, heads, width]``, for windows of requests.
 
-    Checked and examined once: an engine keeps its pages for as long as it lives.
+    Checked and examined once: an engine keeps its pages for as long as it lives. Tensors whose
+    place, shape or strides change (``set_``, ``as_strided_``) need another one.
     """
 
     def __init__(

@@ -55,7 +55,8 @@ class DeviceKV(Protocol):
     The host adapter makes one per request: over a slot mapping (paged memory) or over
     contiguous tensors. The engine calls it from the thread that called the engine, unless
     it :class:`SupportsBackground`. It never touches positions outside the given spans, and
-    copies the content of the memory at the time of the call.
+    copies the content of the memory at the time of the call. Where that memory is, its shape and
+    its strides stay the same while the window is used: it may keep tables of them.
 
     A position may have no slot (``-1`` in a slot mapping): scattering skips it, and gathering
     it is an error, because the chunk would be stored with a hole.

@@ -39,20 +39,25 @@ class _Shape(NamedTuple):
     strides: tuple[int, ...]
     """Bytes from one to the next in a chunk."""
 
+    apart: tuple[int, ...]
+    """Strides of the tensor, in elements."""
+
     @classmethod
-    def of(cls, heads: int, width: int, apart: Sequence[int], tokens: int, element: int) -> _Shape:
+    def of(
+        cls, heads: int, width: int, apart: tuple[int, ...], tokens: int, element: int
+    ) -> _Shape:
         """Return that of ``[1, heads, tokens, width]`` with strides *apart*, in elements."""
         _, head, token, step = [places * element for places in apart]
         size = width * element
         last = (tokens - 1) * token + (heads - 1) * head + (width - 1) * step + element
         if (step == element or width == 1) and (head == size or heads == 1):
             size *= heads
-            return cls(item(size), (tokens,), (), (token,), last, (size,))
+            return cls(item(size), (tokens,), (), (token,), last, (size,), apart)
         if step == element or width == 1:
             strides = heads * size, size
-            return cls(item(size), (tokens, heads), (heads,), (token, head), last, strides)
-        row, steps = (heads, width), (token, head, step)
-        return cls(INTS[element], (tokens, *row), row, steps, last, (heads * size, size, element))
+            return cls(item(size), (tokens, heads), (heads,), (token, head), last, strides, apart)
+        row, steps, strides = (heads, width), (token, head, step), (heads * size, size, element)
+        return cls(INTS[element], (tokens, *row), row, steps, last, strides, apart)
 
 
 _Look: TypeAlias = tuple[Array, torch.Tensor, int, torch.UntypedStorage, int, _Shape]
@@ -83,6 +88,17 @@ class SeparateLayers:
         storages = {planes[0].untyped_storage().data_ptr() for planes in tensors[:2]}
         return len(storages) == len(tensors[:2]) and reaches(tensors[0][0])
 
+    def verify(self, layers: range) -> None:
+        """Refuse tensors of *layers* that lie elsewhere than when their arrays were made.
+
+        Raises:
+            InvalidRequest: one has other memory or strides.
+        """
+        for layer in layers:
+            for _, tensor, home, _, _, shape in self._looks.get(layer, ()):
+                if tensor.data_ptr() != home or tensor.stride() != shape.apart:
+                    raise InvalidRequest("KV has other memory than when it was looked at")
+
     def gather(self, moves: Sequence[Move], layers: range) -> None:
         """Copy *layers* to the chunks of *moves*."""
         for chunks, move, memory in self._pairs(moves, layers):
@@ -94,21 +110,15 @@ class SeparateLayers:
             move.scatter(chunks, memory)
 
     def _pairs(self, moves: Sequence[Move], layers: range) -> list[tuple[Array, Move, Array]]:
-        """Return the part of each batch of chunks that each plane has, and its memory.
-
-        Raises:
-            InvalidRequest: a tensor's memory has changed since its array was made.
-        """
+        """Return the part of each batch of chunks that each plane has, and its memory."""
         pairs: list[tuple[Array, Move, Array]] = []
         looks: list[_Look] = []
         for layer in layers:
             if layer not in self._looks:
                 self._looks[layer] = self._look(layer)
             looks += self._looks[layer]
-        for (dtype, _, row, _, _, strides), alike in groupby(looks, itemgetter(-1)):
-            memories, tensors, homes, _, before, _ = zip(*alike, strict=True)
-            if homes != tuple([tensor.data_ptr() for tensor in tensors]):
-                raise InvalidRequest("KV has other memory than when it was looked at")
+        for (dtype, _, row, _, _, strides, _), alike in groupby(looks, itemgetter(-1)):
+            memories, _, _, _, before, _ = zip(*alike, strict=True)
             # Planes of one shape lie in a chunk at equal distances: one view of all of them.
             count = len(before)
             apart = (before[-1] - before[0]) // max(count - 1, 1)

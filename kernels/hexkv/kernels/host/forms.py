@@ -43,6 +43,9 @@ class StridedView(NamedTuple):
     host: bool
     """True if NumPy reaches the memory."""
 
+    given: tuple[int, ...]
+    """Strides of the tensor's own dimensions."""
+
 
 Form: TypeAlias = tuple[StridedView, torch.Tensor, torch.UntypedStorage, int, int]
 """Of a tensor: how it lies, itself, its storage, where that begins, and how many elements of it are
@@ -88,6 +91,7 @@ def _view_of(
     axes: Sequence[int] | None,
     lead: int,
 ) -> StridedView:
+    given = strides
     if axes is not None:
         shape = tuple([shape[axis] for axis in axes])
         strides = tuple([strides[axis] for axis in axes])
@@ -100,7 +104,8 @@ def _view_of(
         expected *= size
     if dense:
         row, steps = (expected,), (1,)
-    return StridedView(tuple(shape[:lead]), strides[:lead], row, steps, dense, dtype, element, host)
+    places, apart = tuple(shape[:lead]), strides[:lead]
+    return StridedView(places, apart, row, steps, dense, dtype, element, host, given)
 
 
 def alike(views: Sequence[StridedView], others: Sequence[StridedView]) -> bool:

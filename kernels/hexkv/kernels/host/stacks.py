@@ -49,6 +49,8 @@ class Stacks:
                 with one move of memory then, whatever lies beside it.
         """
         self._layers = layers
+        self._forms = forms
+        self._places: list[tuple[torch.Tensor, int, tuple[int, ...]]] = []
         self._axis = (slice(None),) * lead
         self._unit = unit
         self._before = before
@@ -78,6 +80,24 @@ class Stacks:
             else:
                 memory = on_device(tensor, view, count, step)
             self._stacks.append((run, memory, storage, home))
+
+    def verify(self, layers: range) -> None:
+        """Refuse tensors of *layers* that lie elsewhere than when the stacks were made.
+
+        Raises:
+            InvalidRequest: one has other memory or strides.
+        """
+        if not self._places:
+            self._places = [
+                (tensor, 0 if 0 in view.places else home + offset * view.element, view.given)
+                for view, tensor, _, home, offset in self._forms
+            ]
+        first = self._layers.start
+        for tensor, place, strides in self._places[
+            max(layers.start - first, 0) : max(layers.stop - first, 0)
+        ]:
+            if tensor.data_ptr() != place or tensor.stride() != strides:
+                raise InvalidRequest("KV has other memory than when it was looked at")
 
     def gather(self, moves: Sequence[Move], layers: range) -> None:
         """Copy *layers* to the chunks of *moves*."""
