@@ -106,7 +106,7 @@ def test_an_installed_store_is_checked_and_its_folder_left_as_it_was(check, tmp_
 
 
 def test_what_the_author_does_not_give_is_not_checked(check, factories):
-    code, out, _ = check(f"{factories}:window", "--json", "-")
+    code, out, _ = check(f"{factories}:window", "--json")
     found = verdicts(out)
     assert code == 0
     assert {"kept", "not checked"} <= set(found.values())
@@ -114,7 +114,7 @@ def test_what_the_author_does_not_give_is_not_checked(check, factories):
 
 
 def test_a_cache_by_tokens_is_checked_and_closed(check, factories):
-    code, out, _ = check(f"{factories}:cache", "--json", "-", "--level", "L0", "--level", "L5")
+    code, out, _ = check(f"{factories}:cache", "--json", "--level", "L0", "--level", "L5")
     assert code == 0
     assert verdicts(out) == dict.fromkeys(["prefix.4", "prefix.7", "prefix.19"], "kept")
     assert set(importlib.import_module(factories).closed) == {"closed"}
@@ -135,7 +135,7 @@ def test_a_broken_promise_is_named_with_its_reason_and_may_be_waived(check, fact
     assert "L1.11" not in out
     broken = re.findall(r"^broken (\S+):", out, flags=re.MULTILINE)
     waivers = [f"--waive={number}=all is gone anyway" for number in broken]
-    code, out, _ = check(*target, "--json", "-", *waivers)
+    code, out, _ = check(*target, "--json", *waivers)
     assert code == 0
     (card,) = json.loads(out)["cards"]
     waived = {p["number"]: p["reason"] for p in card["promises"] if p["verdict"] == "waived"}
@@ -143,7 +143,7 @@ def test_a_broken_promise_is_named_with_its_reason_and_may_be_waived(check, fact
 
 
 def test_a_factory_may_give_more_than_the_store(check, factories):
-    code, out, _ = check(f"{factories}:sound", "--level", "L0", "--json", "-")
+    code, out, _ = check(f"{factories}:sound", "--level", "L0", "--json")
     assert code == 0
     (card,) = json.loads(out)["cards"]
     assert card["subject"]["engine"] == "RAM 5"
@@ -204,6 +204,7 @@ def test_a_black_box_that_nothing_installed_checks_says_what_to_install(check, m
         ["memory", "--waive", "L1.1=  "],
         ["memory", "--waive", "L77.1=reason"],
         ["memory", "--set", "novalue"],
+        ["memory", "disk"],
         ["memory", "--level", "L7"],
         ["lm://127.0.0.1:1", "--black-box", "--set", "a=b"],
     ],
@@ -225,7 +226,7 @@ def test_a_scorecard_that_cannot_be_written_is_one_line_of_error(check, tmp_path
 
 
 def test_every_promise_can_be_listed_by_a_number_of_its_own_and_says_what_it_is_for(check):
-    code, out, _ = check("--list", "--json", "-")
+    code, out, _ = check("--list", "--json")
     assert code == 0
     listed = json.loads(out)
     assert {promise["level"] for promise in listed} == {f"L{n}" for n in range(7)}
@@ -266,7 +267,7 @@ def test_a_live_service_is_left_as_it_was(server):
 @pytest.mark.thorough
 def test_faults_are_tried_on_a_service_that_is_not_ours_to_kill(check):
     with served() as server:
-        code, out, _ = check(f"hexkv://{server.address}", "--level", "L4", "--json", "-")
+        code, out, _ = check(f"hexkv://{server.address}", "--level", "L4", "--json")
     found = verdicts(out)
     assert found["L4.1"] == "not checked", "nobody may kill it"
     assert found["L4.6"] == "kept"
@@ -274,7 +275,7 @@ def test_faults_are_tried_on_a_service_that_is_not_ours_to_kill(check):
 
 
 def test_a_server_on_this_machine_is_compared_with_a_bare_connection(check, server):
-    code, out, _ = check(f"hexkv://{server.address}", "--level", "L6", "--json", "-")
+    code, out, _ = check(f"hexkv://{server.address}", "--level", "L6", "--json")
     found = verdicts(out)
     assert {found["L6.1"], found["L6.2"]} <= {"kept", BROKEN}, "how fast it is, is not asked here"
     assert code == (BROKEN in found.values())

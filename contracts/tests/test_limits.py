@@ -206,7 +206,7 @@ def test_a_check_does_not_wait_for_a_factory(tmp_path):
 
 @pytest.mark.thorough
 def test_a_check_explains_assertions_that_pytest_did_not_rewrite(tmp_path):
-    done = check(tmp_path, "factories:Forgetful", "--json", "-", "--level", "L0", "--level", "L1")
+    done = check(tmp_path, "factories:Forgetful", "--json", "--level", "L0", "--level", "L1")
     (card,) = json.loads(done.stdout)["cards"]
     seen = {line["number"]: line["reason"] for line in card["promises"]}
     assert seen["policy.2"] == "assert keys, where keys = [] (factories.py:15)"

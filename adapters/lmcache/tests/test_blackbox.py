@@ -88,7 +88,7 @@ def test_every_broken_server_is_tried():
 @pytest.mark.thorough
 def test_our_own_server_is_certified_by_the_command(capsys):
     with served(*SMALL, "--patience", "60") as server:  # one of the promises trickles a request
-        code = main(["check", "--black-box", f"lm://{server.address}", "--json", "-"])
+        code = main(["check", "--black-box", f"lm://{server.address}", "--json"])
         foreign = main(["check", "--black-box", f"lm://{server.address}", "--level", "L5"])
     out, err = capsys.readouterr()
     assert (code, foreign, err) == (0, 0, ""), out

@@ -10,7 +10,7 @@ from lm_servers import RawLM
 
 
 def card_of(capsys, *arguments):
-    code = main(["check", *arguments, "--json", "-"])
+    code = main(["check", *arguments, "--json"])
     (card,) = json.loads(capsys.readouterr().out)["cards"]
     assert code == 0
     return card

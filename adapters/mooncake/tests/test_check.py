@@ -12,7 +12,7 @@ pytestmark = pytest.mark.thorough
 def test_a_live_store_is_certified_and_left_as_it_was(master, client, capsys):
     client.put("hexkv:somebody else's", b"value")
     before = sorted(master.names())
-    code = main(["check", f"mooncake://{master.address}", "--level", "L2", "--json", "-"])
+    code = main(["check", f"mooncake://{master.address}", "--level", "L2", "--json"])
     (card,) = json.loads(capsys.readouterr().out)["cards"]
     assert code == 0
     assert card["held"] == ["L2"]

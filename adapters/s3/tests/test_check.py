@@ -13,7 +13,7 @@ def test_a_live_server_is_certified_and_left_as_it_was(double, prefix, capsys):
     objects = double.objects(f"{prefix}/")
     objects.put_name(f"{prefix}/somebody else's", b"value")
     settings = [word for pair in double.settings.items() for word in ("--set", "=".join(pair))]
-    target = ["check", f"s3://{BUCKET}/{prefix}", *settings, "--json", "-"]
+    target = ["check", f"s3://{BUCKET}/{prefix}", *settings, "--json"]
     code = main([*target, "--level", "L0", "--level", "L2", "--level", "L4"])
     (card,) = json.loads(capsys.readouterr().out)["cards"]
     assert code == 0

@@ -9,7 +9,7 @@ from hexkv.plugins.__main__ import main
 
 @pytest.mark.thorough
 def test_an_installed_channel_is_certified(capsys):
-    code = main(["check", "shm", "--level", "L4", "--json", "-"])
+    code = main(["check", "shm", "--level", "L4", "--json"])
     (card,) = json.loads(capsys.readouterr().out)["cards"]
     assert code == 0
     assert card["held"] == ["L4"]

@@ -21,6 +21,7 @@ from hexkv.contracts.kit.limits import DEFAULT, Limits, Overdue
 from hexkv.contracts.kit.promise import Level
 from hexkv.contracts.scorecard import badge, show
 from hexkv.plugins.cli.output import (
+    Json,
     aside,
     installed,
     new_app,
@@ -40,6 +41,7 @@ _WIDTH, _NUMBERS = 100, 15
 
 
 def check(  # noqa: PLR0913
+    context: typer.Context,
     target: Annotated[
         str, typer.Argument(help="A URL, an adapter's name, or module:factory.", show_default=False)
     ] = "",
@@ -57,9 +59,7 @@ def check(  # noqa: PLR0913
         float | None,
         time_option("For each promise, instead of 75 s; 0: no limit."),
     ] = None,
-    json_file: Annotated[
-        str, typer.Option("--json", metavar="FILE", help="Write the scorecard; - prints it.")
-    ] = "",
+    as_json: Json = False,
     badge_file: Annotated[
         Path | None, typer.Option("--badge", metavar="FILE", help="Write an SVG.")
     ] = None,
@@ -74,8 +74,11 @@ def check(  # noqa: PLR0913
 ) -> None:
     """Check an adapter against its contract. Exit code 1 if a promise is broken."""
     if listing:
-        _list(as_json=json_file == "-")
+        _list(as_json=as_json)
         return
+    file = "".join(context.args[:1])  # `--json FILE`, as it was in 0.2
+    if len(context.args) > as_json:
+        raise typer.BadParameter(f"check one target at a time: {' '.join(context.args)!r} is extra")
     if not target:
         raise typer.BadParameter("say what to check: a URL, an adapter's name, or module:factory")
     waived = _pairs(waive, "--waive", "PROMISE=REASON")
@@ -93,12 +96,12 @@ def check(  # noqa: PLR0913
     except UnknownPromise as error:
         raise typer.BadParameter(str(error)) from error
     written = json.dumps(scorecard.as_json(), indent=2)
-    if json_file == "-":
+    if as_json and file in ("", "-"):
         typer.echo(written)
     else:
         show(scorecard)
-        if json_file:
-            _save("--json", Path(json_file), written + "\n")
+        if file:
+            _save("--json", Path(file), written + "\n")
     if badge_file is not None:
         (card,) = scorecard.cards
         _save("--badge", badge_file, badge(card, scorecard.kit))
@@ -177,5 +180,5 @@ def _pairs(words: Sequence[str] | None, option: str, form: str) -> dict[str, str
 def run(arguments: Sequence[str]) -> int:
     """Run the command with *arguments*; return the exit code."""
     app = new_app("Check an adapter against its contract.")
-    app.command()(check)
+    app.command(context_settings={"allow_extra_args": True})(check)
     return run_app(app, "hexkv check", arguments)

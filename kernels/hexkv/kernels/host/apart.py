@@ -56,8 +56,8 @@ class _Shape(NamedTuple):
         if step == element or width == 1:
             strides = heads * size, size
             return cls(item(size), (tokens, heads), (heads,), (token, head), last, strides, apart)
-        row, steps, strides = (heads, width), (token, head, step), (heads * size, size, element)
-        return cls(INTS[element], (tokens, *row), row, steps, last, strides, apart)
+        row, steps, within = (heads, width), (token, head, step), (heads * size, size, element)
+        return cls(INTS[element], (tokens, *row), row, steps, last, within, apart)
 
 
 _Look: TypeAlias = tuple[Array, torch.Tensor, int, torch.UntypedStorage, int, _Shape]
