@@ -24,7 +24,7 @@ from hexkv.kernels import (
     torch_dtype,
 )
 from hexkv.kernels.dtypes import bits
-from hexkv.kernels.host import apart, batches, forms, moves
+from hexkv.kernels.host import batches, forms, moves
 from hexkv.ports import (
     Deadline,
     DeviceKV,
@@ -219,13 +219,15 @@ def filled(case: Case, fill: int) -> list[Span]:
     return [Span(*cut, room) for cut, room in zip(case.spans, rooms, strict=True)]
 
 
+def not_reached(tensor: torch.Tensor) -> bool:
+    return False
+
+
 @contextmanager
 def by_torch():
     """CPU memory taken for that of a device that NumPy does not reach."""
-    with (
-        patch.object(forms, "reaches", lambda tensor: False),
-        patch.object(apart, "reaches", lambda tensor: False),
-    ):
+    by_host = "hexkv.kernels.contiguous.reaches"
+    with patch.object(forms, "reaches", not_reached), patch(by_host, not_reached):
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 
@@ -36,20 +37,22 @@ def check_planes(layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) ->
             no dense tensors with data.
     """
     try:
-        whole = [isinstance(tensor, torch.Tensor) for planes in tensors for tensor in planes]
+        found = {*map(type, chain.from_iterable(tensors))}
     except TypeError:
-        whole = [False]
-    if not all(whole):
+        found = {object}
+    if not all(issubclass(one, torch.Tensor) for one in found):
         raise LayoutMismatch("KV is given as one tensor for each plane of each layer")
     if len(tensors) != layout.layers:
         raise LayoutMismatch(f"{len(tensors)} layers of KV, where the layout has {layout.layers}")
     kinds = layout.planes
     about = [[(t.dtype, t.layout, t.device, t.is_nested or t.shape) for t in g] for g in tensors]
-    rest = range(1, layout.layers)
-    differ = [i for i in rest if about[i] != about[i - 1] or kinds[i] != kinds[i - 1]]
-    for layer in (0, *differ):
+    differ = [0]
+    if about.count(about[0]) < len(about) or kinds.count(kinds[0]) < len(kinds):
+        rest = range(1, layout.layers)
+        differ += [i for i in rest if about[i] != about[i - 1] or kinds[i] != kinds[i - 1]]
+    for layer in differ:
         _check_layer(layout, layer, tensors[layer])
-    return [0, *differ]
+    return differ
 
 
 def _check_layer(layout: KVLayout, layer: int, given: Sequence[torch.Tensor]) -> None:

@@ -11,9 +11,10 @@ from hexkv.kernels.chunks import check_planes, check_spans
 from hexkv.kernels.gpu.encoded import Decoding, decodes
 from hexkv.kernels.gpu.fused import Cut, Fused
 from hexkv.kernels.gpu.staging import Sent
-from hexkv.kernels.host.apart import SeparateLayers
 from hexkv.kernels.host.batches import batches
+from hexkv.kernels.host.forms import reaches
 from hexkv.kernels.host.moves import Run
+from hexkv.kernels.host.sequences import HostSequence
 from hexkv.kernels.host.stacks import Stacks, stacked
 from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import EncodedSpan, KVLayout, LayoutMismatch, Serde, Span, Transfer
@@ -22,11 +23,11 @@ from hexkv.ports import EncodedSpan, KVLayout, LayoutMismatch, Serde, Span, Tran
 class ContiguousKV:
     """A window on one sequence's KV, ``tensors[layer][plane]`` of ``[1, heads, tokens, width]``.
 
-    Any strides will do. Layers at equal distances in one storage are one strided copy for each
-    plane of a span, and short spans side by side are one for all of them. On CUDA all layers of a
-    span are one launch: there, the sequence is one long page. The window moves the values that the
-    tensors hold at the time. In host memory it refuses tensors whose place or strides have changed
-    since its first copy; elsewhere these must not change while it is used.
+    Any strides will do. In host memory planes of one shape at equal distances in one storage are
+    one strided copy of a span, and short spans side by side are one for all of them. On CUDA all
+    layers of a span are one launch: there, the sequence is one long page. The window moves the
+    values that the tensors hold at the time. In host memory it refuses tensors whose place or
+    strides have changed since its first copy; elsewhere these must not change while it is used.
     """
 
     def __init__(
@@ -59,16 +60,16 @@ class ContiguousKV:
                         f"layer {layer} plane {plane.name!r} has shape {tuple(tensor.shape)}, "
                         f"not {expected}"
                     )
-        devices = {tensor.device for layer in differ for tensor in tensors[layer]}
-        self._on_host = {device.type for device in devices} == {"cpu"}
-        self._gpus = gpus(devices)
+        kinds = [tensor for layer in differ for tensor in tensors[layer]]
+        self._on_host = all(map(reaches, kinds))
+        self._gpus = set() if self._on_host else gpus({tensor.device for tensor in kinds})
         self._tensors = [tuple(given) for given in tensors]
         self._fused = None
         if Fused.wanted(tensors[0][0].device, fused):
             pages = [[tensor.transpose(1, 2) for tensor in given] for given in tensors]
             self._fused = Fused.over(layout, pages, fused, direct=direct)
         self._sent = Sent(np.arange(self._tokens if self._fused else 0, dtype=np.int64))
-        self._looked: Sequence[SeparateLayers | Stacks] = ()
+        self._looked: Sequence[HostSequence | Stacks] = ()
 
     @property
     def layout(self) -> KVLayout:
@@ -107,7 +108,7 @@ class ContiguousKV:
         cuts = [Cut(start, end - start) for start, end, _ in spans]
         return fused.move(self._sent, cuts, [span.data for span in spans], layers, scatter=scatter)
 
-    def _stacks(self, layers: range) -> Sequence[SeparateLayers | Stacks]:
+    def _stacks(self, layers: range) -> Sequence[HostSequence | Stacks]:
         """Return the tensors as ``[tokens, heads, width]``, made at the first copy.
 
         Raises:
@@ -117,10 +118,10 @@ class ContiguousKV:
             for stacks in self._looked:
                 stacks.verify(layers)
         else:
-            if self._on_host and SeparateLayers.suits(self._tensors):
-                self._looked = [SeparateLayers(self._layout, self._tensors)]
+            if self._on_host:
+                self._looked = [HostSequence(self._layout, self._tensors)]
             else:
-                self._looked = stacked(self._layout, self._tensors, 1, axes=(2, 1, 3), items=True)
+                self._looked = stacked(self._layout, self._tensors, 1, axes=(2, 1, 3))
         return self._looked
 
     def decodes(self, serde: Serde) -> bool:

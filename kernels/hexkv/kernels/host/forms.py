@@ -131,15 +131,9 @@ def runs(forms: Sequence[Form]) -> Iterator[tuple[range, int]]:
         first = end
 
 
-def row_of(view: StridedView, joined: bool) -> tuple[tuple[int, ...], int, npt.DTypeLike]:
-    """Return the shape of a row in items, their bytes, and their dtype.
-
-    Dense rows are bytes. *joined*: elements along the last dimension are one item.
-    """
+def row_of(view: StridedView) -> tuple[tuple[int, ...], int, npt.DTypeLike]:
+    """Return the shape of a row in elements, their bytes, and their dtype. Dense rows are bytes."""
     row, size = ((view.row[0] * view.element,), 1) if view.dense else (view.row, view.element)
-    if joined:
-        size *= row[-1]
-        return row[:-1], size, item(size)
     return row, size, INTS[size]
 
 

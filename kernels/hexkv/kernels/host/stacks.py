@@ -34,7 +34,6 @@ class Stacks:
         before: int,
         layer_bytes: int,
         lead: int,
-        items: bool,
     ) -> None:
         """Make the stacks of the tensors.
 
@@ -45,8 +44,6 @@ class Stacks:
             before: bytes of each token of a chunk before this plane of the first layer.
             layer_bytes: bytes of each token of a chunk from one layer to the next.
             lead: dimensions that give the place of a row.
-            items: have the last dimension of a row as one item, in host memory. NumPy copies it
-                with one move of memory then, whatever lies beside it.
         """
         self._layers = layers
         self._forms = forms
@@ -57,10 +54,8 @@ class Stacks:
         self._layer_bytes = layer_bytes
         views = [form[0] for form in forms]
         first = views[0]
-        some = views[:1] if views.count(first) == len(views) else views  # mostly all lie alike
-        self._host = all(view.host for view in some)
-        joined = items and self._host and all(view.steps[-1] == 1 for view in some)
-        self._row, size, self._dtype = row_of(first, joined)
+        self._host = all(view.host for view in views)
+        self._row, size, self._dtype = row_of(first)
         strides = [size]
         for count in reversed(self._row):
             strides.insert(0, strides[0] * count)
@@ -157,12 +152,11 @@ def stacked(
     *,
     lead: int = 1,
     axes: Sequence[int] | None = None,
-    items: bool = False,
 ) -> list[Stacks]:
     """Return all ``planes[layer][plane]`` of ``[places, *row]``, rows of *unit* tokens.
 
     A place has *lead* dimensions. *axes* are those of the tensors that are used, in this order; of
-    any other, the first place is. *items*: see :class:`Stacks`.
+    any other, the first place is.
     """
     views, forms = looked_at(planes, axes, lead)
     kinds = layout.planes
@@ -183,7 +177,6 @@ def stacked(
                     before=start,
                     layer_bytes=before[-1] - before[0],
                     lead=lead,
-                    items=items,
                 )
             )
         first = end

@@ -1,0 +1,200 @@
+"""Sequences in host memory: all planes of one shape in one copy, or each in one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hexkv.kernels.host.batches import Array
+from hexkv.kernels.host.forms import INTS, item, on_host
+from hexkv.kernels.host.moves import Move
+from hexkv.ports import InvalidRequest, KVLayout
+
+
+class _Shape(NamedTuple):
+    """The strides of planes of one shape, in memory and in a chunk.
+
+    A run of bytes that is contiguous in both is one item: all heads of a token, or one of them.
+    """
+
+    dtype: npt.DTypeLike
+    shape: tuple[int, ...]
+    """``[tokens]`` or ``[tokens, heads]`` in items, or ``[tokens, heads, width]`` in elements."""
+
+    steps: tuple[int, ...]
+    """Bytes from one to the next in memory."""
+
+    strides: tuple[int, ...]
+    """Bytes from one to the next in a chunk."""
+
+    @classmethod
+    def of(cls, heads: int, width: int, apart: Sequence[int], tokens: int, element: int) -> _Shape:
+        """Return that of ``[1, heads, tokens, width]`` with strides *apart*, in elements."""
+        _, head, token, step = [places * element for places in apart]
+        size = width * element
+        if (step == element or width == 1) and (head == size or heads == 1):
+            size *= heads
+            return cls(item(size), (tokens,), (token,), (size,))
+        if step == element or width == 1:
+            return cls(item(size), (tokens, heads), (token, head), (heads * size, size))
+        shape, strides = (tokens, heads, width), (heads * size, size, element)
+        return cls(INTS[element], shape, (token, head, step), strides)
+
+
+class _Planes(NamedTuple):
+    """Planes of one shape, at equal distances in a chunk."""
+
+    shape: _Shape
+    tensors: Sequence[torch.Tensor]
+    homes: Sequence[int]
+    """The address of each tensor."""
+
+    strides: Sequence[tuple[int, ...]]
+    """Those of each tensor, in elements."""
+
+    storages: Sequence[torch.UntypedStorage]
+    """Those of the tensors: memories do not keep them."""
+
+    before: int
+    """Bytes of each token of a chunk before the first plane."""
+
+    apart: int
+    """Bytes of each token of a chunk from one plane to the next."""
+
+    grid: Sequence[int]
+    """Rows, if several, and columns of planes in one memory; empty if each has its own."""
+
+    far: Sequence[int]
+    """Bytes of each token of a chunk from one to the next of these."""
+
+    memories: Sequence[Array]
+    """``[tokens, *grid, ...]``."""
+
+    @classmethod
+    def of(cls, shape: _Shape, befores: Sequence[int], tensors: Sequence[torch.Tensor]) -> _Planes:
+        """Return that of *tensors*, *befores* bytes of each token of a chunk before each."""
+        apart = befores[1] - befores[0] if len(befores) > 1 else 0
+        homes = [tensor.data_ptr() for tensor in tensors]
+        strides = [tensor.stride() for tensor in tensors]
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        places = [(storage.data_ptr(), storage.nbytes()) for storage in storages]
+        dtype, lies, steps, _ = shape
+        # Never across storages: neighbouring allocations are luck.
+        lines = _lines(homes) if len({*places}) == 1 else ()
+        grid, far = [], []
+        if lines:
+            columns, distances = len(homes) // len(lines), [homes[1] - homes[0]]
+            grid, far, places = [columns], [apart], places[:1]
+            if len(lines) > 1:  # a dimension of one row would keep NumPy from copying runs
+                distances.insert(0, lines[1] - lines[0])
+                grid.insert(0, len(lines))
+                far.insert(0, columns * apart)
+            lies, steps = (lies[0], *grid, *lies[1:]), (steps[0], *distances, *steps[1:])
+        memories = [
+            on_host(*place, dtype, lies, steps, home - place[0])
+            for place, home in zip(places, homes, strict=False)
+        ]
+        return cls(shape, tensors, homes, strides, storages, befores[0], apart, grid, far, memories)
+
+
+def _even(places: Sequence[int]) -> bool:
+    """True if *places* are at equal distances, and not all of them the same."""
+    if len(places) == 1:
+        return True
+    step = places[1] - places[0]
+    return step != 0 and [*places] == [*range(places[0], places[0] + step * len(places), step)]
+
+
+def _lines(places: Sequence[int]) -> Sequence[int]:
+    """Return the first place of each row, if these are rows at equal distances, alike and even."""
+    if len(places) == 1:
+        return ()
+    if _even(places):
+        return places[:1]
+    step = places[1] - places[0]
+    ends = (i for i in range(2, len(places)) if places[i] - places[i - 1] != step)
+    columns = next(ends, 1)
+    lines, row = places[::columns], range(0, columns * step, step) if step else ()
+    expected = [first + offset for first in lines for offset in row]
+    return lines if _even(lines) and expected == [*places] else ()
+
+
+class HostSequence:
+    """Planes of ``[1, heads, tokens, width]`` in host memory.
+
+    Arrays are made at the first copy of their layers, for a window may be made for one chunk.
+    """
+
+    def __init__(self, layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Use *tensors* in host memory, which were checked, as *layout*."""
+        self._layout = layout
+        self._tensors = tensors
+        self._looked: dict[range, list[_Planes]] = {}
+
+    def verify(self, layers: range) -> None:
+        """Refuse tensors of *layers* that lie elsewhere than when their arrays were made.
+
+        Raises:
+            InvalidRequest: one has other memory or strides.
+        """
+        for _, tensors, homes, strides, *_ in self._looked.get(layers, ()):
+            if homes != [tensor.data_ptr() for tensor in tensors] or strides != [
+                tensor.stride() for tensor in tensors
+            ]:
+                raise InvalidRequest("KV has other memory than when it was looked at")
+
+    def gather(self, moves: Sequence[Move], layers: range) -> None:
+        """Copy *layers* to the chunks of *moves*."""
+        for chunks, move, memory in self._pairs(moves, layers):
+            move.gather(chunks, memory)
+
+    def scatter(self, moves: Sequence[Move], layers: range) -> None:
+        """Copy *layers* from the chunks of *moves*."""
+        for chunks, move, memory in self._pairs(moves, layers):
+            move.scatter(chunks, memory)
+
+    def _pairs(self, moves: Sequence[Move], layers: range) -> list[tuple[Array, Move, Array]]:
+        """Return the part of each batch of chunks that each memory has, and that memory."""
+        pairs: list[tuple[Array, Move, Array]] = []
+        if layers not in self._looked:
+            self._looked[layers] = self._look(layers)
+        for shape, _, _, _, _, before, apart, grid, far, memories in self._looked[layers]:
+            dtype, (_, *row), _, (each, *strides) = shape
+            for move in moves:
+                tokens, _, buffer, offset, step, _ = batch = move.batch
+                parts: Array = np.ndarray(  # one view of all planes
+                    (len(memories), batch.height, tokens, *grid, *row),
+                    dtype,
+                    buffer,
+                    offset + tokens * before,
+                    (tokens * apart, step, each, *[tokens * size for size in far], *strides),
+                )
+                pairs += zip(parts, repeat(move), memories, strict=False)
+        return pairs
+
+    def _look(self, layers: range) -> list[_Planes]:
+        element = self._layout.dtype.itemsize
+        found: dict[tuple[int, int, tuple[int, ...]], tuple[list[int], list[torch.Tensor]]] = {}
+        for layer in layers:
+            before = self._layout.layer_span(layer, 1)[0]
+            for plane, tensor in zip(self._layout.planes[layer], self._tensors[layer], strict=True):
+                traits = plane.heads, plane.width, tensor.stride()
+                befores, tensors = found.setdefault(traits, ([], []))
+                befores.append(before)
+                tensors.append(tensor)
+                before += plane.heads * plane.width * element
+        made: list[_Planes] = []
+        for traits, (befores, tensors) in found.items():
+            shape = _Shape.of(*traits, tensors[0].shape[2], element)
+            if _even(befores):
+                made.append(_Planes.of(shape, befores, tensors))
+            else:
+                made += [
+                    _Planes.of(shape, *one) for one in zip(zip(befores), zip(tensors), strict=True)
+                ]
+        return made
