@@ -30,9 +30,6 @@ _PROBE = "import torch; print(torch.cuda.is_available(), torch.__version__, torc
 _GRACE = 5.0
 """Seconds from asking a part to end until it is ended."""
 
-_KEPT = 2_000
-"""Characters of a failed part's output that are kept."""
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=__doc__)
@@ -52,7 +49,7 @@ def main() -> int:
         print(f"there is no CUDA device on this machine (torch {torch}): nothing is measured")
         print("what needs none runs small, kernels interpreted")
     told: dict[str, Any] = {
-        "format": 2,
+        "format": 3,
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "measured": gpu,
         "torch": torch,
@@ -69,6 +66,9 @@ def main() -> int:
     seconds = time.monotonic() - began
     print(f"{len(states)} parts in {seconds:.0f} s: ", end="")
     print(", ".join(f"{states.count(state)} {state}" for state in sorted(set(states))))
+    if gpu:
+        goals = [one.get("reached") for part in told["parts"] for one in part["results"]]
+        print(f"goals: {goals.count(True)} reached, {goals.count(False)} missed")
     return int(any(state in ("failed", "cut short") for state in states))
 
 
@@ -114,7 +114,7 @@ def _run(
         found["results"].append({"name": f"{len(said.splitlines())} kernels"})
     found["state"] = "cut short" if not ended else "failed" if child.returncode else "passed"
     if found["state"] != "passed":
-        found["why"] = said[-_KEPT:]
+        found["why"] = said
     return found
 
 
@@ -147,6 +147,7 @@ def _show(part: Part, found: dict[str, Any], *, gpu: bool) -> None:
             print(f"  {result['name']}" + (f": {result['value']}" if "value" in result else ""))
         elif gpu:
             goal = f"  goal {result['goal']}" if result["goal"] else ""
+            goal += {True: " reached", False: " MISSED", None: ""}[result["reached"]]
             print(
                 f"  {result['name']:58} {result['gb_per_second']:8.2f} GB/s, {result['share']:6.3f}"
                 f" ({result['low']:.3f}-{result['high']:.3f}) of {result['limit']}{goal}"

@@ -5,11 +5,13 @@ Everything that a host's call takes is in it: keys, leases, copies, and the wait
 
 from __future__ import annotations
 
+import mmap
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,15 +21,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from benchmarks.gpu.timing import Rate, Size, Value, pages_of, pinned, rate, window_on
+from benchmarks.gpu.timing import Rate, Size, Value, bare_copy, pages_of, rate, window_on
 from benchmarks.rig.nodes import served
 from hexkv.api import Cache, open_cache
 from hexkv.ports import DeviceKV, HexKVError
 
 _LIMIT = "one copy from or to pinned memory"
-
-_MOST = 512 << 20
-"""Bytes of the bare copy that stands for a longer one."""
 
 _LONG = 8
 """Times as many tokens of a long prompt, and threads."""
@@ -41,6 +40,9 @@ _TICK = 50e-6
 """Seconds that a ticking thread sleeps: with the kernel's slack some 0.1 ms."""
 
 _STORES = 10
+
+_READERS = 4
+"""Threads that read files, as many as a disk tier has."""
 
 Run: TypeAlias = Callable[..., Iterable[Any]]
 """As ``map``."""
@@ -79,14 +81,6 @@ def _cache(size: Size, stored: int, tiers: Sequence[object], **more: object) -> 
     return open_cache(config | more, model="benchmark", layout=size.layout)
 
 
-def _bare(device: torch.device, most: int) -> tuple[int, Callable[[], object], object]:
-    """The bytes of a bare copy, the copy, and what holds its memory."""
-    size = min(most, _MOST)
-    region, host = pinned(device, size)
-    there = torch.empty(size, dtype=torch.uint8, device=device)
-    return size, partial(there.copy_, host, non_blocking=True), region
-
-
 def engine(device: torch.device, size: Size) -> Iterator[Rate | Value]:
     """Retrieve and store of a short and a long prompt, by several threads, and of short chunks."""
     short = replace(size, chunk=min(size.chunk, _SHORT), chunks=size.chunks * size.chunk // _SHORT)
@@ -98,7 +92,7 @@ def engine(device: torch.device, size: Size) -> Iterator[Rate | Value]:
     ):
         prompts = Prompts(device, of, chunks, threads)
         what = f"{prompts.tokens:,} tokens{name}"
-        bare, copy, region = _bare(device, prompts.bytes)
+        bare, copy, region = bare_copy(device, prompts.bytes)
         moved = threads * prompts.bytes
         with _cache(of, 2 * moved, [{"store": "memory"}]) as cache, ExitStack() as opened:
             run: Run = map
@@ -169,40 +163,63 @@ def _gaps(cache: Cache, prompts: Prompts) -> Value:
 
 
 def tiers(device: torch.device, size: Size) -> Iterator[Rate | Value]:
-    """Hits from disk, from disk past the host, and from a node's memory."""
+    """Hits from disk and from disk past the host beside bare reads, and from a node's memory."""
     prompts = Prompts(device, size, size.chunks)
     kept, [window] = prompts.new(), prompts.windows
-    bare, copy, region = _bare(device, prompts.bytes)
     pool = 3 * prompts.bytes + (64 << 20)
     for name in ("disk", "gds", "node"):
         with ExitStack() as opened:
             folder = Path(opened.enter_context(TemporaryDirectory(dir=Path.home())))
+
+            def held(made: Cache, name: str = name, opened: ExitStack = opened) -> Cache:
+                """*made*, until the end, with the prompt on its tier."""
+                cache = opened.enter_context(made)
+                cache.store(kept, window)
+                assert cache.flush(_SECONDS), f"{name}: writes are not done"
+                return cache
+
             try:
                 if name == "node":
                     node = opened.enter_context(served(folder / "node", pool))
                     config = {"node": str(node.socket), "chunk": {"size": size.chunk}}
-                    made = open_cache(config, model="benchmark", layout=size.layout)
+                    cache = held(open_cache(config, model="benchmark", layout=size.layout))
+                    mine = held(_cache(size, 2 * prompts.bytes, [{"store": "memory"}]))
+                    limit = "the same in one process", partial(_hit, mine, prompts, kept)
+                    goal = 0.95
                 else:
                     store = {"store": name, "settings": {"root": str(folder / "chunks")}}
-                    made = _cache(size, prompts.bytes, [store | {"promote": False}])
-                cache = opened.enter_context(made)
-            except HexKVError as error:
+                    cache = held(_cache(size, prompts.bytes, [store | {"promote": False}]))
+                    reads = opened.enter_context(_direct_reads(folder / "chunks"))
+                    limit, goal = ("direct reads by as many threads", reads), 0.9
+            except (HexKVError, OSError) as error:
                 yield Value(f"{name} tier", f"is not here: {error}")
                 continue
-            cache.store(kept, window)
-            assert cache.flush(_SECONDS), f"{name}: writes are not done"
-
-            def retrieve(cache: Cache = cache) -> None:
-                found = cache.retrieve(kept, window)
-                assert found.hit_tokens == prompts.tokens, found
-
             yield rate(
                 device,
                 max(1, size.repeats // 4),
                 f"retrieve {prompts.tokens:,} tokens, {name} tier",
-                retrieve,
-                (_LIMIT, copy),
+                partial(_hit, cache, prompts, kept),
+                limit,
                 size=prompts.bytes,
-                limit_size=bare,
+                goal=goal,
             )
-    del region
+
+
+def _hit(cache: Cache, prompts: Prompts, kept: list[int]) -> None:
+    found = cache.retrieve(kept, prompts.windows[0])
+    assert found.hit_tokens == prompts.tokens, found
+
+
+@contextmanager
+def _direct_reads(folder: Path) -> Iterator[Callable[[], object]]:
+    """A call that reads all files of *folder* past the page cache, into memory used before."""
+    with ExitStack() as opened:
+        run = opened.enter_context(ThreadPoolExecutor(_READERS)).map
+        files = []
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+            opened.callback(os.close, file)
+            pages = -(-os.fstat(file).st_size // mmap.PAGESIZE)
+            if pages:
+                files.append((file, [mmap.mmap(-1, pages * mmap.PAGESIZE)], 0))
+        yield lambda: sum(run(os.preadv, *zip(*files, strict=True)))

@@ -26,8 +26,8 @@ class Limits:
         self._there = torch.empty(self.bytes, dtype=torch.uint8, device=device)
         self._other = torch.empty_like(self._there)
 
-    def rates(self, name: str, run: Callable[[], object], *, decodes: bool) -> Iterator[Rate]:
-        """*run*, of one chunk, beside a copy in memory, and beside the bus if it loads."""
+    def rates(self, name: str, run: Callable[[], object]) -> Iterator[Rate]:
+        """*run*, of one chunk, beside a copy in memory, and beside the bus, which brings it raw."""
         yield rate(
             self.device,
             self.size.repeats,
@@ -36,16 +36,15 @@ class Limits:
             ("a copy in the device's memory", lambda: self._other.copy_(self._there)),
             size=self.bytes,
         )
-        if decodes:
-            yield rate(
-                self.device,
-                self.size.repeats,
-                name,
-                run,
-                ("the bus", lambda: self._there.copy_(self._host, non_blocking=True)),
-                size=self.bytes,
-                goal=1.0,
-            )
+        yield rate(
+            self.device,
+            self.size.repeats,
+            name,
+            run,
+            ("the bus", lambda: self._there.copy_(self._host, non_blocking=True)),
+            size=self.bytes,
+            goal=1.0,
+        )
 
 
 def coding(device: torch.device, size: Size) -> Iterator[Rate]:
@@ -80,11 +79,9 @@ def cachegen(device: torch.device, size: Size, limits: Limits) -> Iterator[Rate]
     assert bool(ended), "a stream did not end as it should"
     assert torch.equal(into, wanted), "decoded KV differs"
     flat = into.view(-1, channels)
-    yield from limits.rates("CacheGen quantise", lambda: lowbit.quantise(flat, HALF), decodes=False)
-    yield from limits.rates("CacheGen rANS encode", lambda: rans.encode(*given), decodes=False)
-    yield from limits.rates(
-        "CacheGen rANS decode and dequantise", lambda: rans.decode(*arguments), decodes=True
-    )
+    yield from limits.rates("CacheGen quantise", lambda: lowbit.quantise(flat, HALF))
+    yield from limits.rates("CacheGen rANS encode", lambda: rans.encode(*given))
+    yield from limits.rates("CacheGen rANS decode and dequantise", lambda: rans.decode(*arguments))
 
 
 def exponents(device: torch.device, size: Size, limits: Limits) -> Iterator[Rate]:
@@ -105,8 +102,8 @@ def exponents(device: torch.device, size: Size, limits: Limits) -> Iterator[Rate
     into, ended = rans.decode(*arguments)
     assert bool(ended), "a stream did not end as it should"
     assert np.array_equal(into.cpu().numpy().view(np.uint16) >> 7, upper), "decoded bits differ"
-    yield from limits.rates("lossless rANS encode", lambda: rans.encode(*given), decodes=False)
-    yield from limits.rates("lossless rANS decode", lambda: rans.decode(*arguments), decodes=True)
+    yield from limits.rates("lossless rANS encode", lambda: rans.encode(*given))
+    yield from limits.rates("lossless rANS decode", lambda: rans.decode(*arguments))
 
 
 def numbers(device: torch.device, size: Size, limits: Limits) -> Iterator[Rate]:
@@ -126,7 +123,7 @@ def numbers(device: torch.device, size: Size, limits: Limits) -> Iterator[Rate]:
         ("int4 quantise", lambda: lowbit.to_int4(keys)),
         ("int4 dequantise", lambda: lowbit.from_int4(*int4, size.width, kind)),
     ):
-        yield from limits.rates(name, run, decodes="dequantise" in name)
+        yield from limits.rates(name, run)
 
 
 def _check_streams(

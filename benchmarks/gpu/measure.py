@@ -59,6 +59,8 @@ def main() -> int:
 
 
 def _told(result: dict[str, Any]) -> dict[str, Any]:
+    if "share" in result:
+        result["reached"] = result["share"] >= result["goal"] if result["goal"] else None
     return {name: round(at, 4) if isinstance(at, float) else at for name, at in result.items()}
 
 

@@ -75,12 +75,17 @@ def alternate(
     took: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats + 1):
         for run, times in ((path, took[0]), (limit, took[1])):
-            synchronise(device)
-            start = time.perf_counter()
-            run()
-            synchronise(device)
-            times.append(time.perf_counter() - start)
+            times.append(timed(device, run))
     return took[0][1:], took[1][1:]  # the first compiled, and touched memory
+
+
+def timed(device: torch.device, run: Callable[[], object]) -> float:
+    """Seconds that *run* takes, with its work on the device."""
+    synchronise(device)
+    start = time.perf_counter()
+    run()
+    synchronise(device)
+    return time.perf_counter() - start
 
 
 def rate(
@@ -96,12 +101,25 @@ def rate(
 ) -> Rate:
     """*path*, which moves *size* bytes, beside a limit, which moves as many or *limit_size*."""
     mine, others = alternate(device, repeats, path, limit[1])
-    scale = size / (size if limit_size is None else limit_size)
+    other_size = size if limit_size is None else limit_size
+    return share(name, limit[0], (mine, size), (others, other_size), goal)
+
+
+def share(
+    name: str,
+    limit: str,
+    path: tuple[Sequence[float], int],
+    other: tuple[Sequence[float], int],
+    goal: float,
+) -> Rate:
+    """Seconds of a *path* in each round, and its bytes, beside those of its limit."""
+    (mine, size), (others, limit_size) = path, other
+    scale = size / limit_size
     shares = sorted(other / one * scale for one, other in zip(mine, others, strict=True))
     low, _, high = statistics.quantiles(shares, n=4) if len(shares) > 1 else shares * 3
     return Rate(
         name,
-        limit[0],
+        limit,
         size / statistics.median(mine) / 1e9,
         size / scale / statistics.median(others) / 1e9,
         statistics.median(shares),
@@ -152,6 +170,18 @@ def pinned(device: torch.device, size: int) -> tuple[MemoryRegion, torch.Tensor]
     host = torch.frombuffer(region.buffer[:size], dtype=torch.uint8)
     assert not on_gpu(device) or host.is_pinned(), "torch does not know that the memory is pinned"
     return region, host
+
+
+_MOST = 512 << 20
+"""Bytes of the bare copy that stands for a longer one."""
+
+
+def bare_copy(device: torch.device, most: int) -> tuple[int, Callable[[], object], object]:
+    """The bytes of a copy from pinned memory, the copy, and what holds its memory."""
+    size = min(most, _MOST)
+    region, host = pinned(device, size)
+    there = torch.empty(size, dtype=torch.uint8, device=device)
+    return size, lambda: there.copy_(host, non_blocking=True), region
 
 
 def finish(transfer: Transfer) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.gpu.stack import Stack
-from benchmarks.gpu.timing import Size, Value, on_gpu, synchronise
+from benchmarks.gpu.timing import Rate, Size, Value, bare_copy, on_gpu, share, synchronise, timed
 from hexkv.adapters.cuda.streams import CudaKV
 from hexkv.api import DType, KVLayout, PrefixCache, open_cache
 
@@ -45,6 +45,10 @@ class Model:
         )
 
 
+COPY = "one copy from pinned memory"
+LOAD = 0.95
+"""Of that copy's speed: the goal of loading."""
+
 TINY = Model(2, 64, 128, 4, 2, 16, 512, 512, 8, 1)
 
 
@@ -64,7 +68,7 @@ class Laps:
         self._began = now
 
 
-def ttft(device: torch.device, size: Size) -> Iterator[Value]:
+def ttft(device: torch.device, size: Size) -> Iterator[Rate | Value]:
     model = TINY if size.layers <= 2 else Model()
     torch.manual_seed(0)
     prompt = torch.randint(model.vocabulary, (model.tokens + model.ends,)).tolist()
@@ -96,11 +100,13 @@ First = Callable[[list[int], bool], Answer]
 
 def _timed(
     name: str, model: Model, device: torch.device, prompt: list[int], first: First
-) -> Iterator[Value]:
+) -> Iterator[Rate | Value]:
     first(prompt[: model.ends * 2], False)  # compiled, and memory taken
     took: dict[bool, list[float]] = {False: [], True: []}
     answers: dict[bool, set[int]] = {False: set(), True: set()}
     split: dict[str, list[float]] = {}
+    bare, copy, region = bare_copy(device, model.layout.chunk_bytes(model.tokens))
+    copies: list[float] = []
     first(prompt[: model.tokens], True)  # stores the prefix
     for _ in range(model.repeats):
         for cached in (False, True):
@@ -112,13 +118,18 @@ def _timed(
             answers[cached].add(token)
             for part in parts if cached else ():
                 split.setdefault(part, []).append(parts[part])
+            if cached:
+                copies.append(timed(device, copy))
             wanted = model.tokens if cached else 0
             assert loaded == wanted, f"{loaded} tokens were loaded, not {wanted}"
     # In 16 bits, kernels for other lengths may round another way: reported, and no failure.
     same = answers[False] == answers[True]
     computed, loaded_s = (statistics.median(took[cached]) for cached in (False, True))
-    size = model.layout.chunk_bytes(model.tokens) / 1e9
     what = f"{name}, {model.tokens:,} tokens"
+    loads = [part / 1e3 for part in split["load"]]
+    moved = model.layout.chunk_bytes(model.tokens)
+    yield share(f"{what}: load", COPY, (loads, moved), (copies, bare), LOAD)
+    del region
     if model is TINY:
         yield Value(f"{what}: loaded, and the first token is the same", same)
         return
@@ -127,7 +138,7 @@ def _timed(
     for part, each in split.items():
         yield Value(f"{what}: ms of the {part}", round(statistics.median(each), 1))
     yield Value(f"{what}: times sooner", round(computed / loaded_s, 2))
-    yield Value(f"{what}: GB loaded", round(size, 2))
+    yield Value(f"{what}: GB loaded", round(moved / 1e9, 2))
     yield Value(f"{what}: the first token is the same", same)
 
 

@@ -64,7 +64,7 @@ def test_every_part_that_measures_runs_interpreted(tmp_path):
     coded = " ".join(result["name"] for result in found["coding"])
     for form in ("int8", "int4", "fp8"):
         assert f"{form} dequantise" in coded
-    same = [result["value"] for result in found["ttft"]]
+    same = [result["value"] for result in found["ttft"] if "value" in result]
     assert same
     assert all(same)
 
