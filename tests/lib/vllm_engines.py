@@ -107,11 +107,21 @@ class Answer:
 class Engine:
     """One engine. Ends with the ``with`` block, together with every process it started."""
 
-    def __init__(self, model, log, *, transfer=None, env=None, python=sys.executable, **settings):
+    def __init__(
+        self,
+        model,
+        log,
+        *,
+        transfer=None,
+        env=None,
+        python=sys.executable,
+        patience=PATIENCE,
+        **settings,
+    ):
         arguments = SETTINGS | {"model": str(model)} | settings
         if transfer is not None:
             arguments["kv_transfer_config"] = transfer
-        self.log = Path(log)
+        self.log, self._patience = Path(log), patience
         with self.log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [python, str(E2E / "phase.py"), json.dumps(arguments)],
@@ -142,7 +152,7 @@ class Engine:
 
     def _hear(self):
         try:
-            line = self._raw.get(timeout=PATIENCE)
+            line = self._raw.get(timeout=self._patience)
         except queue.Empty:
             line = None
         if line is None:

@@ -279,7 +279,10 @@ def main() -> None:
     os.dup2(2, 1)
     from vllm import LLM, __version__
 
-    phase = Phase(LLM(**json.loads(sys.argv[1])))
+    settings = json.loads(sys.argv[1])
+    if settings.get("load_format") == "drawn":
+        import drawn  # noqa: F401 # makes vLLM know the format
+    phase = Phase(LLM(**settings))
     tasks: dict[str, Callable[..., Json]] = {
         "generate": phase.generate,
         "watch": phase.watch,

@@ -1,0 +1,1 @@
+"""A real vLLM beside itself with hexkv, on a GPU: ``make gpu-vllm``, for any user of one."""
