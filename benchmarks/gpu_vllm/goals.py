@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.gpu_vllm.turns import Rows, Seconds
-from benchmarks.rounds import against
+from benchmarks.rig.rounds import against
 
 MISS = 1.03
 """Of the time of vLLM alone, which a hit may take as well: computing is never the sooner way."""

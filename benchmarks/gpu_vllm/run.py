@@ -26,9 +26,9 @@ from benchmarks.gpu_vllm.goals import judged, spread
 from benchmarks.gpu_vllm.page import tables
 from benchmarks.gpu_vllm.sides import LARGE, SMALL, Model, Side, end, side, start
 from benchmarks.gpu_vllm.turns import LEAST, Copy, EngineFailed, Rows, Turns
-from benchmarks.machine import describe, load
-from benchmarks.measure import WrongResult
-from benchmarks.nodes import served
+from benchmarks.rig.machine import describe, load
+from benchmarks.rig.measure import WrongResult
+from benchmarks.rig.nodes import served
 
 SIDES = ("offloading", "hexkv", "disk", "node")
 LENGTHS = {"cuda": (4100, 16_388, 32_772), "cpu": (260, 516)}
