@@ -161,8 +161,8 @@ def _open(opened: ExitStack, tier: str, size: str) -> Callable[[str], object]:
 def _tier(opened: ExitStack, tier: str, folder: Path) -> tuple[Any, Callable[[], object]]:
     """The tier's settings, and what empties its server where the older engine does not."""
     from hexkv.plugins.configuration.schema import TierSettings
-    from lm_servers import Served
-    from redis_servers import RedisServer
+    from servers.lm_servers import Served
+    from servers.redis_servers import RedisServer
 
     empty: Callable[[], object] = int
     own: dict[str, Any] = {}

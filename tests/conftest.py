@@ -3,8 +3,8 @@ import gc
 from contextlib import closing
 
 import pytest
-from bad_sectors import BadSectors
 
+from media.bad_sectors import BadSectors
 from rigging import rigging
 
 
@@ -37,7 +37,7 @@ def one_by_one(monkeypatch):
 
 @pytest.fixture
 def bad_sectors(monkeypatch):
-    """Has reads of chunks' files fail; see ``lib/bad_sectors.py``."""
+    """Has reads of chunks' files fail; see ``lib/media/bad_sectors.py``."""
     with closing(BadSectors(monkeypatch)) as sectors:
         yield sectors
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dict_store import ScanningStore
-from eight_serde import Eight, repeating
 from hexkv.blending.segments import SegmentRules, Segments
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key
 from hexkv.contracts.faults import Seeded, SlowStore
@@ -25,6 +24,7 @@ from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.threads import Threads
 from hexkv.ports import ChunkSpec, CounterName, Deadline, Namespace, Reason, StoreError, frame_bytes
 from layered import DEEP, FULL, PROMPT, empty, memory, settled
+from media.eight_serde import Eight, repeating
 from rigging import CHUNK, Heap, tier
 
 RAW_FRAME = frame_bytes(DEEP.chunk_bytes(CHUNK))

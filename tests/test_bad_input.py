@@ -28,7 +28,7 @@ from hexkv.ports import (
     KVLayout,
     LayoutMismatch,
 )
-from mounts import NAMESPACE, needs_mounts
+from media.mounts import NAMESPACE, needs_mounts
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.ports import Finished, Span, frame_bytes
 from layered import DEEP, FULL, PROMPT, Spans, deep, empty, memory, same_layer, settled, smooth
-from plain_serde import PlainSerde
+from media.plain_serde import PlainSerde
 from rigging import CHUNK, tier
 
 pytestmark = pytest.mark.usefixtures("one_by_one")

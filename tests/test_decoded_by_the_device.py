@@ -1,7 +1,6 @@
 """Chunks go to a device that decodes them as their serde left them, and to any other one raw."""
 
 from dict_store import ScanningStore
-from eight_serde import Eight, repeating
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
 from hexkv.core.requests.prefetch import PrefetchRules
@@ -16,6 +15,7 @@ from hexkv.ports import (
     frame_bytes,
 )
 from layered import DEEP, FULL, PROMPT, empty, memory, settled
+from media.eight_serde import Eight, repeating
 from rigging import CHUNK, tier
 
 

@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 import torch
-from recorded_driver import Recording
 
 from depth import thorough
+from devices.recorded_driver import Recording
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.node.server import holding
 from hexkv.adapters.node.server.verbs import TOLD

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hexkv.contracts.kit.cases import each
-from lm_servers import SMALL, served
+from servers.lm_servers import SMALL, served
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

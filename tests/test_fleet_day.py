@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from fleet_day import LEAST
 
+from media.mounts import NAMESPACE, needs_mounts
 from monitoring import generator
-from mounts import NAMESPACE, needs_mounts
 
 pytestmark = pytest.mark.thorough
 

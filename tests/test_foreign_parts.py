@@ -17,7 +17,7 @@ from hexkv.ports import (
     HashFunction,
     StoreError,
 )
-from plain_serde import PlainSerde
+from media.plain_serde import PlainSerde
 from prompts import PROMPT, computed, empty
 from rigging import CHUNK, FRAME, LAYOUT, tier
 

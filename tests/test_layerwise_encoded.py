@@ -1,10 +1,10 @@
 """Chunks that a serde encoded, retrieved and stored layer by layer."""
 
 from dict_store import ScanningStore
-from eight_serde import Eight, repeating
 from hexkv.contracts.kit.cases import each
 from hexkv.ports import CounterName, Namespace, frame_bytes
 from layered import DEEP, FULL, PROMPT, Ranged, empty, memory, settled
+from media.eight_serde import Eight, repeating
 from rigging import CHUNK, chosen, tier
 
 

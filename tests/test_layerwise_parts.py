@@ -34,7 +34,7 @@ from layered import (
     settled,
     smooth,
 )
-from plain_serde import PlainSerde
+from media.plain_serde import PlainSerde
 from rigging import CHUNK, Heap, chosen, tier
 
 pytestmark = pytest.mark.usefixtures("one_by_one")

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directory_servers import SECRET, Served
 from hexkv.adapters.directory.cell import FORGOTTEN, Cell
 from hexkv.adapters.directory.client import RemoteDirectory
 from hexkv.adapters.directory.local import LocalDirectory
@@ -18,6 +17,7 @@ from hexkv.plugins.observing.held import HeldChunks
 from hexkv.ports import CacheEvent, Change, Member, Peer, StoreUnreachable
 from peering import keys_of, peers_of, serving, soon
 from processes import until
+from servers.directory_servers import SECRET, Served
 
 KEY = chunk_key("chunk")
 

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 import pytest
 
 from configured import CHUNK, FRAME, PATIENT, prompt
-from directory_servers import SECRET, DirectoryProcess
 from peer_process import PeerProcess
 from peering import PATIENT as WAITING
 from peering import configuration, directory_at, eventually, tiers_of
+from servers.directory_servers import SECRET, DirectoryProcess
 
 pytestmark = pytest.mark.thorough
 

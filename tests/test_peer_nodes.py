@@ -8,7 +8,6 @@ from threading import Event, Thread
 
 import pytest
 
-from directory_servers import SECRET, DirectoryProcess, Served
 from hexkv.adapters.node.server.taking import Predecessor
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS
 from hexkv.contracts.doubles import ManualClock
@@ -18,6 +17,7 @@ from hexkv.ports import ConfigError, StoreError
 from nodes import FRAME, Node, NodeProcess
 from peering import directory_at, directory_of, eventually, free_address
 from processes import free_port
+from servers.directory_servers import SECRET, DirectoryProcess, Served
 
 PROMPT = random.Random(5).choices(range(50_000), k=4 * TOKENS)
 

@@ -6,7 +6,6 @@ from threading import Barrier, Event, Thread
 import pytest
 
 from configured import CHUNK, FRAME, LAYOUT, PROMPT, computed, hit
-from directory_servers import Served
 from hexkv.adapters.net.peers.session import PeerSession as TcpSession
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.peers.lending.lending import Lending
@@ -28,6 +27,7 @@ from peering import (
     stack_of,
     tiers_of,
 )
+from servers.directory_servers import Served
 
 ALL = len(PROMPT) // CHUNK
 

@@ -8,7 +8,6 @@ from threading import Thread
 import pytest
 
 from configured import CHUNK, FRAME, PROMPT, computed, hit
-from fronted import HeapLease
 from hexkv.contracts.doubles import ManualClock, chunk_key
 from hexkv.contracts.kit.cases import each
 from hexkv.peers.lending.allowance import Allowance
@@ -38,6 +37,7 @@ from hexkv.ports import (
     StoreError,
     StoreUnreachable,
 )
+from media.fronted import HeapLease
 from peering import (
     address_of,
     configuration,

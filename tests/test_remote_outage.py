@@ -18,11 +18,11 @@ from depth import thorough
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.kit.waiting import promptly
 from hexkv.core.notices import EVERY
-from lm_servers import SMALL, BreakableServer, Served
-from redis_servers import BreakableRedis, RedisServer
 from remote_engines import WAIT, ClockAhead, comes_back, engine_over, got, kept
-from s3_double import BUCKET
-from s3_servers import own_double
+from servers.lm_servers import SMALL, BreakableServer, Served
+from servers.redis_servers import BreakableRedis, RedisServer
+from servers.s3_double import BUCKET
+from servers.s3_servers import own_double
 
 PROMPT = list(range(8 * CHUNK))
 OTHER = list(range(5000, 5000 + 4 * CHUNK))

@@ -11,7 +11,7 @@ import pytest
 from configured import CHUNK, settle
 from depth import thorough
 from remote_engines import comes_back, engine_over, got, kept, stored
-from unwilling_servers import UNWILLING
+from servers.unwilling_servers import UNWILLING
 
 MEMORY = {"store": "memory"}
 WAIT = 0.5

@@ -11,7 +11,7 @@ import pytest
 
 from configured import CHUNK, FRAME, PROMPT, computed, hit
 from hexkv.ports import ConfigError
-from mounts import NAMESPACE, needs_mounts
+from media.mounts import NAMESPACE, needs_mounts
 from remote_engines import engine_over
 
 MEMORY = {"store": "memory"}

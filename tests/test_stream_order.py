@@ -14,6 +14,7 @@ import pytest
 import torch
 from linked_streams import LAYOUT, PAGES, SIZE, Linked, address
 
+from devices.recorded_streams import Captured, Queue, Race, recorded
 from hexkv.adapters.cuda import streams
 from hexkv.adapters.cuda.streams import CudaKV
 from hexkv.adapters.sglang.pages import devices
@@ -34,7 +35,6 @@ from hexkv.ports import (
     Span,
     frame_bytes,
 )
-from recorded_streams import Captured, Queue, Race, recorded
 from rigging import Heap
 
 SLOTS, STEPS = 3, 60

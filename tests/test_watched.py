@@ -15,7 +15,7 @@ from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from nodes import NodeProcess
 from processes import held_port
-from redis_servers import RedisServer
+from servers.redis_servers import RedisServer
 from watching import tiers, watched
 
 pytestmark = pytest.mark.thorough

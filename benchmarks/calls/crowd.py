@@ -22,7 +22,7 @@ from hexkv.ports import KVLayout
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "lib"))
 
-from redis_servers import RedisServer
+from servers.redis_servers import RedisServer
 
 PROMPTS = 16
 CHUNKS = 4

@@ -34,7 +34,6 @@ from benchmarks.rig.beside import keep
 from benchmarks.rig.machine import describe
 from benchmarks.rig.measure import must
 from configured import FRAME, LAYOUT, computed, prompt
-from directory_servers import SECRET, LyingDirectory
 from hexkv.adapters.net.address import Address
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.faults.proxy import FaultProxy
@@ -43,6 +42,7 @@ from liars import PEERS
 from peer_process import PeerProcess
 from peering import configuration, directory_at, leases, serving
 from processes import freeze
+from servers.directory_servers import SECRET, LyingDirectory
 
 OUTPUT = Path(__file__).resolve().parents[1] / "results" / "peer_faults.json"
 DEADLINE = 1.0

@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     scale = QUICK if asked.quick else FULL
     sys.path.insert(0, str(HERE.parent / "tests" / "lib"))
-    from mooncake_servers import Master, Node, secluded
+    from servers.mooncake_servers import Master, Node, secluded
 
     machine = describe(HERE)
     with (

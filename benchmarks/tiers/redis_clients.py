@@ -42,7 +42,7 @@ from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, Stored
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE.parent / "tests" / "lib"))  # where the server is
 
-from redis_servers import RedisServer  # noqa: E402
+from servers.redis_servers import RedisServer  # noqa: E402
 
 CLOCK = SystemClock()
 BATCHES = {32 << 10: 128, 288 << 10: 32, 4 << 20: 8, 32 << 20: 4}

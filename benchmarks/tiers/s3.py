@@ -45,8 +45,8 @@ from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, Stored
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE.parent / "tests" / "lib"))  # where the server is
 
-from s3_double import BUCKET  # noqa: E402
-from s3_servers import Certificate, Double  # noqa: E402
+from servers.s3_double import BUCKET  # noqa: E402
+from servers.s3_servers import Certificate, Double  # noqa: E402
 
 CHUNKS = 2
 LOOKED_UP = 512

@@ -23,7 +23,7 @@ from hexkv.plugins.discovery.registry import Origin, Registry
 from hexkv.plugins.memory.store import MemoryStore
 from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import ConfigError, Item, Stored, SupportsRangeRead, SupportsScan
-from lm_servers import SMALL, RawHexkv, served
+from servers.lm_servers import SMALL, RawHexkv, served
 
 BROKEN = "broken"
 FACTORIES = """

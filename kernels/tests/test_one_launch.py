@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from recorded_driver import Beside, Recording
 
+from devices.recorded_driver import Beside, Recording
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import CODECS
 from hexkv.adapters.cachegen.serde import LossySerde

@@ -2,7 +2,6 @@
 
 import pytest
 
-from chunk_files import Copy
 from hexkv.contracts.doubles import HeapBlock, ListSink, ManualClock, chunk_key, deadline
 from hexkv.contracts.store import StoreContract
 from hexkv.plugins.clock import SystemClock
@@ -16,6 +15,7 @@ from hexkv.ports import (
     SupportsScan,
     SupportsZeroCopy,
 )
+from media.chunk_files import Copy
 
 
 class Heap:

@@ -7,7 +7,6 @@ from threading import Lock
 
 import pytest
 
-from breakable_dict import DictService, Shelf
 from hexkv.contracts.store import StoreContract
 from hexkv.ports import (
     KEY_BYTES,
@@ -21,6 +20,7 @@ from hexkv.ports import (
     StoreFull,
     TimedOut,
 )
+from media.breakable_dict import DictService, Shelf
 
 
 class DictStore:

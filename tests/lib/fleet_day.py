@@ -31,7 +31,7 @@ from hexkv.plugins.configuration.config import load
 from monitoring import generator, prometheus, shortened
 from nodes import NodeProcess
 from processes import held_port, until
-from redis_servers import RedisServer
+from servers.redis_servers import RedisServer
 from vllm_frames import damage, frames
 from watching import Traffic
 

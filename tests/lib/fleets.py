@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from administration import short_folder
 from configured import FRAME, prompt
-from directory_servers import SECRET, Served
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.fleet.api import open_fleet
 from hexkv.plugins.clock import SystemClock
 from peering import eventually, serving
+from servers.directory_servers import SECRET, Served
 
 RED = "of the red tenant"
 

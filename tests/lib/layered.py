@@ -18,7 +18,7 @@ from hexkv.ports import (
     StoreError,
     frame_bytes,
 )
-from plain_serde import PlainSerde
+from media.plain_serde import PlainSerde
 from rigging import CHUNK, LAYOUT, tier
 
 PROMPT = random.Random(3).choices(range(50_000), k=10 * CHUNK + 5)

@@ -2,11 +2,11 @@
 
 import torch
 
+from devices.recorded_streams import Queue
 from hexkv.adapters.sglang.pages import devices
 from hexkv.kernels.gpu.staging import DeviceStaging
 from hexkv.kernels.paged import PagedMemory
 from hexkv.ports import DType, KVLayout
-from recorded_streams import Queue
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8)
 SIZE = LAYOUT.chunk_bytes(1)

@@ -6,12 +6,12 @@ from threading import Event
 
 from configured import CHUNK, FRAME, NAMESPACE, PROMPT
 from configured import PATIENT as DEADLINES
-from directory_servers import SECRET
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.ports import Deadline, Peer
 from processes import held_port
+from servers.directory_servers import SECRET
 
 MOST = 60.0
 """Seconds after which what is to happen counts as not happening."""

@@ -1,3 +1,3 @@
-from directory_servers import client, clock, served
+from servers.directory_servers import client, clock, served
 
 __all__ = ["client", "clock", "served"]

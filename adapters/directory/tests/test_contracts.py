@@ -4,7 +4,6 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from directory_servers import SECRET, Served
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.local import LocalDirectory
 from hexkv.adapters.directory.replicas import ReplicatedDirectory
@@ -17,6 +16,7 @@ from hexkv.contracts.directory._base import NODES
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.plugin import PluginContract
 from hexkv.plugins.clock import SystemClock
+from servers.directory_servers import SECRET, Served
 
 
 class TestPlugin(PluginContract):

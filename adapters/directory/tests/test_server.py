@@ -10,7 +10,6 @@ import trustme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from directory_servers import SECRET, DirectoryProcess, Served
 from hexkv.adapters.directory.local import LocalDirectory
 from hexkv.adapters.directory.plugin import StaticSettings, _open_static, hexkv_adapters
 from hexkv.adapters.directory.replicas import ReplicatedDirectory
@@ -49,6 +48,7 @@ from hexkv.ports import (
     SupportsReplicas,
 )
 from processes import PATIENCE, freeze, held_port
+from servers.directory_servers import SECRET, DirectoryProcess, Served
 
 
 def test_who_does_not_know_the_secret_learns_nothing(served, client):

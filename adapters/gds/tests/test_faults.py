@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-import device_rooms
-from chunk_files import Files
-from device_rooms import Memory, fetch, put
+from devices import device_rooms
+from devices.device_rooms import Memory, fetch, put
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.kit.waiting import UnderWay
 from hexkv.ports import PAGE, Corrupt, Failed, Hit, Miss
-from mounts import NAMESPACE, needs_mounts
+from media.chunk_files import Files
+from media.mounts import NAMESPACE, needs_mounts
 from processes import until
 
 KEY = chunk_key("a")
@@ -102,7 +102,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import PAGE, Hit, Item
-from device_rooms import Memory, fetch, put
+from devices.device_rooms import Memory, fetch, put
 
 root, library = sys.argv[1:3]
 (spec,) = hexkv_adapters()
@@ -143,7 +143,7 @@ store.close()
 def test_a_directory_that_is_full_or_read_only_is_read_into_devices_even_from_a_new_start(
     cufile, tmp_path
 ):
-    lib = str(Path(device_rooms.__file__).parent)
+    lib = str(Path(device_rooms.__file__).parents[1])
     done = subprocess.run(
         [*NAMESPACE, sys.executable, "-c", READ_ONLY, str(tmp_path), cufile.path, lib],
         capture_output=True,

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from chunk_files import Files
-from device_rooms import Memory, fetch, past_the_host, put
-from folder_contract import FolderContract
+from devices.device_rooms import Memory, fetch, past_the_host, put
 from hexkv.adapters.gds.cufile import NAMES, library_path
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.plugin import PluginContract
 from hexkv.ports import PAGE, Corrupt, Failed, Hit, Miss, TimedOut
+from media.chunk_files import Files
+from media.folder_contract import FolderContract
 
 HERE = Path(__file__).parent
 KEYS = [chunk_key(name) for name in "abc"]

@@ -2,15 +2,15 @@
 
 import inspect
 import json
-import os
+from pathlib import Path
 
 import pytest
 
-import broken_servers
 from hexkv.adapters.lmcache.blackbox import BlackBoxContract
 from hexkv.contracts.kit.promise import Promise
 from hexkv.plugins.__main__ import main
-from lm_servers import SMALL, served
+from servers import broken_servers
+from servers.lm_servers import SMALL, served
 
 pytest_plugins = ["pytester"]
 
@@ -32,7 +32,7 @@ CAUGHT = {
 
 SUITE = """
     import pytest
-    import broken_servers
+    from servers import broken_servers
     from hexkv.adapters.lmcache.blackbox import Address, BlackBoxContract
 
     class ServerCase(BlackBoxContract):
@@ -58,7 +58,7 @@ def promises():
 @pytest.fixture
 def certified(pytester, monkeypatch):
     """What became of the promises: each broken server's one, and all of the sound one's."""
-    monkeypatch.setenv("PYTHONPATH", os.path.dirname(broken_servers.__file__))
+    monkeypatch.setenv("PYTHONPATH", str(Path(broken_servers.__file__).parents[1]))
     classes = ["Server", *CAUGHT]
     bodies = [f"    class Test{name}(ServerCase): pass\n" for name in classes]
     file = pytester.makepyfile(SUITE + "\n" + "\n".join(bodies))

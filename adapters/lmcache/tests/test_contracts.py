@@ -3,8 +3,8 @@
 import pytest
 
 from hexkv.contracts.plugin import PluginContract
-from lm_contract import OverTheWire, breakable  # noqa: F401
-from lm_servers import RawLM
+from servers.lm_contract import OverTheWire, breakable  # noqa: F401
+from servers.lm_servers import RawLM
 
 
 # The wire is that of the LM server's own tests but for its commands; test_wire.py has those.

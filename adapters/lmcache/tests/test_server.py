@@ -9,8 +9,8 @@ import pytest
 from hexkv.contracts.doubles import ListSink
 from hexkv.contracts.kit.cases import each
 from hexkv.ports import Failed, Item, Miss, Stored, StoreUnreachable
-from lm_servers import SMALL, RawHexkv, RawLM, Served, served
 from processes import PATIENCE, held_port, until
+from servers.lm_servers import SMALL, RawHexkv, RawLM, Served, served
 
 QUICK = (*SMALL[:-2], "--patience", "0.5")
 FLEET = 8

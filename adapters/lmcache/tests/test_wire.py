@@ -10,7 +10,7 @@ from hexkv.adapters.lmcache.wire import AnswerHead, Command, RequestHead, Tensor
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.ports import Item, Miss
-from lm_servers import RawLM
+from servers.lm_servers import RawLM
 
 KEY = bytes(range(48))
 numbers = st.integers(-(2**31), 2**31 - 1)

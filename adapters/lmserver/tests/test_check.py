@@ -6,7 +6,7 @@ import pytest
 
 from hexkv.contracts.doubles import chunk_key
 from hexkv.plugins.__main__ import main
-from lm_servers import SMALL, RawHexkv, served
+from servers.lm_servers import SMALL, RawHexkv, served
 
 
 def card_of(capsys, *arguments):

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import pytest
 
-from chunk_files import File
 from hexkv.contracts.plugin import PluginContract
-from lm_contract import SIZE, OverTheWire, behind_proxy, breakable  # noqa: F401
-from lm_servers import SMALL, Loopback, served
+from media.chunk_files import File
+from servers.lm_contract import SIZE, OverTheWire, behind_proxy, breakable  # noqa: F401
+from servers.lm_servers import SMALL, Loopback, served
 
 
 @pytest.fixture(scope="module")

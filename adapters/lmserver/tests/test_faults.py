@@ -27,9 +27,9 @@ from hexkv.ports import (
     StoreUnreachable,
     TimedOut,
 )
-from lm_servers import SMALL, RawHexkv, Served, served
 from processes import PATIENCE, held_port
 from rigging import CHUNK, LAYOUT, rigging, tier
+from servers.lm_servers import SMALL, RawHexkv, Served, served
 
 PROMPT = list(range(10 * CHUNK))
 

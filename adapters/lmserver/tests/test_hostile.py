@@ -12,8 +12,8 @@ from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, Failed, Hit, Item, Miss, Stored, StoreFull
-from lm_servers import SMALL, RawHexkv, request, served
 from processes import PATIENCE, until
+from servers.lm_servers import SMALL, RawHexkv, request, served
 
 FEW = 8
 QUICK = (*SMALL[:-2], "--patience", "0.5")

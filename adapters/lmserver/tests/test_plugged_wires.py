@@ -14,8 +14,8 @@ from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import ConfigError
-from lm_servers import RawHexkv
 from processes import PATIENCE
+from servers.lm_servers import RawHexkv
 
 BUDGET = 8 << 20
 

@@ -13,8 +13,8 @@ from hexkv.adapters.lmserver.serve import run
 from hexkv.adapters.net.security import is_exposed, is_local
 from hexkv.contracts.doubles import ListSink
 from hexkv.ports import ConfigError, Failed, Hit, Item, Stored, StoreUnreachable
-from lm_servers import SMALL, served
 from processes import PATIENCE, until
+from servers.lm_servers import SMALL, served
 
 SECRET = "a secret of the tests"
 

@@ -10,7 +10,7 @@ from hexkv.adapters.lmserver import wire
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.messages import verify
 from hexkv.adapters.net.rpc import handshake
-from lm_servers import RawHexkv, request
+from servers.lm_servers import RawHexkv, request
 
 KEY = bytes(range(48))
 

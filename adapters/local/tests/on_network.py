@@ -8,15 +8,15 @@ import secrets
 
 import pytest
 
-from chunk_files import Files
 from configured import CHUNK
 from hexkv.adapters.local.fs import SharedFileStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.kit.whole import waive
 from hexkv.contracts.store import StoreContract
-from in_turn import InTurn
-from net_files import BreakableFiles, SftpServer, mounted
+from media.chunk_files import Files
+from media.in_turn import InTurn
+from media.net_files import BreakableFiles, SftpServer, mounted
 from remote_engines import comes_back, engine_over, got, kept
 
 

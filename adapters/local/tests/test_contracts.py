@@ -2,8 +2,6 @@
 
 import pytest
 
-from chunk_files import Copy, File
-from folder_contract import FolderContract
 from hexkv.adapters.local._frame_file import FrameMemory
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.heap import HeapStore, _filled, _read
@@ -12,7 +10,9 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
 from hexkv.plugins.clock import SystemClock
-from in_turn import SettingAside
+from media.chunk_files import Copy, File
+from media.folder_contract import FolderContract
+from media.in_turn import SettingAside
 
 
 class Strangers:

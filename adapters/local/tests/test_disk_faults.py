@@ -27,7 +27,7 @@ from hexkv.ports import (
     StoreFull,
     StoreUnreachable,
 )
-from mounts import NAMESPACE, needs_mounts
+from media.mounts import NAMESPACE, needs_mounts
 
 A, B = chunk_key("a"), chunk_key("b")
 

@@ -13,8 +13,6 @@ from threading import Barrier, Thread
 
 import pytest
 
-from chunk_files import File, Files
-from folder_contract import FolderContract
 from hexkv.adapters.local import fs
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.files import layout as _layout
@@ -33,6 +31,8 @@ from hexkv.ports import (
     StoreFull,
     StoreUnreachable,
 )
+from media.chunk_files import File, Files
+from media.folder_contract import FolderContract
 
 A, B = chunk_key("a"), chunk_key("b")
 FRAME = bytes(range(256)) * 40

@@ -11,7 +11,6 @@ import sys
 
 import pytest
 
-from chunk_files import Folder
 from hexkv.adapters.local.heap import HeapStore
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.ports import (
@@ -26,6 +25,7 @@ from hexkv.ports import (
     StoreFull,
     StoreUnreachable,
 )
+from media.chunk_files import Folder
 
 A, B, C = (chunk_key(name) for name in "abc")
 CAPACITY = 16 << 20

@@ -6,7 +6,6 @@ import os
 import shutil
 
 import pytest
-from bad_sectors import BadSectors
 
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.fs import SharedFileStore
@@ -14,6 +13,7 @@ from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.contracts.kit.cases import each
 from hexkv.contracts.store._base import write
 from hexkv.ports import Failed, Hit, Miss, StoreUnreachable
+from media.bad_sectors import BadSectors
 
 A, B = chunk_key("a"), chunk_key("b")
 FRAME = bytes(8192)

@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-import mooncake_servers
 from hexkv.adapters.mooncake._connection import RetriedConnection
 from hexkv.adapters.mooncake._native import library
 from hexkv.adapters.mooncake._rehearsal import SetupArguments
@@ -15,8 +14,9 @@ from hexkv.adapters.mooncake.store import MooncakeStore
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import StoreError
-from mooncake_servers import Master, Node
 from processes import PATIENCE
+from servers import mooncake_servers
+from servers.mooncake_servers import Master, Node
 
 
 @pytest.fixture(scope="module", autouse=True)

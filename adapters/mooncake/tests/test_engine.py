@@ -10,8 +10,8 @@ from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.waiting import promptly
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
-from mooncake_servers import Master, Node
 from processes import PATIENCE, until
+from servers.mooncake_servers import Master, Node
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from threading import Timer
 
 import pytest
 
-from fixed_replies import FixedReplies
 from hexkv.adapters.mooncake._native import NO_ROOM, library
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.contracts.faults.apart import ProxyApart
@@ -16,8 +15,18 @@ from hexkv.contracts.store.faulty._faults import Faults
 from hexkv.contracts.store.faulty._late import LateWrites
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreFull, StoreUnreachable, TimedOut
-from mooncake_servers import LOOPBACK, Master, Node, Region, RegionSink, is_gone, soon, until_stored
 from processes import PATIENCE, held_port, until
+from servers.fixed_replies import FixedReplies
+from servers.mooncake_servers import (
+    LOOPBACK,
+    Master,
+    Node,
+    Region,
+    RegionSink,
+    is_gone,
+    soon,
+    until_stored,
+)
 
 KEY = chunk_key("frame")
 

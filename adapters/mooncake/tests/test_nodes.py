@@ -15,8 +15,8 @@ from hexkv.contracts.store._base import StoreCase
 from hexkv.contracts.store.faulty._faults import Faults
 from hexkv.contracts.store.faulty._late import LateWrites
 from hexkv.ports import Failed, Hit, StoreUnreachable, TimedOut
-from mooncake_servers import LOOPBACK, Master, Node, soon, until_stored
 from processes import held_port, until
+from servers.mooncake_servers import LOOPBACK, Master, Node, soon, until_stored
 
 pytestmark = pytest.mark.thorough
 

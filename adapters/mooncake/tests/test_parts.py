@@ -25,7 +25,7 @@ from hexkv.ports import (
     StoreFull,
     StoreUnreachable,
 )
-from mooncake_servers import Region
+from servers.mooncake_servers import Region
 
 
 @each(

@@ -6,8 +6,8 @@ from hexkv.adapters.mooncake._objects import EMPTY
 from hexkv.contracts.doubles import chunk_key
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Corrupt, Hit, Miss, TimedOut
-from mooncake_servers import Master, Node, Region, is_gone, soon, until_stored
 from processes import until
+from servers.mooncake_servers import Master, Node, Region, is_gone, soon, until_stored
 
 KEY = chunk_key("frame")
 FRAME = bytes(range(251)) * 4000

@@ -7,8 +7,8 @@ import pytest
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.contracts.kit.waiting import promptly
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreUnreachable
-from mooncake_servers import Master, Node, soon, until_stored
 from processes import PATIENCE, until
+from servers.mooncake_servers import Master, Node, soon, until_stored
 
 pytestmark = pytest.mark.thorough
 

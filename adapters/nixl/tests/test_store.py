@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from folder_contract import FolderContract
+from media.folder_contract import FolderContract
 
 pytest.importorskip("nixl_cu12")
 
@@ -37,9 +37,9 @@ from hexkv.ports import (
     TimedOut,
     frame_bytes,
 )
-from s3_contract import S3Contract
-from s3_double import BUCKET
-from s3_servers import Objects, own_double
+from servers.s3_contract import S3Contract
+from servers.s3_double import BUCKET
+from servers.s3_servers import Objects, own_double
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=64)
 KEYS = [chunk_key(name) for name in "abc"]

@@ -21,8 +21,8 @@ from obstore.store import AzureStore
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.store import BehindProxy
 from processes import PATIENCE, held_port, until
-from s3_contract import S3Contract
-from s3_double import BUCKET
+from servers.s3_contract import S3Contract
+from servers.s3_double import BUCKET
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

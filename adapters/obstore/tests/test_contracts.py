@@ -5,8 +5,8 @@ from contextlib import closing
 import pytest
 
 from hexkv.contracts.plugin import PluginContract
-from s3_contract import S3Contract
-from s3_servers import OneLine, own_double
+from servers.s3_contract import S3Contract
+from servers.s3_servers import OneLine, own_double
 
 
 @pytest.mark.thorough

@@ -5,9 +5,6 @@ The contract breaks the server in ``test_contracts.py``. Here is what servers sa
 
 import pytest
 
-from fixed_replies import FixedReplies
-from fixed_replies import s3_answer as answer
-from folder_contract import FolderContract
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
@@ -23,7 +20,10 @@ from hexkv.ports import (
     StoreUnreachable,
     TimedOut,
 )
-from s3_servers import own_double
+from media.folder_contract import FolderContract
+from servers.fixed_replies import FixedReplies
+from servers.fixed_replies import s3_answer as answer
+from servers.s3_servers import own_double
 
 KEY, OTHER = (chunk_key(name) for name in "ab")
 

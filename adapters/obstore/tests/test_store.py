@@ -11,7 +11,7 @@ from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.spec import SettingError
 from hexkv.ports import ConfigError, Hit, Item, Miss, Stored, StoreError, TimedOut
-from s3_servers import Double
+from servers.s3_servers import Double
 
 PATIENCE = 30.0
 KEYS = [chunk_key(name) for name in "abc"]

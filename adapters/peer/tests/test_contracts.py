@@ -4,11 +4,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from fronted import FrontedPeers, Holding
 from hexkv.adapters.net.address import Address
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import BehindProxy, StoreContract
+from media.fronted import FrontedPeers, Holding
 
 
 @pytest.mark.thorough

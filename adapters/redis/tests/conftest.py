@@ -9,7 +9,7 @@ from hexkv.adapters.redis.plugin import hexkv_adapters
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
-from redis_servers import Keys, RedisServer
+from servers.redis_servers import Keys, RedisServer
 
 CONNECTING = 10.0
 """Seconds that a store waits for a connection: fewer than a test waits for it to be closed."""

@@ -10,7 +10,7 @@ from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreError, StoreUnreachable, namespace_of
 from processes import held_port
-from redis_servers import SHARES, Keys, cluster, until_it_serves
+from servers.redis_servers import SHARES, Keys, cluster, until_it_serves
 
 KEYS = [chunk_key(str(i)) for i in range(60)]
 ITEMS = [Item(key, memoryview(key * 100)) for key in KEYS]

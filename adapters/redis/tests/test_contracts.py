@@ -12,7 +12,7 @@ from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
 from processes import PATIENCE
-from redis_servers import (
+from servers.redis_servers import (
     BareRedis,
     BreakableRedis,
     Certificates,

@@ -18,7 +18,7 @@ from hexkv.contracts.kit.cases import case
 from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Report, StoreUnreachable
-from redis_servers import RedisServer, cluster
+from servers.redis_servers import RedisServer, cluster
 
 CONNECTING = 10.0
 BEAT = 500.0

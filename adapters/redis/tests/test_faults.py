@@ -11,7 +11,7 @@ from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, Failed, Hit, Item, StoreUnreachable, TimedOut
 from processes import PATIENCE, held_port
-from redis_servers import RedisServer
+from servers.redis_servers import RedisServer
 
 KEY = chunk_key("a")
 

@@ -5,7 +5,7 @@ import pytest
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.kit.cases import each
 from hexkv.ports import Failed, Hit, Item, Stored, StoreError, StoreUnreachable
-from redis_servers import Certificates, RedisServer, redis_binary
+from servers.redis_servers import Certificates, RedisServer, redis_binary
 
 KEY = chunk_key("a")
 ITEM = Item(KEY, memoryview(b"frame"))

@@ -12,7 +12,7 @@ from hexkv.ports import (
     StoreUnreachable,
 )
 from processes import held_port, until
-from redis_servers import RedisServer
+from servers.redis_servers import RedisServer
 
 KEY = chunk_key("a")
 ITEM = Item(KEY, memoryview(b"frame"))

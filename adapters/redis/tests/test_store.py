@@ -21,7 +21,7 @@ from hexkv.ports import (
     StoreError,
     StoreFull,
 )
-from redis_servers import RedisServer
+from servers.redis_servers import RedisServer
 
 MIB = 1 << 20
 A, B, C = (chunk_key(name) for name in "abc")

@@ -8,8 +8,8 @@ from hexkv.adapters.s3.plugin import hexkv_adapters
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.configuration.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
-from s3_double import BUCKET
-from s3_servers import Certificate, Double, Moto
+from servers.s3_double import BUCKET
+from servers.s3_servers import Certificate, Double, Moto
 
 
 @pytest.fixture(scope="session")

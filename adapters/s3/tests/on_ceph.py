@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import pytest
 
-from ceph_servers import BreakableCeph, Ceph
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.kit.whole import waive
 from hexkv.ports import StoreUnreachable
-from s3_contract import S3Contract
+from servers.ceph_servers import BreakableCeph, Ceph
+from servers.s3_contract import S3Contract
 
 MIB = 1 << 20
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hexkv.plugins.__main__ import main
-from s3_double import BUCKET
+from servers.s3_double import BUCKET
 
 
 @pytest.mark.thorough

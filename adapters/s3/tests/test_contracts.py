@@ -6,8 +6,8 @@ from typing import ClassVar
 import pytest
 
 from hexkv.contracts.plugin import PluginContract
-from s3_contract import S3Contract
-from s3_servers import OneLine, own_double
+from servers.s3_contract import S3Contract
+from servers.s3_servers import OneLine, own_double
 
 MIB = 1 << 20
 

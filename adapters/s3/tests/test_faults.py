@@ -27,7 +27,7 @@ from hexkv.ports import (
 )
 from processes import PATIENCE, held_port, until
 from rigging import CHUNK, LAYOUT
-from s3_servers import Double
+from servers.s3_servers import Double
 
 KEY = chunk_key("a")
 CLIENTS = ["http", *thorough("awscrt")]

@@ -2,8 +2,6 @@
 
 import pytest
 
-from fixed_replies import FixedReplies
-from fixed_replies import s3_answer as answer
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
@@ -18,6 +16,8 @@ from hexkv.ports import (
     StoreUnreachable,
     TimedOut,
 )
+from servers.fixed_replies import FixedReplies
+from servers.fixed_replies import s3_answer as answer
 
 KEY = chunk_key("a")
 

@@ -27,7 +27,7 @@ from hexkv.ports import (
     StoreError,
     TimedOut,
 )
-from s3_double import ACCESS_KEY, SECRET_KEY
+from servers.s3_double import ACCESS_KEY, SECRET_KEY
 
 MIB = 1 << 20
 A, B = chunk_key("a"), chunk_key("b")

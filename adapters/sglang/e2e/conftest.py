@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 
-from redis_servers import RedisServer
+from servers.redis_servers import RedisServer
 from sglang_engines import ADAPTER, PATIENCE, ROOT, Engine
 
 sys.path.insert(0, str(ADAPTER / "tests_sglang" / "rig"))

@@ -4,8 +4,8 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from recorded_driver import Beside, Recording
 
+from devices.recorded_driver import Beside, Recording
 from hexkv.adapters.sglang.pages.devices import copy_layers
 from hexkv.adapters.sglang.pages.pools import memory_of, window_on
 from hexkv.contracts.device import DeviceContract

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from recorded_driver import Recording
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
+from devices.recorded_driver import Recording
 from hexkv.adapters.sglang.hicache import HexKVStorage
 from hexkv.adapters.sglang.identity.updates import CHANGED
 from hexkv.adapters.sglang.layer_events import LayerEvents

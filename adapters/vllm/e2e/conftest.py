@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from redis_servers import RedisServer
+from servers.redis_servers import RedisServer
 from vllm_engines import E2E, PATIENCE, PATIENT, ROOT, Engine, Reference, connector
 
 

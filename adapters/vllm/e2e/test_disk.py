@@ -3,9 +3,9 @@
 from contextlib import closing
 
 import pytest
-from bad_sectors import BadSectorsElsewhere
 
 from depth import thorough
+from media.bad_sectors import BadSectorsElsewhere
 from vllm_engines import PATIENT, connector, prompt
 from vllm_frames import cut, damage, frames, poison, sound
 

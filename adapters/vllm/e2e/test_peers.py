@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from directory_servers import SECRET, DirectoryProcess
 from processes import freeze, until
+from servers.directory_servers import SECRET, DirectoryProcess
 from vllm_engines import prompt
 
 pytestmark = pytest.mark.thorough

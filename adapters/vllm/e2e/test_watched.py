@@ -15,7 +15,7 @@ import pytest
 from collectors import PARENT, SPAN, TRACE, collecting
 from nodes import NodeProcess
 from processes import held_port, until
-from redis_servers import RedisServer
+from servers.redis_servers import RedisServer
 from vllm_engines import PATIENT, connector, prompt
 from vllm_server import Server
 from watching import tiers, watched

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import examples
+from devices.raw_pages import RawPages
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import CODECS
 from hexkv.adapters.cachegen.serde import LossySerde
@@ -29,7 +30,6 @@ from hexkv.ports import (
     SupportsEncoded,
     SupportsEncodedLayers,
 )
-from raw_pages import RawPages
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import covering, examples
+from devices.raw_pages import RawPages
 from hexkv.contracts.device import DeviceContract, Holed
 from hexkv.contracts.doubles import deadline
 from hexkv.kernels import (
@@ -24,7 +25,6 @@ from hexkv.kernels.dtypes import bits
 from hexkv.kernels.in_triton import rows as kernel
 from hexkv.kernels.in_triton.rows import word_of
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayerGroup, Plane, Span
-from raw_pages import RawPages
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SOME = settings(max_examples=examples(8))

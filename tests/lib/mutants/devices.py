@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from threading import Event
 
+from devices.slot_kv import BLOCK, BLOCKS, BlockwiseContract, BlockwiseKV, SlotContract, SlotKV
 from hexkv.ports import Finished
 from mutants.rows import Wrong, broken
-from slot_kv import BLOCK, BLOCKS, BlockwiseContract, BlockwiseKV, SlotContract, SlotKV
 
 
 def does_not_say_how_long(self, real, name):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 
+from devices.slot_kv import SlotContract, SlotKV
 from mutants.devices import Later
 from mutants.rows import Wrong, broken
-from slot_kv import SlotContract, SlotKV
 
 
 def gathers_late(self, spans, layers=None):

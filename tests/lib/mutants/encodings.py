@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from devices.slot_kv import BLOCK, RawSlots, SlotKV
 from hexkv.contracts.device import Holed
 from hexkv.contracts.encoded import EncodedContract
 from hexkv.ports import CorruptFrame, DType, Finished, InvalidRequest, KVLayout, Span
+from media.plain_serde import PlainSerde
 from mutants.rows import Wrong, broken
-from plain_serde import PlainSerde
-from slot_kv import BLOCK, RawSlots, SlotKV
 
 
 class DecodingKV(SlotKV):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from threading import Event
 
+from devices.slot_kv import SlotContract, SlotKV
 from dict_store import CapableStore, WholeContract
+from media.plain_serde import PlainContract
 from mutants.channels import LocalContract
 from mutants.checksums import CRCContract
 from mutants.chunk_caches import HeapCacheContract
@@ -16,8 +18,6 @@ from mutants.memories import PlainMemory, PlainMemoryContract, PlainRegion
 from mutants.plugins import GramophoneContract
 from mutants.policies import ListContract
 from mutants.prefix_caches import EngineContract
-from plain_serde import PlainContract
-from slot_kv import SlotContract, SlotKV
 
 METHODS = {
     WholeContract: (

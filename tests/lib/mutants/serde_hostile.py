@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 
 from hexkv.ports import CorruptFrame
+from media.plain_serde import HEAD, PlainContract, PlainSerde
 from mutants.rows import Wrong, broken
-from plain_serde import HEAD, PlainContract, PlainSerde
 
 
 def pads_what_is_cut(self, real, payload, layout, tokens, into):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 
 from hexkv.ports import CorruptFrame
+from media.plain_serde import EXPONENTS, HEAD, CutSerde, PlainContract, PlainSerde
 from mutants.meetings import Overtaking
 from mutants.rows import Wrong, broken
-from plain_serde import EXPONENTS, HEAD, CutSerde, PlainContract, PlainSerde
 
 
 def knows_two_byte_elements_only(self, real, layer):

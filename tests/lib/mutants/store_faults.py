@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import pytest
 
-from breakable_dict import DictService
 from dict_store import CapableStore, WholeContract
 from hexkv.ports import Failed, Hit, Stored, StoreError, StoreUnreachable
+from media.breakable_dict import DictService
 from mutants.rows import Wrong, broken
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from devices.slot_kv import BlockwiseContract, SlotContract
 from dict_store import DictContract, DictStore, WholeContract
 from hexkv.contracts.kit.whole import waive
 from hexkv.ports import DType
+from media.plain_serde import CutSerde, PlainContract, PlainSerde
 from mutants.channels import LocalContract
 from mutants.chunk_caches import HeapCacheContract
 from mutants.chunkers import PlainChunkerContract
@@ -23,8 +25,6 @@ from mutants.segment_caches import SegmentsContract
 from mutants.segment_finders import PlainFinderContract
 from mutants.store_filling import TellingStore
 from mutants.telemetries import SumsContract
-from plain_serde import CutSerde, PlainContract, PlainSerde
-from slot_kv import BlockwiseContract, SlotContract
 
 
 class TestCapableStore(WholeContract):

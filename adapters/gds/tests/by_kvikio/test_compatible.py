@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from chunk_files import Files
-from device_rooms import Memory, fetch, past_the_host, put
-from folder_contract import FolderContract
+from devices.device_rooms import Memory, fetch, past_the_host, put
 from hexkv.contracts.doubles import chunk_key
 from hexkv.ports import PAGE, Corrupt, Failed, Hit, Miss
+from media.chunk_files import Files
+from media.folder_contract import FolderContract
 
 KEY = chunk_key("a")
 

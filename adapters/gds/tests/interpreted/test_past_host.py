@@ -5,13 +5,13 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from chunk_files import Files
 from hexkv.api import DType, KVLayout, open_cache
 from hexkv.contracts.doubles import deadline
 from hexkv.contracts.kit.waiting import promptly
 from hexkv.kernels import PagedKV
 from hexkv.kernels.gpu.buffers import DeviceBuffers
 from hexkv.ports import PAGE, InvalidRequest, RoomSpan
+from media.chunk_files import Files
 from processes import until
 
 LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=2, heads=2, key_width=16)

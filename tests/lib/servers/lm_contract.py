@@ -7,7 +7,7 @@ import pytest
 
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.store import StoreContract
-from lm_servers import (
+from servers.lm_servers import (
     SMALL,
     BreakableServer,
     Loopback,

@@ -65,7 +65,7 @@ class DirectoryProcess:
         command = [sys.executable, "-m", self.program, "directory", "--json"]
         command += ["--port", str(self.port), *self.options]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent
+            command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
         )
         said = ""
         while "}" not in said:

@@ -1,4 +1,4 @@
-"""Fixtures of a server of the tests' own, and of stores over it: `from lm_fixtures import ...`."""
+"""Fixtures of a server of the tests, and stores over it: `from servers.lm_fixtures import ...`."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
-from lm_servers import served
 from processes import PATIENCE
+from servers.lm_servers import served
 
 
 @pytest.fixture(scope="session")

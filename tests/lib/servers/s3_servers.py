@@ -17,7 +17,7 @@ import trustme
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.store import BehindProxy
 from processes import PATIENCE, freeze, held_port, until
-from s3_double import ACCESS_KEY, BUCKET, SECRET_KEY
+from servers.s3_double import ACCESS_KEY, BUCKET, SECRET_KEY
 
 
 class Double:

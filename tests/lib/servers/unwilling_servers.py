@@ -9,13 +9,13 @@ from contextlib import ExitStack, contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
-import broken_servers
-from fixed_replies import FixedReplies
-from lm_servers import SMALL, Served
 from processes import BUS, held_port
-from redis_servers import Certificates, RedisServer, redis_binary
-from s3_double import ACCESS_KEY, BUCKET, SECRET_KEY
-from s3_servers import Double
+from servers import broken_servers
+from servers.fixed_replies import FixedReplies
+from servers.lm_servers import SMALL, Served
+from servers.redis_servers import Certificates, RedisServer, redis_binary
+from servers.s3_double import ACCESS_KEY, BUCKET, SECRET_KEY
+from servers.s3_servers import Double
 
 
 class AtOnePort:

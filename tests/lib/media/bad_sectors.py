@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from chunk_files import Files
+from media.chunk_files import Files
 
 
 class BadSectors:

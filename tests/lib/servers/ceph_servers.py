@@ -21,8 +21,8 @@ from hexkv.contracts.store import BehindProxy
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
 from processes import free_port, listening_ports
-from s3_double import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
-from s3_servers import Objects
+from servers.s3_double import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
+from servers.s3_servers import Objects
 
 PATIENCE = 60.0
 """Seconds after which a process that does not start counts as broken."""

@@ -3,10 +3,10 @@
 from contextlib import ExitStack, closing
 
 import pytest
-from bad_sectors import BadSectors
 
-from chunk_files import Files, Folder
 from hexkv.contracts.store import StoreContract
+from media.bad_sectors import BadSectors
+from media.chunk_files import Files, Folder
 
 
 class FolderContract(StoreContract):

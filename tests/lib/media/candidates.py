@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from devices.slot_kv import RawSlots
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.chunk_cache.double import HeapChunkCache, HeapService
 from hexkv.contracts.observer import Reading
 from hexkv.peers.pushing.announced import Announced
 from hexkv.plugins.threads import Threads
+from media.plain_serde import PlainSerde
 from mutants.announcings import LateClock
 from mutants.collectives import Circle, LocalMember
 from mutants.encodings import DecodingContract, DecodingKV
 from mutants.hand_overs import LeavingStore
 from mutants.observers import Board
 from mutants.segment_finders import PlainFinder
-from plain_serde import PlainSerde
-from slot_kv import RawSlots
 
 
 def announcing():

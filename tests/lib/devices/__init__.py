@@ -1,0 +1,1 @@
+"""Windows and memory that stand for a device's, and what was queued on it."""

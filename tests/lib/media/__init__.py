@@ -1,0 +1,1 @@
+"""What stores keep chunks in: dictionaries, files and mounts that fail, serdes."""
