@@ -129,7 +129,7 @@ test-azure: namespace $(VENV)/full
 	AZURITE=$(CURDIR)/$(AZURITE) $(RUN) -m pytest -m "" adapters/obstore/tests/on_azurite.py
 
 fleet-day: namespace $(VENV)/full servers
-	PYTHONPATH=tests/lib unshare -rm $(RUN) -m fleet_day
+	PYTHONPATH=tests/lib unshare -rm $(RUN) -m operating.fleet_day
 
 test-charts: namespace $(VENV)/full
 	PRODUCTION_STACK="$(PRODUCTION_STACK)" LLM_D_MODELSERVICE="$(LLM_D_MODELSERVICE)" $(RUN) -m pytest tests/on_charts.py

@@ -16,9 +16,9 @@ from threading import Thread
 import pytest
 from readme_renderer import markdown
 
-from call_records import CHUNK, a_call, keys_of, write_record
 from hexkv.plugins.__main__ import main
 from hexkv.ports import RecordedKind, RecordedStep, TierHealth
+from operating.call_records import CHUNK, a_call, keys_of, write_record
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "build" / "site"

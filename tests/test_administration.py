@@ -5,7 +5,6 @@ from threading import Thread
 
 import pytest
 
-from administration import ALL, CHUNKS, SALT, TENANTS, AdministrationContract, Managed
 from configured import CHUNK, FRAME, NAMESPACE, built
 from dict_store import DictStore
 from hexkv.contracts.doubles.heap_kv import HeapKV
@@ -18,6 +17,7 @@ from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.memory.store import MemoryStore
 from hexkv.ports import PAGE, InvalidRequest, Selection
+from operating.administration import ALL, CHUNKS, SALT, TENANTS, AdministrationContract, Managed
 from rigging import LAYOUT, rigging, tier
 
 RED = Selection(tenant="red")

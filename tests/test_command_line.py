@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from administration import Managed, short_folder
-from call_records import a_call, keys_of, write_record
 from configured import CHUNK, built
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli import output
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import RecordedKind
+from operating.administration import Managed, short_folder
+from operating.call_records import a_call, keys_of, write_record
 
 pytestmark = pytest.mark.thorough
 

@@ -12,8 +12,8 @@ from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.observing.telemetry import render
 from hexkv.ports import Deadline
-from monitoring import generator, prometheus
 from nodes import Node
+from operating.monitoring import generator, prometheus
 from processes import held_port, until
 
 SALT = "0123456789abcdef0123456789abcdef"

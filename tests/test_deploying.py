@@ -12,12 +12,12 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
-from charts import DEPLOY, rendered
 
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.composition.checking import check
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
+from operating.charts import DEPLOY, rendered
 from processes import PATIENCE, held_port, until
 
 UNITS = sorted(DEPLOY.glob("*.service"))

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from hexkv.ports import CONTRACT
-from installing import (
+from operating.installing import (
     FOLDERS,
     PIP,
     ROOT,

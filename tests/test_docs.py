@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from _pytest.fixtures import FixtureFunctionDefinition
-from documents import FENCE, ROOT, blocks, name, table
 
 import hexkv.core
 import hexkv.plugins
@@ -25,6 +24,7 @@ from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import Hooks
 from hexkv.ports import DType, KVLayout, Namespace, errors
+from operating.documents import FENCE, ROOT, blocks, name, table
 from processes import held_port
 
 DOCUMENTS = sorted(

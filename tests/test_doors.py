@@ -42,7 +42,7 @@ from hexkv.ports import (
     StoreUnreachable,
 )
 from layered import Ranged, memory
-from peering import eventually
+from peers.peering import eventually
 from rigging import CHUNK, LAYOUT, PATIENCE, tier
 
 ELSE = list(range(7_000, 7_000 + CHUNK))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet import Fleet
+from peers.fleet import Fleet
 
 
 def play(seed, nodes, steps):

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from fleet_day import LEAST
 
 from media.mounts import NAMESPACE, needs_mounts
-from monitoring import generator
+from operating.fleet_day import LEAST
+from operating.monitoring import generator
 
 pytestmark = pytest.mark.thorough
 
@@ -37,7 +37,7 @@ FIRES = {
 """The alerts of each step, and no others."""
 
 ELSEWHERE = {
-    "HexKVHitRatioFell": "tests/lib/watching.py",
+    "HexKVHitRatioFell": "tests/lib/operating/watching.py",
     "HexKVLongIndexing": "examples/deploy/monitoring/rules.test.yaml",
     "HexKVNoMemory": "examples/deploy/monitoring/rules.test.yaml",
     "HexKVSlowTier": "examples/deploy/monitoring/rules.test.yaml",
@@ -53,7 +53,7 @@ ELSEWHERE = {
 )
 def test_three_commands_name_each_fault_of_a_day_and_each_alert_fires_for_its_own(tmp_path):
     steps = tmp_path / "steps.json"
-    command = [*NAMESPACE, sys.executable, "-m", "fleet_day", "--json", str(steps)]
+    command = [*NAMESPACE, sys.executable, "-m", "operating.fleet_day", "--json", str(steps)]
     done = subprocess.run(
         command,
         env=os.environ | {"PYTHONPATH": str(LIB)},

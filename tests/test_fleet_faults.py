@@ -10,9 +10,9 @@ from threading import Event, Thread
 from time import monotonic
 
 import pytest
-from fleet_machines import HEARTBEAT, live_fleet, tokens_of
 
 from hexkv.ports import HexKVError, Selection
+from machines.fleet_machines import HEARTBEAT, live_fleet, tokens_of
 from processes import freeze, until
 
 pytestmark = pytest.mark.thorough

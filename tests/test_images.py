@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from administration import short_folder
 from hexkv.plugins.__main__ import main
-from installing import ROOT, project
+from operating.administration import short_folder
+from operating.installing import ROOT, project
 from processes import held_port, until
 
 IMAGES = [ROOT / "examples/deploy/images/Dockerfile", ROOT / "adapters/vllm/deploy/Dockerfile"]

@@ -12,7 +12,6 @@ from threading import Event
 from unittest.mock import patch
 
 import pytest
-from linked_streams import address
 from stepping import (
     CALLS,
     TAILS,
@@ -28,6 +27,7 @@ from stepping import (
 
 from depth import thorough
 from dict_store import ScanningStore
+from engines.sglang.linked_streams import address
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.memory.copying import LOST
 from hexkv.core.memory.pipelining import Pipelining

@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 import pytest
 
-from administration import short_folder
 from hexkv.adapters.admin import server as admin_server
 from hexkv.adapters.admin import wire as admin_wire
 from hexkv.adapters.admin.server import AdminServer
@@ -40,6 +39,7 @@ from hexkv.contracts.kit.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import FRAME_VERSION, PAGE, ConfigError, Deadline
 from nodes import FRAME, Node, NodeProcess
+from operating.administration import short_folder
 from processes import PATIENCE, until
 
 PLACES = 4

@@ -15,7 +15,7 @@ from hexkv.peers.lives import Life, new_generation
 from hexkv.peers.reporting import Reporter
 from hexkv.plugins.observing.held import HeldChunks
 from hexkv.ports import CacheEvent, Change, Member, Peer, StoreUnreachable
-from peering import keys_of, peers_of, serving, soon
+from peers.peering import keys_of, peers_of, serving, soon
 from processes import until
 from servers.directory_servers import SECRET, Served
 

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 import pytest
 
 from configured import CHUNK, FRAME, PATIENT, prompt
-from peer_process import PeerProcess
-from peering import PATIENT as WAITING
-from peering import configuration, directory_at, eventually, tiers_of
+from peers.peer_process import PeerProcess
+from peers.peering import PATIENT as WAITING
+from peers.peering import configuration, directory_at, eventually, tiers_of
 from servers.directory_servers import SECRET, DirectoryProcess
 
 pytestmark = pytest.mark.thorough

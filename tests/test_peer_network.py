@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from configured import FRAME, prompt
-from namespaces import Machines, possible
-from peer_process import PeerProcess
-from peering import configuration, directory_of, eventually
+from machines.namespaces import Machines, possible
+from peers.peer_process import PeerProcess
+from peers.peering import configuration, directory_of, eventually
 
 pytestmark = pytest.mark.thorough
 

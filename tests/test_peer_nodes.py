@@ -15,7 +15,7 @@ from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.peers.serving.addresses import Addresses
 from hexkv.ports import ConfigError, StoreError
 from nodes import FRAME, Node, NodeProcess
-from peering import directory_at, directory_of, eventually, free_address
+from peers.peering import directory_at, directory_of, eventually, free_address
 from processes import free_port
 from servers.directory_servers import SECRET, DirectoryProcess, Served
 

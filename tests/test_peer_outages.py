@@ -9,9 +9,9 @@ import pytest
 from configured import CHUNK, hit, prompt
 from hexkv.adapters.net.address import Address
 from hexkv.contracts.faults.proxy import FaultProxy
-from liars import PEERS
-from peer_process import PeerProcess
-from peering import configuration, directory_of, eventually, free_address, opened, serving
+from peers.liars import PEERS
+from peers.peer_process import PeerProcess
+from peers.peering import configuration, directory_of, eventually, free_address, opened, serving
 from processes import freeze
 
 pytestmark = pytest.mark.thorough

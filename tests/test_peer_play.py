@@ -1,11 +1,11 @@
 """Whatever peers and directories do: no wrong byte, no late call, and all comes again."""
 
 import pytest
-from peer_play import PeerPlay
 
 from hexkv.adapters.peer.remotes import Remote
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.ports import Deadline
+from peers.peer_play import PeerPlay
 
 pytestmark = pytest.mark.thorough
 

@@ -12,7 +12,7 @@ from hexkv.peers.lending.lending import Lending
 from hexkv.peers.service import PeerService
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import PAGE, CounterName, InvalidRequest
-from peering import (
+from peers.peering import (
     MOST,
     PATIENT,
     directory_at,

@@ -38,7 +38,7 @@ from hexkv.ports import (
     StoreUnreachable,
 )
 from media.fronted import HeapLease
-from peering import (
+from peers.peering import (
     address_of,
     configuration,
     directory_of,

@@ -11,8 +11,8 @@ from hexkv.contracts.chunk_cache._base import now, put, soon
 from hexkv.peers.pushing.pushing import WANT
 from hexkv.ports import SHARED_OWNER, CounterName
 from nodes import FRAME, NodeProcess
-from peering import eventually
-from pushing import DECODE, PREFILL, chunks, holds, nodes
+from peers.peering import eventually
+from peers.pushing import DECODE, PREFILL, chunks, holds, nodes
 
 HOLD = f"{SHARED_OWNER}{'7' * 32} 0"
 

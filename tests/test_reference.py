@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from typing import get_args
 
-from documents import ROOT, table
 from pydantic_core import PydanticUndefined
 
 from hexkv.operate.adjusting import OF_A_TIER, OTHERS
@@ -16,7 +15,8 @@ from hexkv.plugins.configuration.places import render
 from hexkv.plugins.configuration.schema import EngineSettings, Section
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import Reason
-from installing import FOLDERS, project
+from operating.documents import ROOT, table
+from operating.installing import FOLDERS, project
 
 
 def is_section(annotation):

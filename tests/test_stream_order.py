@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from linked_streams import LAYOUT, PAGES, SIZE, Linked, address
 
 from devices.recorded_streams import Captured, Queue, Race, recorded
+from engines.sglang.linked_streams import LAYOUT, PAGES, SIZE, Linked, address
 from hexkv.adapters.cuda import streams
 from hexkv.adapters.cuda.streams import CudaKV
 from hexkv.adapters.sglang.pages import devices

@@ -9,7 +9,19 @@ import random
 from contextlib import closing
 
 import pytest
-from symptoms import (
+
+from dict_store import DictStore
+from engines.vllm.vllm_frames import damage, frames
+from hexkv.adapters.local.disk import DiskStore
+from hexkv.core.engine.engine import Deadlines
+from hexkv.core.io.breaker import BreakerRules
+from hexkv.core.io.rules import LaneRules
+from hexkv.core.tiers.index.indexes import Unindexed
+from hexkv.core.tiers.rules import Writes
+from hexkv.core.tiers.tier import TierPlan
+from hexkv.ports import Reason
+from operating.administration import short_folder
+from operating.symptoms import (
     CASES,
     OTHER,
     PAGE,
@@ -25,19 +37,7 @@ from symptoms import (
     row,
     symptoms,
 )
-
-from administration import short_folder
-from dict_store import DictStore
-from hexkv.adapters.local.disk import DiskStore
-from hexkv.core.engine.engine import Deadlines
-from hexkv.core.io.breaker import BreakerRules
-from hexkv.core.io.rules import LaneRules
-from hexkv.core.tiers.index.indexes import Unindexed
-from hexkv.core.tiers.rules import Writes
-from hexkv.core.tiers.tier import TierPlan
-from hexkv.ports import Reason
 from rigging import CHUNK, FRAME, tier
-from vllm_frames import damage, frames
 
 LOG = "`ranks that load together are not connected`"
 ELSEWHERE = {

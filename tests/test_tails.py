@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import configured
 from configured import settle
 from dict_store import ScanningStore
-from families import ends, families, longest
+from engines.hf.families import ends, families, longest
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.tier import TierPlan

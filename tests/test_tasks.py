@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import tutorials
-from administration import short_folder
-from installing import PIP, ROOT, environment, made, run
+from operating import tutorials
+from operating.administration import short_folder
+from operating.installing import PIP, ROOT, environment, made, run
 from processes import held_port
 
 pytestmark = pytest.mark.thorough

@@ -14,9 +14,9 @@ from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from nodes import NodeProcess
+from operating.watching import tiers, watched
 from processes import held_port
 from servers.redis_servers import RedisServer
-from watching import tiers, watched
 
 pytestmark = pytest.mark.thorough
 

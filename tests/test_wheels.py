@@ -12,7 +12,7 @@ import pytest
 
 from hexkv.contracts.new_adapter import AdapterKind
 from hexkv.plugins.discovery.distributions import COMMANDS
-from installing import ROOT, attempt, environment, made, run
+from operating.installing import ROOT, attempt, environment, made, run
 
 ALONE = """\
 from hexkv.api import DType, Finished, InvalidRequest, KVLayout, open_cache

@@ -34,9 +34,9 @@ from benchmarks.engines.lmcache_daemon import Daemon
 from benchmarks.engines.vllm_ttft import KV_BYTES, SETTINGS, through
 from benchmarks.rig.machine import describe, load
 from benchmarks.rig.rounds import against
+from engines.vllm.vllm_engines import Engine, agree, connector, prompt
 from nodes import NodeProcess
 from processes import free_port
-from vllm_engines import Engine, agree, connector, prompt
 
 CHUNK = 256
 COPIES = 3

@@ -22,9 +22,9 @@ from pathlib import Path
 from threading import Event
 
 from benchmarks.rig.machine import describe, load
+from engines.sglang.sglang_engines import PAGE, ROOT, Answer, Engine, behind, linked, prompt
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
-from sglang_engines import PAGE, ROOT, Answer, Engine, behind, linked, prompt
 
 PROMPTS, TOKENS = 18, 1709
 WHOLE = (TOKENS - 1) // PAGE * PAGE

@@ -32,9 +32,7 @@ from threading import Event
 
 from benchmarks.rig.machine import describe, forget, load
 from benchmarks.rig.rounds import against
-from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline
-from sglang_engines import (
+from engines.sglang.sglang_engines import (
     ENVIRONMENT,
     PAGE,
     ROOT,
@@ -45,6 +43,8 @@ from sglang_engines import (
     linked,
     prompt,
 )
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Deadline
 
 PAGES = 24
 TOKENS = PAGES * PAGE + 9

@@ -23,8 +23,8 @@ from pathlib import Path
 from benchmarks.engines.vllm_ttft import CHUNK, KV_BYTES, SETTINGS, ask, summary
 from benchmarks.rig.machine import describe, load
 from benchmarks.rig.rounds import against
+from engines.vllm.vllm_engines import E2E, PATIENT, ROOT, Engine, agree, connector, prompt
 from servers.directory_servers import SECRET, DirectoryProcess
-from vllm_engines import E2E, PATIENT, ROOT, Engine, agree, connector, prompt
 
 OUTPUT = Path(__file__).resolve().parents[1] / "results" / "vllm_peers.json"
 

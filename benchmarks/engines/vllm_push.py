@@ -26,8 +26,8 @@ from benchmarks.engines.prefill_decode import turn
 from benchmarks.engines.vllm_ttft import CHUNK, KV_BYTES, SETTINGS
 from benchmarks.fleet.push import BareLink, between
 from benchmarks.rig.machine import describe, load
-from pushing import DECODE, PREFILL
-from vllm_engines import PATIENT, Engine, connector, prompt
+from engines.vllm.vllm_engines import PATIENT, Engine, connector, prompt
+from peers.pushing import DECODE, PREFILL
 
 OUTPUT = Path(__file__).resolve().parents[1] / "results" / "vllm_push.json"
 SIDES = ("asked for", "step", "layerwise")

@@ -31,7 +31,7 @@ from benchmarks.engines.lmcache_daemon import Daemon
 from benchmarks.rig.machine import describe, forget, load
 from benchmarks.rig.nodes import served
 from benchmarks.rig.rounds import against
-from vllm_engines import E2E, ROOT, Engine, agree, connector, prompt
+from engines.vllm.vllm_engines import E2E, ROOT, Engine, agree, connector, prompt
 
 CHUNK = 256
 KV_BYTES = 16 << 10

@@ -22,11 +22,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from net_namespaces import Machine, machines
 
 from benchmarks.fleet.collective import PATIENCE, Ranks
 from benchmarks.fleet.peers import CASES, CHUNK, layout_of
 from benchmarks.rig.machine import describe, load
+from machines.net_namespaces import Machine, machines
 
 OUTPUT = Path(__file__).resolve().parents[1] / "results" / "collective_links.json"
 LABEL = "4 MiB"

@@ -38,9 +38,9 @@ from hexkv.adapters.net.address import Address
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.ports import PrefixCache
-from liars import PEERS
-from peer_process import PeerProcess
-from peering import configuration, directory_at, leases, serving
+from peers.liars import PEERS
+from peers.peer_process import PeerProcess
+from peers.peering import configuration, directory_at, leases, serving
 from processes import freeze
 from servers.directory_servers import SECRET, LyingDirectory
 

@@ -39,8 +39,8 @@ from hexkv.contracts.doubles import chunk_key
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.ports import ChunkSpec, DType, KVLayout, frame_bytes
 from nodes import NodeProcess
+from peers.pushing import DECODE, PREFILL, sections
 from processes import held_port
-from pushing import DECODE, PREFILL, sections
 
 OUTPUT = Path(__file__).resolve().parents[1] / "results" / "push.json"
 TOKENS = 256

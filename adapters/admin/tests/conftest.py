@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from administration import Managed, short_folder
 from dict_store import ScanningStore
 from hexkv.adapters.admin.access import SocketAccess
 from hexkv.adapters.admin.api import connect
@@ -14,6 +13,7 @@ from hexkv.core.engine.engine import Deadlines
 from hexkv.core.tiers.rules import Writes
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.memory.store import MemoryStore
+from operating.administration import Managed, short_folder
 from rigging import CHUNK, rigging, tier
 
 PATIENT = Deadlines(lookup=60.0, retrieve=60.0, store=60.0, close=60.0)

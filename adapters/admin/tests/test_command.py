@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from administration import CHUNKS, TENANTS, Managed
 from configured import CHUNK, built
+from engines.vllm.vllm_frames import damage, frames
 from hexkv.adapters.admin.cli.showing import show_namespaces
 from hexkv.plugins.__main__ import main
 from hexkv.ports import NamespaceState, StoreError
+from operating.administration import CHUNKS, TENANTS, Managed
 from processes import until
-from vllm_frames import damage, frames
 
 
 @pytest.fixture

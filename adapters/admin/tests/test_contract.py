@@ -4,12 +4,12 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from administration import TENANTS, AdministrationContract, Managed, short_folder
 from configured import CHUNK, built
 from hexkv.adapters.admin.api import connect
 from hexkv.contracts.chunk_cache._base import TOKENS
 from hexkv.ports import Selection, StoreUnreachable
 from nodes import Node, NodeProcess
+from operating.administration import TENANTS, AdministrationContract, Managed, short_folder
 from processes import until
 
 

@@ -12,7 +12,6 @@ import trustme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from administration import ALL, CHUNKS
 from configured import built
 from hexkv.adapters.admin import wire
 from hexkv.adapters.admin.api import connect
@@ -23,6 +22,7 @@ from hexkv.adapters.net.stream import Stream
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.configuration.config import load
 from hexkv.ports import ConfigError, Deadline, StoreBusy, StoreUnreachable
+from operating.administration import ALL, CHUNKS
 from processes import held_port, until
 
 SECRET = "a secret of the tests"

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache, Phi3Config, Phi3ForCausalLM, PreTrainedModel
 
-from blended_prompts import (
+from engines.hf.blended_prompts import (
     FAMILIES,
     PADDED,
     empty,

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import torch
 
-from blended_prompts import PROMPT, SEGMENTS, configured, full, new, record
+from engines.hf.blended_prompts import PROMPT, SEGMENTS, configured, full, new, record
 from hexkv.adapters.hf.blending.gate import BlendGate, Comparison, Evidence
 from hexkv.adapters.hf.blending.model import BlendingModel
 from hexkv.adapters.hf.blending.plan import BlendPlan

@@ -10,7 +10,17 @@ from random import Random
 import pytest
 import torch
 
-from blended_prompts import PROMPT, SEGMENTS, SEPARATOR, configured, full, new, off, record, text
+from engines.hf.blended_prompts import (
+    PROMPT,
+    SEGMENTS,
+    SEPARATOR,
+    configured,
+    full,
+    new,
+    off,
+    record,
+    text,
+)
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.gate import BlendGate
 from hexkv.adapters.hf.blending.model import BlendingModel

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import transformers
 
-import hf_blended
+from engines.hf import hf_blended
+from engines.hf.hf_models import KINDS, NOT_BUILT, PAGE, SAME, documented, table, verdict
+from engines.hf.tiny_models import tiny_model
 from hexkv.adapters.hf.cache import RequestKV
-from hf_models import KINDS, NOT_BUILT, PAGE, SAME, documented, table, verdict
-from tiny_models import tiny_model
 
 TELLING = (
     "gemma3n_text",  # layers without KV of their own

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 import torch
-from hf_right import assert_right
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
@@ -19,6 +18,7 @@ from transformers import (
 )
 from transformers.cache_utils import Cache, DynamicLayer, QuantizedLayer
 
+from engines.hf.hf_right import assert_right
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.cache import BlendedLayer
 from hexkv.adapters.hf.cache import LoadedCache, ReservedLayer

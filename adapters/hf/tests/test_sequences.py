@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hf_right import assert_right
 
+from engines.hf.hf_right import assert_right
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.contracts.kit.cases import each

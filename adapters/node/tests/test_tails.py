@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import examples
-from families import CHUNK, ends, families, longest
+from engines.hf.families import CHUNK, ends, families, longest
 from hexkv.contracts.chunk_cache._base import LAYOUT
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.ports import Reason

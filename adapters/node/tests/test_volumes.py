@@ -20,7 +20,7 @@ from hexkv.adapters.net.rpc.wire import HEAD, message
 from hexkv.adapters.node import wire
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, content, put, soon, specs
 from hexkv.ports import FRAME_VERSION
-from node_crowd import COMMON, Crowd, checked, reason_words
+from machines.node_crowd import COMMON, Crowd, checked, reason_words
 from nodes import FRAME, MEMORY, Node, NodeProcess
 from processes import until
 

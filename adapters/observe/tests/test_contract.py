@@ -5,15 +5,15 @@ from http.client import HTTPConnection
 
 import pytest
 
-from collectors import collecting
 from hexkv.adapters.observe.feed import Feed
 from hexkv.adapters.observe.observer import ServerObserver
 from hexkv.adapters.observe.settings import ServerSettings
 from hexkv.contracts.observer import CHUNK, ObserverContract, Reading
 from hexkv.contracts.telemetry import EventSinkContract
 from hexkv.plugins.clock import SystemClock
+from operating.collectors import collecting
+from operating.routers import Router
 from processes import PATIENCE, held_port
-from routers import Router
 
 pytestmark = pytest.mark.thorough
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from configured import CHUNK, FRAME, built, computed
-from dynamo import Indexer, lossy
+from operating.dynamo import Indexer, lossy
 from processes import held_port, until
 
 BLOCK = 8

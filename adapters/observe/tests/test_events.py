@@ -16,8 +16,8 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.ports import ConfigError, Namespace
+from operating.routers import Router, said
 from processes import PATIENCE, held_port, until
-from routers import Router, said
 
 BLOCK = 8
 

@@ -10,7 +10,7 @@ from hexkv.adapters.observe.feed import Feed
 from hexkv.adapters.observe.ledger import AnnouncedChunks, Medium, NewTokens
 from hexkv.contracts.doubles import chunk_key
 from hexkv.ports import CacheEvent, Change, NamedPrompt
-from routers import Blocks
+from operating.routers import Blocks
 
 BLOCK, CHUNK = 2, 4
 IDENTITY = {"model": "toy", "salt": "", "parallel": [0, 1], "lora": ""}

@@ -17,8 +17,8 @@ from hexkv.core.keys.prompts import ChunkHasher
 from hexkv.plugins.composition.observing import CheckedPrompts
 from hexkv.ports import ConfigError
 from nodes import NAMESPACE, NodeProcess
+from operating.routers import Router, said
 from processes import held_port, until
-from routers import Router, said
 
 PROMPT = list(range(100, 100 + 6 * TOKENS))
 OTHER = [*PROMPT[: 2 * TOKENS], *range(900, 900 + 2 * TOKENS)]

@@ -5,7 +5,6 @@ from http.client import HTTPConnection
 
 import pytest
 
-from collectors import PARENT, SPAN, TRACE, collecting
 from configured import CHUNK, FRAME, LAYOUT, NAMESPACE, PROMPT, built, computed, hit, settle
 from hexkv.adapters.observe.observer import ServerObserver
 from hexkv.adapters.observe.settings import ServerSettings
@@ -15,6 +14,7 @@ from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import ConfigError, EndedCall, Lookup
 from nodes import Node
+from operating.collectors import PARENT, SPAN, TRACE, collecting
 from processes import PATIENCE, held_port, until
 
 

@@ -13,7 +13,7 @@ from hexkv.contracts.doubles import ListSink
 from hexkv.peers.lending.copies import Copies
 from hexkv.peers.service import PeerService
 from hexkv.ports import Peer
-from holders import Holders
+from peers.holders import Holders
 
 pytestmark = pytest.mark.thorough
 

@@ -14,8 +14,8 @@ from hexkv.ports import (
     StoreError,
     StoreUnreachable,
 )
-from holders import CALM, QUICK, SIZE, Holders
-from peering import eventually
+from peers.holders import CALM, QUICK, SIZE, Holders
+from peers.peering import eventually
 
 
 @pytest.fixture

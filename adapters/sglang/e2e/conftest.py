@@ -9,8 +9,8 @@ import warnings
 import pytest
 import torch
 
+from engines.sglang.sglang_engines import ADAPTER, PATIENCE, ROOT, Engine
 from servers.redis_servers import RedisServer
-from sglang_engines import ADAPTER, PATIENCE, ROOT, Engine
 
 sys.path.insert(0, str(ADAPTER / "tests_sglang" / "rig"))
 

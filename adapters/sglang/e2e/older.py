@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from engines.sglang.sglang_engines import ENVIRONMENT, PATIENT, behind, frames, prompt
 from processes import until
-from sglang_engines import ENVIRONMENT, PATIENT, behind, frames, prompt
 
 OLDER = sorted((Path(sys.prefix) / "older").iterdir())
 TOKENS = 200

@@ -2,8 +2,17 @@
 
 import pytest
 
+from engines.sglang.sglang_engines import (
+    PAGE,
+    PAGES,
+    PATIENT,
+    behind,
+    frames,
+    linked,
+    prompt,
+    sound,
+)
 from processes import until
-from sglang_engines import PAGE, PAGES, PATIENT, behind, frames, linked, prompt, sound
 
 
 def config(root, **more):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from engines.sglang.sglang_engines import DYNAMIC, PAGE, PAGES, PATIENT, frames, prompt
+from engines.sglang.sglang_server import Server
 from processes import until
-from sglang_engines import DYNAMIC, PAGE, PAGES, PATIENT, frames, prompt
-from sglang_server import Server
 
 FULL = PAGES * PAGE
 

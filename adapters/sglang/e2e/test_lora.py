@@ -2,10 +2,10 @@
 
 import pytest
 
+from engines.sglang.sglang_engines import PAGE, PAGES, PATIENT, behind, frames, prompt
+from engines.sglang.sglang_lora import MODULES, RANK, adapter
+from engines.sglang.sglang_server import Server
 from processes import until
-from sglang_engines import PAGE, PAGES, PATIENT, behind, frames, prompt
-from sglang_lora import MODULES, RANK, adapter
-from sglang_server import Server
 
 FULL = PAGES * PAGE
 

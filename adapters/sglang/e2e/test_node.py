@@ -2,10 +2,10 @@
 
 import pytest
 
+from engines.sglang.sglang_engines import PAGE, PAGES, PATIENT, behind, prompt
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import NodeProcess
 from processes import until
-from sglang_engines import PAGE, PAGES, PATIENT, behind, prompt
 
 pytestmark = pytest.mark.thorough
 

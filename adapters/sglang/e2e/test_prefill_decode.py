@@ -4,11 +4,11 @@ from contextlib import ExitStack
 
 import pytest
 
+from engines.sglang.sglang_engines import PAGE, PATIENT, behind, linked, prompt
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import NodeProcess
-from peering import directory_of, free_address
+from peers.peering import directory_of, free_address
 from processes import until
-from sglang_engines import PAGE, PATIENT, behind, linked, prompt
 
 pytestmark = pytest.mark.thorough
 

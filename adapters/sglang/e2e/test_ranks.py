@@ -1,7 +1,7 @@
 """Two ranks of one model, each with its own heads in one directory."""
 
+from engines.sglang.sglang_engines import PAGE, PAGES, PATIENT, behind, frames, linked, prompt
 from processes import until
-from sglang_engines import PAGE, PAGES, PATIENT, behind, frames, linked, prompt
 
 
 def test_ranks_find_their_own_slices_again(start, same, tmp_path):

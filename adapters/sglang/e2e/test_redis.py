@@ -2,8 +2,8 @@
 
 import uuid
 
+from engines.sglang.sglang_engines import PAGE, PAGES, PATIENT, behind, prompt
 from processes import until
-from sglang_engines import PAGE, PAGES, PATIENT, behind, prompt
 
 
 def test_another_engine_loads_from_redis_what_a_killed_one_stored(start, same, redis_server):

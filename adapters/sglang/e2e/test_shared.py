@@ -5,12 +5,12 @@ Nothing says that it is one model but the folder that both have loaded.
 
 import pytest
 
+from engines.sglang.sglang_engines import PAGE, PAGES, PATIENT, TOKENS, behind, frames, prompt
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from processes import until
-from sglang_engines import PAGE, PAGES, PATIENT, TOKENS, behind, frames, prompt
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from processes import until
-from sglang_engines import (
+from engines.sglang.sglang_engines import (
     DYNAMIC,
     PAGE,
     PAGES,
@@ -19,7 +18,8 @@ from sglang_engines import (
     linked,
     prompt,
 )
-from sglang_server import Server
+from engines.sglang.sglang_server import Server
+from processes import until
 
 FULL = PAGES * PAGE
 CHANGED = "model.layers.0.self_attn.v_proj.weight"

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from engines.sglang.sglang_engines import PAGE, PAGES, PATIENT, behind, frames, prompt, sound
+from engines.sglang.sglang_windows import WINDOW, checkpoint
 from processes import until
-from sglang_engines import PAGE, PAGES, PATIENT, behind, frames, prompt, sound
-from sglang_windows import WINDOW, checkpoint
 
 FULL = PAGES * PAGE
 TRAILING = -(-(WINDOW - 1) // PAGE)

@@ -24,7 +24,7 @@ if find_spec("sglang"):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import rig_plugin
-        import sglang_pools  # noqa: F401 - imports the rest of SGLang
+        from engines.sglang import sglang_pools  # noqa: F401 - imports the rest of SGLang
 
         rig_plugin.activate()
 

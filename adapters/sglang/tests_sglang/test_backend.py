@@ -9,12 +9,7 @@ import torch
 from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 
-from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.sglang.hicache import HexKVStorage
-from hexkv.adapters.sglang.identity.identity import Rank
-from hexkv.ports import ConfigError, StoreError
-from processes import until
-from sglang_pools import (
+from engines.sglang.sglang_pools import (
     PAGE,
     backend,
     config,
@@ -25,6 +20,11 @@ from sglang_pools import (
     same,
     slots,
 )
+from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.sglang.hicache import HexKVStorage
+from hexkv.adapters.sglang.identity.identity import Rank
+from hexkv.ports import ConfigError, StoreError
+from processes import until
 
 PATIENCE = 60.0
 

@@ -8,11 +8,11 @@ import pytest
 from sglang.srt.model_executor import model_runner
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
 
+from engines.sglang.sglang_pools import PAGE, backend, extra, host_pool, names, slots
 from hexkv.adapters.sglang import forward_times, hooks
 from hexkv.adapters.sglang.forward_times import ForwardTimes
 from hexkv.ports import CounterName, Reason
 from processes import until
-from sglang_pools import PAGE, backend, extra, host_pool, names, slots
 
 
 class Mark:

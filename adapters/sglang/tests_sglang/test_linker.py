@@ -11,6 +11,16 @@ from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from devices.recorded_driver import Recording
+from engines.sglang.sglang_pools import (
+    LAYERS,
+    PAGE,
+    device_pool,
+    extra,
+    host_pool,
+    names,
+    page_of,
+    slots,
+)
 from hexkv.adapters.sglang.hicache import HexKVStorage
 from hexkv.adapters.sglang.identity.updates import CHANGED
 from hexkv.adapters.sglang.layer_events import LayerEvents
@@ -20,7 +30,6 @@ from hexkv.kernels.gpu.staging import DeviceStaging
 from hexkv.kernels.paged import PagedKV
 from hexkv.ports import ConfigError, Finished
 from processes import until
-from sglang_pools import LAYERS, PAGE, device_pool, extra, host_pool, names, page_of, slots
 
 SGLANGS = ("backend_name", "module_path", "class_name", "interface_v1")
 FROM, TO = (3, 1, 8), (2, 7, 4)

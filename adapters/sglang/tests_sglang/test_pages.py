@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang_pools import (
+from engines.sglang.sglang_pools import (
     PAGES,
     POOLS,
     backend,

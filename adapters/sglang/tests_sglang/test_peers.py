@@ -5,9 +5,9 @@ from contextlib import ExitStack
 import pytest
 import torch
 
+from engines.sglang.sglang_pools import PATIENT, backend, host_pool, names, page_of, same, slots
 from nodes import Node
-from peering import directory_of, eventually, free_address
-from sglang_pools import PATIENT, backend, host_pool, names, page_of, same, slots
+from peers.peering import directory_of, eventually, free_address
 
 FRAME = 8 << 10
 PAGES = 6

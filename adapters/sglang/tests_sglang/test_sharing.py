@@ -4,11 +4,7 @@ import pytest
 import torch
 from sglang.srt.mem_cache.utils import get_hash_str
 
-from hexkv.contracts.doubles.heap_kv import HeapKV
-from hexkv.plugins.composition.compose import build
-from hexkv.plugins.configuration.config import load
-from hexkv.ports import DType, KVLayout, Namespace
-from sglang_pools import (
+from engines.sglang.sglang_pools import (
     HEADS,
     LAYERS,
     PAGE,
@@ -20,6 +16,10 @@ from sglang_pools import (
     host_pool,
     slots,
 )
+from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.composition.compose import build
+from hexkv.plugins.configuration.config import load
+from hexkv.ports import DType, KVLayout, Namespace
 
 TOKENS = list(range(5, 5 + 6 * PAGE))
 KEYS = get_hash_str(TOKENS, page_size=PAGE)

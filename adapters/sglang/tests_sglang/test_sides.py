@@ -9,7 +9,7 @@ from sglang.srt.mem_cache.pool_host.dsa import DSAIndexerPoolHost, make_dsa_inde
 from sglang.srt.mem_cache.pool_host.mamba import MambaPoolHost
 from sglang.srt.runtime_context import get_parallel
 
-from sglang_pools import (
+from engines.sglang.sglang_pools import (
     LATENT,
     LAYERS,
     MHA,

@@ -21,8 +21,8 @@ from sglang.srt.mem_cache.utils import get_hash_str
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
+from engines.sglang.sglang_pools import PAGE, PAGES, device_pool, extra
 from processes import until
-from sglang_pools import PAGE, PAGES, device_pool, extra
 
 TOKENS = list(range(100, 100 + PAGE * PAGES // 2))
 

@@ -12,11 +12,11 @@ from sglang.srt.model_executor.model_runner_components import weight_updater
 from sglang.srt.utils.torch_memory_saver_adapter import _TorchMemorySaverAdapterReal
 from sglang.srt.utils.weight_checker import WeightChecker
 
+from engines.sglang.sglang_pools import backend, config, extra, host_pool, names, slots
 from hexkv.adapters.sglang import hooks
 from hexkv.adapters.sglang.hicache import HexKVStorage
 from hexkv.adapters.sglang.identity.updates import CHANGED, CHANGES
 from hexkv.ports import ConfigError
-from sglang_pools import backend, config, extra, host_pool, names, slots
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what SGLang has to say about a machine without a GPU

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from engines.vllm.vllm_engines import E2E, PATIENCE, PATIENT, ROOT, Engine, Reference, connector
 from servers.redis_servers import RedisServer
-from vllm_engines import E2E, PATIENCE, PATIENT, ROOT, Engine, Reference, connector
 
 
 @pytest.fixture(scope="session")

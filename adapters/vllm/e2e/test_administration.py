@@ -10,9 +10,9 @@ from threading import Event, Thread
 
 import pytest
 
+from engines.vllm.vllm_engines import environment, prompt
 from hexkv.adapters.admin.api import connect
 from processes import until
-from vllm_engines import environment, prompt
 
 pytestmark = pytest.mark.thorough
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from vllm_engines import ROOT, Engine, agree, prompt
+from engines.vllm.vllm_engines import ROOT, Engine, agree, prompt
 
 pytestmark = pytest.mark.thorough
 

@@ -5,9 +5,9 @@ from contextlib import closing
 import pytest
 
 from depth import thorough
+from engines.vllm.vllm_engines import PATIENT, connector, prompt
+from engines.vllm.vllm_frames import cut, damage, frames, poison, sound
 from media.bad_sectors import BadSectorsElsewhere
-from vllm_engines import PATIENT, connector, prompt
-from vllm_frames import cut, damage, frames, poison, sound
 
 CHUNK = 64
 CHUNKS = 14

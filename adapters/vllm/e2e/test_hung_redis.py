@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from vllm_engines import PATIENT, connector, prompt
-from vllm_server import Server
+from engines.vllm.vllm_engines import PATIENT, connector, prompt
+from engines.vllm.vllm_server import Server
 
 pytestmark = pytest.mark.thorough
 

@@ -6,9 +6,9 @@ vLLM puts all layers into one group, and hexkv caches that.
 
 import pytest
 
+from engines.vllm.vllm_engines import BLOCK, Engine, Reference, connector, offloading, prompt
+from engines.vllm.vllm_frames import damage, frames, poison
 from processes import until
-from vllm_engines import BLOCK, Engine, Reference, connector, offloading, prompt
-from vllm_frames import damage, frames, poison
 
 pytestmark = pytest.mark.thorough
 

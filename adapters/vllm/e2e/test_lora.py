@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vllm_engines import BLOCK, E2E, PATIENCE, agree, prompt
+from engines.vllm.vllm_engines import BLOCK, E2E, PATIENCE, agree, prompt
 
 pytestmark = pytest.mark.thorough
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from engines.vllm.vllm_engines import BLOCK, agree, prompt
 from processes import until
-from vllm_engines import BLOCK, agree, prompt
 
 CHUNK = 64
 CONFIG = {

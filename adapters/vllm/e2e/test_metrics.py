@@ -4,8 +4,8 @@ import uuid
 
 import pytest
 
-from vllm_engines import prompt
-from vllm_frames import damage, frames
+from engines.vllm.vllm_engines import prompt
+from engines.vllm.vllm_frames import damage, frames
 
 pytestmark = pytest.mark.thorough
 

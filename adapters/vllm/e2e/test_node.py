@@ -2,10 +2,10 @@
 
 import pytest
 
+from engines.vllm.vllm_engines import prompt
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import NodeProcess
 from processes import until
-from vllm_engines import prompt
 
 pytestmark = pytest.mark.thorough
 

@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
+from engines.vllm.vllm_engines import prompt
 from processes import freeze, until
 from servers.directory_servers import SECRET, DirectoryProcess
-from vllm_engines import prompt
 
 pytestmark = pytest.mark.thorough
 

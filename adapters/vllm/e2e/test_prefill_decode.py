@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from engines.vllm.vllm_engines import BLOCK, E2E, PATIENCE, Engine, Reference, agree, prompt
 from nodes import NodeProcess
-from vllm_engines import BLOCK, E2E, PATIENCE, Engine, Reference, agree, prompt
 
 pytestmark = pytest.mark.thorough
 

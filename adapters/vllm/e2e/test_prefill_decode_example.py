@@ -9,13 +9,13 @@ import openai
 import pytest
 import yaml
 
-from demo_proxy import ROUTER, demo, vllm_router
+from engines.vllm.demo_proxy import ROUTER, demo, vllm_router
+from engines.vllm.prefill_proxy import EXAMPLE, FLAGS, Proxy, answers_alone, quiet, same
+from engines.vllm.vllm_engines import PATIENCE, PATIENT, connector, prompt
+from engines.vllm.vllm_server import Server
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import MEMORY, NodeProcess
-from prefill_proxy import EXAMPLE, FLAGS, Proxy, answers_alone, quiet, same
 from processes import until
-from vllm_engines import PATIENCE, PATIENT, connector, prompt
-from vllm_server import Server
 
 pytestmark = pytest.mark.thorough
 

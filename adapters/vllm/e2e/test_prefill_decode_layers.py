@@ -5,11 +5,11 @@ from functools import partial
 
 import pytest
 
+from engines.vllm.vllm_engines import Engine, Reference, prompt
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import MEMORY, NodeProcess
+from peers.pushing import DECODE, nodes
 from processes import until
-from pushing import DECODE, nodes
-from vllm_engines import Engine, Reference, prompt
 
 pytestmark = pytest.mark.thorough
 

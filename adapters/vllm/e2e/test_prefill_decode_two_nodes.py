@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
+from engines.vllm.prefill_proxy import FLAGS, Proxy, answers_alone, quiet, same
+from engines.vllm.vllm_engines import PATIENT, connector, prompt
+from engines.vllm.vllm_server import Server
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import MEMORY, NodeProcess
-from prefill_proxy import FLAGS, Proxy, answers_alone, quiet, same
+from peers.pushing import DECODE, nodes
 from processes import until
-from pushing import DECODE, nodes
-from vllm_engines import PATIENT, connector, prompt
-from vllm_server import Server
 
 pytestmark = pytest.mark.thorough
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from vllm_engines import BLOCK, prompt
+from engines.vllm.vllm_engines import BLOCK, prompt
 
 pytestmark = pytest.mark.thorough
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_engines import prompt
+from engines.vllm.vllm_engines import prompt
 
 pytestmark = pytest.mark.thorough
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_engines import BLOCK, Engine, Reference, connector, offloading, prompt
+from engines.vllm.vllm_engines import BLOCK, Engine, Reference, connector, offloading, prompt
 
 pytestmark = pytest.mark.thorough
 

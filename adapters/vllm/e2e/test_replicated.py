@@ -2,9 +2,9 @@
 
 import pytest
 
+from engines.vllm.vllm_engines import Engine, Reference, prompt
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import NodeProcess
-from vllm_engines import Engine, Reference, prompt
 
 pytestmark = pytest.mark.thorough
 

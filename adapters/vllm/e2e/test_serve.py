@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from engines.vllm.vllm_engines import PATIENT, ROOT, environment, prompt
+from engines.vllm.vllm_server import Server
 from processes import until
-from vllm_engines import PATIENT, ROOT, environment, prompt
-from vllm_server import Server
 
 PAGE = (ROOT / "docs" / "vllm.md").read_text()
 CHUNK = 256

@@ -2,8 +2,8 @@
 
 import pytest
 
+from engines.vllm.vllm_engines import Engine, Reference, prompt
 from nodes import NodeProcess
-from vllm_engines import Engine, Reference, prompt
 
 pytestmark = pytest.mark.thorough
 

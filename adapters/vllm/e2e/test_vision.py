@@ -2,8 +2,8 @@
 
 import pytest
 
-from vllm_engines import Engine, agree, offloading, prompt
-from vllm_frames import damage, frames, poison, sound
+from engines.vllm.vllm_engines import Engine, agree, offloading, prompt
+from engines.vllm.vllm_frames import damage, frames, poison, sound
 
 pytestmark = pytest.mark.thorough
 

@@ -12,13 +12,13 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from collectors import PARENT, SPAN, TRACE, collecting
+from engines.vllm.vllm_engines import PATIENT, connector, prompt
+from engines.vllm.vllm_server import Server
 from nodes import NodeProcess
+from operating.collectors import PARENT, SPAN, TRACE, collecting
+from operating.watching import tiers, watched
 from processes import held_port, until
 from servers.redis_servers import RedisServer
-from vllm_engines import PATIENT, connector, prompt
-from vllm_server import Server
-from watching import tiers, watched
 
 pytestmark = pytest.mark.thorough
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from vllm_engines import BLOCK, E2E, PATIENCE, Engine, Reference, offloading, prompt
+from engines.vllm.vllm_engines import BLOCK, E2E, PATIENCE, Engine, Reference, offloading, prompt
 
 pytestmark = pytest.mark.thorough
 

@@ -6,11 +6,24 @@ from threading import Event, Thread
 import pytest
 import torch
 
+from engines.vllm.vllm_rank import (
+    ALL,
+    BLOCK,
+    BLOCKS,
+    HEADS,
+    MINE,
+    NAMES,
+    OTHER,
+    WIDTH,
+    Rank,
+    load,
+    save,
+    store,
+)
 from hexkv.adapters.vllm.configuration.windows import LayerShape, pages_of
 from hexkv.adapters.vllm.messages import Step
 from hexkv.adapters.vllm.worker import worker_connector
 from hexkv.ports import EngineBusy
-from vllm_rank import ALL, BLOCK, BLOCKS, HEADS, MINE, NAMES, OTHER, WIDTH, Rank, load, save, store
 
 WAYS = ["in the step", "layer by layer", "between steps"]
 

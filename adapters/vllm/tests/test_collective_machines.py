@@ -3,11 +3,11 @@
 from contextlib import ExitStack
 
 import pytest
-from collective_member import MemberProcess
-from net_namespaces import machines
 
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
+from machines.collective_member import MemberProcess
+from machines.net_namespaces import machines
 
 pytestmark = pytest.mark.thorough
 

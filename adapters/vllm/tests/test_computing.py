@@ -2,13 +2,13 @@
 
 import pytest
 
+from engines.vllm.vllm_plans import CHUNK, Rank, arrive, blocks, half, request, step
+from engines.vllm.vllm_rank import ALL, PLAIN, PROMPT, packed, store
+from engines.vllm.vllm_rank import Rank as Worker
 from hexkv.adapters.vllm.messages import Step
 from hexkv.adapters.vllm.scheduler.requests import Scheduled, found_in
 from hexkv.plugins.support.compute_speed import ComputeSpeed, StepTimer
 from hexkv.ports import Reason
-from vllm_plans import CHUNK, Rank, arrive, blocks, half, request, step
-from vllm_rank import ALL, PLAIN, PROMPT, packed, store
-from vllm_rank import Rank as Worker
 
 
 def test_rates_are_of_as_many_tokens_and_forget_a_first_slow_prompt():

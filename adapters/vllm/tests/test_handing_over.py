@@ -2,9 +2,9 @@
 
 from array import array
 
+from engines.vllm.vllm_plans import BLOCK, Clock, Rank, arrive, blocks, half, request, step
 from hexkv.adapters.vllm.scheduler.requests import PAD
 from hexkv.contracts.kit.cases import each
-from vllm_plans import BLOCK, Clock, Rank, arrive, blocks, half, request, step
 
 
 def test_the_last_block_of_a_prompt_that_is_handed_over_is_stored_under_a_name_of_its_own():

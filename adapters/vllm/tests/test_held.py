@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import pytest
 
-from held_ranks import SIZES, SLOT, Keyed, Rank, engine
+from engines.vllm.held_ranks import SIZES, SLOT, Keyed, Rank, engine
 from hexkv.adapters.vllm.worker.held import COPYING
 from hexkv.ports import PAGE, InvalidRequest, frame_bytes
 

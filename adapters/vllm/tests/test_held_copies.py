@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from held_ranks import BLOCKS, SIZES, SLOT, Keyed, Rank, engine
+from engines.vllm.held_ranks import BLOCKS, SIZES, SLOT, Keyed, Rank, engine
+from engines.vllm.late_blocks import late_copies
 from hexkv.adapters.vllm.worker.held import COPYING
 from hexkv.contracts.doubles import ManualClock
 from hexkv.ports import PAGE, frame_bytes
-from late_blocks import late_copies
 
 
 @pytest.fixture

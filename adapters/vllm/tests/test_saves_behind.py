@@ -6,6 +6,10 @@ from threading import Event, Thread, get_ident
 
 import pytest
 
+from engines.vllm.vllm_plans import CHUNK as PLANNED
+from engines.vllm.vllm_plans import Rank as Answers
+from engines.vllm.vllm_plans import arrive, blocks, half, request, step
+from engines.vllm.vllm_rank import ALL, MINE, OTHER, Rank, load, save
 from hexkv.adapters.vllm.messages import Reused, Step
 from hexkv.adapters.vllm.metrics.metrics import DROPPED_TOKENS, STORED_TOKENS
 from hexkv.adapters.vllm.worker import worker_connector
@@ -14,10 +18,6 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.kit.cases import each
 from hexkv.ports import EngineBusy
 from processes import until
-from vllm_plans import CHUNK as PLANNED
-from vllm_plans import Rank as Answers
-from vllm_plans import arrive, blocks, half, request, step
-from vllm_rank import ALL, MINE, OTHER, Rank, load, save
 
 PATIENCE = 60.0
 

@@ -2,6 +2,7 @@
 
 from array import array
 
+from engines.vllm.vllm_plans import BLOCK, CHUNK, Clock, Rank, arrive, blocks, half, request, step
 from hexkv.adapters.vllm.configuration.settings import ConnectorSettings
 from hexkv.adapters.vllm.configuration.weights import Weights
 from hexkv.adapters.vllm.messages import Scope
@@ -9,7 +10,6 @@ from hexkv.adapters.vllm.scheduler.requests import Allowed, Scheduled, Shape
 from hexkv.adapters.vllm.scheduler.scheduler_connector import SchedulerConnector
 from hexkv.contracts.kit.cases import each
 from hexkv.ports import Reason
-from vllm_plans import BLOCK, CHUNK, Clock, Rank, arrive, blocks, half, request, step
 
 
 def test_asking_again_and_again_changes_nothing():

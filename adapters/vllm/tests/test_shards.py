@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from attention_toy import BLOCK, VOCABULARY, AttentionToy, PagedRank
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engines.hf.attention_toy import BLOCK, VOCABULARY, AttentionToy, PagedRank
 from hexkv.adapters.vllm.configuration import shards as cutting
 from hexkv.adapters.vllm.configuration.identity import Rank
 from hexkv.adapters.vllm.configuration.inspection import Memory

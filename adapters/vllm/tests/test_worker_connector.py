@@ -8,13 +8,7 @@ from threading import Event
 import pytest
 import torch
 
-from hexkv.adapters.vllm.messages import Save, Scope, Step
-from hexkv.adapters.vllm.metrics.events import EventBuffer
-from hexkv.adapters.vllm.metrics.metrics import FAILED_TOKENS, LOADED_TOKENS, STORED_TOKENS
-from hexkv.adapters.vllm.worker import worker_connector
-from hexkv.contracts.kit.cases import each
-from hexkv.ports import Cleared, InvalidRequest, traceparent
-from vllm_rank import (
+from engines.vllm.vllm_rank import (
     ALL,
     BLOCK,
     CHUNK,
@@ -30,6 +24,12 @@ from vllm_rank import (
     save,
     store,
 )
+from hexkv.adapters.vllm.messages import Save, Scope, Step
+from hexkv.adapters.vllm.metrics.events import EventBuffer
+from hexkv.adapters.vllm.metrics.metrics import FAILED_TOKENS, LOADED_TOKENS, STORED_TOKENS
+from hexkv.adapters.vllm.worker import worker_connector
+from hexkv.contracts.kit.cases import each
+from hexkv.ports import Cleared, InvalidRequest, traceparent
 
 
 class Adapter:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from engines.vllm.vllm_engines import PATIENCE, PATIENT
 from hexkv.adapters.vllm.worker import pending_saves
-from vllm_engines import PATIENCE, PATIENT
 
 with warnings.catch_warnings():  # what vLLM imports is deprecated here and there
     warnings.simplefilter("ignore")
-    from vllm_toy import Toy
+    from engines.vllm.vllm_toy import Toy
 
 HERE = Path(__file__).parent
 SCRIPT = HERE.parent / "e2e" / "tiny_llama.py"

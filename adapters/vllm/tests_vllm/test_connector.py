@@ -18,6 +18,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from engines.vllm.vllm_toy import BLOCK, HEADS, NAMES, TRANSFER, WIDTH, Toy, alone, configuration
 from hexkv.adapters.vllm import assembly
 from hexkv.adapters.vllm.configuration.inspection import describe
 from hexkv.adapters.vllm.connector import HexKVConnector, KVConnectorRole, PlannedStep, WorkerReport
@@ -26,7 +27,6 @@ from hexkv.adapters.vllm.metrics.metrics import Tally
 from hexkv.adapters.vllm.metrics.stats import HexKVStats
 from hexkv.adapters.vllm.plugin import register
 from hexkv.ports import ConfigError, LayoutMismatch
-from vllm_toy import BLOCK, HEADS, NAMES, TRANSFER, WIDTH, Toy, alone, configuration
 
 PROMPT = list(range(100))
 

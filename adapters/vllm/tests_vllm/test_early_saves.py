@@ -6,16 +6,16 @@ from contextlib import closing
 from threading import Event
 
 import pytest
-from vllm_ranks import LAYERS, RankedToy, Ranks, name_of
 
+from engines.vllm.vllm_ranks import LAYERS, RankedToy, Ranks, name_of
+from engines.vllm.vllm_toy import alone, packed
 from hexkv.adapters.vllm.worker import sharded
 from hexkv.adapters.vllm.worker.early_saves import EarlySaves
 from hexkv.adapters.vllm.worker.sharded import ShardedCache
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import MEMORY, Node
+from peers.pushing import DECODE, nodes
 from processes import until
-from pushing import DECODE, nodes
-from vllm_toy import alone, packed
 
 PARTS = 4
 CHUNK = 32

@@ -7,13 +7,13 @@ from vllm.config import LoRAConfig
 from vllm.v1.kv_offload.base import LookupResult
 from vllm.v1.request import RequestStatus
 
+from engines.vllm.late_blocks import late_copies
+from engines.vllm.vllm_engines import PATIENT
+from engines.vllm.vllm_offloaded import Offloaded
+from engines.vllm.vllm_toy import alone, configuration
 from hexkv.adapters.vllm.worker.held import COPYING
 from hexkv.ports import ConfigError
-from late_blocks import late_copies
 from processes import until
-from vllm_engines import PATIENT
-from vllm_offloaded import Offloaded
-from vllm_toy import alone, configuration
 
 
 def prompt(seed, count):

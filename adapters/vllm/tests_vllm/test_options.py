@@ -6,6 +6,7 @@ import typing
 import pytest
 from vllm.config import VllmConfig
 
+from engines.vllm.vllm_toy import configuration
 from hexkv.adapters.vllm.configuration.options import (
     BY_OTHERS,
     NAMED,
@@ -14,7 +15,6 @@ from hexkv.adapters.vllm.configuration.options import (
     decided,
     options_of,
 )
-from vllm_toy import configuration
 
 
 def part(section):

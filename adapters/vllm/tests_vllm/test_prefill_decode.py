@@ -5,9 +5,9 @@ import random
 import pytest
 from vllm.v1.request import RequestStatus
 
+from engines.vllm.vllm_toy import BLOCK, Toy, alone
 from nodes import Node
 from processes import until
-from vllm_toy import BLOCK, Toy, alone
 
 CHUNK = 32
 

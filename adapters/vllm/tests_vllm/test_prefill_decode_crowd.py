@@ -3,9 +3,9 @@
 import functools
 
 import pytest
-from toy_crowd import Crowd
-from vllm_ranks import RankedToy, Ranks
 
+from engines.vllm.toy_crowd import Crowd
+from engines.vllm.vllm_ranks import RankedToy, Ranks
 from nodes import NodeProcess
 
 pytestmark = pytest.mark.thorough

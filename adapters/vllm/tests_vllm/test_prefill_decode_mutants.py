@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import pytest
 
+from engines.vllm.vllm_toy import Toy, alone
 from hexkv.adapters.vllm.scheduler.requests import PAD, Tracked
 from hexkv.adapters.vllm.worker.handed_over import HandedOver
 from hexkv.adapters.vllm.worker.saving import Saving
 from hexkv.peers.pushing.pushing import Pushing
 from nodes import Node
-from pushing import DECODE, nodes
-from vllm_toy import Toy, alone
+from peers.pushing import DECODE, nodes
 
 pytestmark = pytest.mark.thorough
 

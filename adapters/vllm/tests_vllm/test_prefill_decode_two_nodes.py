@@ -5,10 +5,10 @@ import random
 import pytest
 from vllm.v1.request import RequestStatus
 
+from engines.vllm.vllm_toy import Toy, alone
 from nodes import Node
+from peers.pushing import DECODE, PREFILL, nodes
 from processes import until
-from pushing import DECODE, PREFILL, nodes
-from vllm_toy import Toy, alone
 
 FRAME = 12_288
 CHUNK = 32

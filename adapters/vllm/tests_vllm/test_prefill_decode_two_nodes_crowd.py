@@ -3,12 +3,12 @@
 from contextlib import closing
 
 import pytest
-from toy_crowd import Crowd
 
+from engines.vllm.toy_crowd import Crowd
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import MEMORY, NodeProcess
+from peers.pushing import DECODE, nodes
 from processes import until
-from pushing import DECODE, nodes
 
 pytestmark = pytest.mark.thorough
 

@@ -7,9 +7,9 @@ from concurrent.futures import Future
 import pytest
 
 from depth import thorough
+from engines.vllm.vllm_toy import Toy, alone
 from hexkv.adapters.vllm.scheduler.blocks_read import BlocksRead
 from hexkv.adapters.vllm.worker.pending_saves import PendingSave
-from vllm_toy import Toy, alone
 
 
 def prompt(seed, count):

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from depth import thorough
+from engines.vllm.vllm_toy import alone, packed
 from hexkv.ports import StoreUnreachable
 from processes import until
-from vllm_toy import alone, packed
 
 MODES = ["sync", "async", "layerwise"]
 

@@ -5,16 +5,16 @@ import random
 from threading import Event
 
 import pytest
-from vllm_ranks import RankedToy, Ranks
 
+from engines.vllm.vllm_ranks import RankedToy, Ranks
+from engines.vllm.vllm_toy import alone
 from hexkv.adapters.vllm.configuration.shards import narrowed
 from hexkv.adapters.vllm.worker import sharded
 from hexkv.contracts.chunk_cache._base import soon
 from hexkv.ports import ConfigError
 from nodes import Node
+from peers.pushing import DECODE, nodes
 from processes import until
-from pushing import DECODE, nodes
-from vllm_toy import alone
 
 CHUNK = 32
 

@@ -5,8 +5,8 @@ from threading import Event, Thread
 
 import pytest
 
+from engines.vllm.vllm_toy import FOLLOWED, alone
 from processes import until
-from vllm_toy import FOLLOWED, alone
 
 PATIENCE = 300
 

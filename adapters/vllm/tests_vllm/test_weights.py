@@ -9,11 +9,11 @@ import pytest
 import vllm
 
 from depth import thorough
+from engines.vllm.vllm_engines import PATIENT
+from engines.vllm.vllm_offloaded import Offloaded
+from engines.vllm.vllm_toy import alone
 from hexkv.adapters.vllm.configuration.weights import ARGUMENTS, CHANGING, KEEPING
 from processes import until
-from vllm_engines import PATIENT
-from vllm_offloaded import Offloaded
-from vllm_toy import alone
 
 WAYS = ["sync", "async", "layerwise", "offloading"]
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from fleets import fleet_of, room
 
 from configured import hit
 from hexkv.adapters.admin.api import connect
@@ -14,6 +13,7 @@ from hexkv.fleet.nodes import find_nodes
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import InvalidRequest, Selection, StoreUnreachable
+from peers.fleets import fleet_of, room
 
 ALL = Selection(everything=True)
 

@@ -11,11 +11,11 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from moving_nodes import KEYS, NODES, Movers, MovingNode, play
 
 from hexkv.fleet import draining, relocation
 from hexkv.fleet.relocation import Ask, spread
 from hexkv.ports import ClaimState, WorkReport
+from peers.moving_nodes import KEYS, NODES, Movers, MovingNode, play
 
 
 class Moves(RuleBasedStateMachine):

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from call_records import CHUNK, a_call, keys_of, write_record
 from hexkv.plan.recorded import COMPUTED, requests_of, served
 from hexkv.plan.records import read_records
 from hexkv.plan.reports import svg
 from hexkv.plan.trace import read_mooncake
 from hexkv.plugins.__main__ import main
 from hexkv.ports import RecordedCall, RecordedKind, RecordedStep, TierHealth
+from operating.call_records import CHUNK, a_call, keys_of, write_record
 
 SPACE = "{http://www.w3.org/2000/svg}"
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from call_records import CHUNK, a_call, keys_of, write_record
 from hexkv.contracts.kit.cases import each
 from hexkv.plan.cache_size import ModelShape, PlannedTraffic, size_cache
 from hexkv.plan.model_config import read_shape
@@ -22,6 +21,7 @@ from hexkv.ports import (
     RecordedKind,
     frame_bytes,
 )
+from operating.call_records import CHUNK, a_call, keys_of, write_record
 
 WIDTHS = st.integers(1, 256)
 SHAPES = st.one_of(

@@ -95,7 +95,7 @@ class DirectoryProcess:
 class LyingDirectory(DirectoryProcess):
     """Says that everybody has everything, while it is told to."""
 
-    program = "lying_directory"
+    program = "peers.lying_directory"
 
     def lie(self, *, lying):
         self.process.send_signal(signal.SIGUSR1 if lying else signal.SIGUSR2)

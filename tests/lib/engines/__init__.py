@@ -1,0 +1,1 @@
+"""Real serving engines and doubles of them."""

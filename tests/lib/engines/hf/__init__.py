@@ -1,0 +1,1 @@
+"""Small models of transformers of every class, and prompts for them."""

@@ -1,0 +1,1 @@
+"""SGLang as processes, and its own pools."""

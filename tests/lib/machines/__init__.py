@@ -1,0 +1,1 @@
+"""Machines of a test: network namespaces, ranks and crowds of processes."""

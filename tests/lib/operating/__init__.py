@@ -1,0 +1,1 @@
+"""What operators look at: metrics, logs, charts, documents, routers, wheels."""

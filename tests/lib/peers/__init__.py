@@ -1,0 +1,1 @@
+"""Peers that serve, push, lie and die, in this process or in another."""
