@@ -8,7 +8,7 @@ from hexkv.peers.pushing.announced import Announced
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
 from hexkv.ports import MAX_ANNOUNCED, ChunkKey
-from mutants.announcings import AnnouncedContract
+from mutants.fleet.announcings import AnnouncedContract
 
 
 @pytest.mark.thorough

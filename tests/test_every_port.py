@@ -200,7 +200,7 @@ class TestBounded(EventSinkContract):
 class TestBlackboard(AnnouncingContract):
     @pytest.fixture
     def clock(self):
-        from mutants.announcings import LateClock
+        from mutants.fleet.announcings import LateClock
 
         return LateClock()
 

@@ -185,7 +185,7 @@ def test_a_test_that_is_waived_shows_its_reason(few):
     ],
 )
 def test_a_check_takes_each_kind_that_only_a_function_gives(kind, prefix, capsys):
-    code = run([f"candidates:{kind}", "--json", "-", "--level", "L0", "--level", "L1"])
+    code = run([f"media.candidates:{kind}", "--json", "-", "--level", "L0", "--level", "L1"])
     (card,) = json.loads(capsys.readouterr().out)["cards"]
     lines = {line["number"]: line["reason"] for line in card["promises"]}
     assert code == 0, lines

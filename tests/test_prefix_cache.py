@@ -5,7 +5,7 @@ import pytest
 from configured import CHUNK, FRAME, LAYOUT, PATIENT
 from hexkv.api import Namespace, open_cache
 from hexkv.contracts.prefix_cache import Damaged, Faulty, PrefixCacheContract
-from mutants.prefix_caches import EngineContract
+from mutants.caches.prefix_caches import EngineContract
 
 NAMESPACE = Namespace("toy", LAYOUT)
 

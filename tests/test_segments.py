@@ -11,7 +11,7 @@ from hexkv.blending.ports import BLEND_KINDS, BlendOutcome, BlendReport, PromptP
 from hexkv.blending.segments import SegmentRules, Segments
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.ports import CounterName, HistogramName, InvalidRequest, Namespace
-from mutants.segment_caches import SegmentsContract
+from mutants.caches.segment_caches import SegmentsContract
 from prompts import computed, disk, empty, memory
 from rigging import CHUNK, LAYOUT, NAMESPACE, rigging
 

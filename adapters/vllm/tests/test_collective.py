@@ -27,7 +27,7 @@ from hexkv.plugins.configuration.config import load as configure
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Deadline, DType, KVLayout, Namespace, Retrieved, Span
-from mutants.collectives import Circle, LocalMember
+from mutants.fleet.collectives import Circle, LocalMember
 from processes import PATIENCE, until
 
 BLOCK, HEADS, WIDTH, BLOCKS = 8, 2, 8, 24

@@ -9,12 +9,12 @@ from hexkv.contracts.observer import Reading
 from hexkv.peers.pushing.announced import Announced
 from hexkv.plugins.threads import Threads
 from media.plain_serde import PlainSerde
-from mutants.announcings import LateClock
-from mutants.collectives import Circle, LocalMember
-from mutants.encodings import DecodingContract, DecodingKV
-from mutants.hand_overs import LeavingStore
-from mutants.observers import Board
-from mutants.segment_finders import PlainFinder
+from mutants.caches.encodings import DecodingContract, DecodingKV
+from mutants.caches.segment_finders import PlainFinder
+from mutants.fleet.announcings import LateClock
+from mutants.fleet.collectives import Circle, LocalMember
+from mutants.fleet.hand_overs import LeavingStore
+from mutants.observing.observers import Board
 
 
 def announcing():

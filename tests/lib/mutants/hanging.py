@@ -10,14 +10,14 @@ from threading import Event
 from devices.slot_kv import SlotContract, SlotKV
 from dict_store import CapableStore, WholeContract
 from media.plain_serde import PlainContract
-from mutants.channels import LocalContract
-from mutants.checksums import CRCContract
-from mutants.chunk_caches import HeapCacheContract
-from mutants.chunkers import PlainChunkerContract
-from mutants.memories import PlainMemory, PlainMemoryContract, PlainRegion
+from mutants.bytes.checksums import CRCContract
+from mutants.bytes.memories import PlainMemory, PlainMemoryContract, PlainRegion
+from mutants.caches.chunk_caches import HeapCacheContract
+from mutants.caches.chunkers import PlainChunkerContract
+from mutants.caches.prefix_caches import EngineContract
+from mutants.fleet.channels import LocalContract
 from mutants.plugins import GramophoneContract
 from mutants.policies import ListContract
-from mutants.prefix_caches import EngineContract
 
 METHODS = {
     WholeContract: (

@@ -9,22 +9,22 @@ from dict_store import DictContract, DictStore, WholeContract
 from hexkv.contracts.kit.whole import waive
 from hexkv.ports import DType
 from media.plain_serde import CutSerde, PlainContract, PlainSerde
-from mutants.channels import LocalContract
-from mutants.chunk_caches import HeapCacheContract
-from mutants.chunkers import PlainChunkerContract
-from mutants.collectives import LocalContract as LocalCollectiveContract
-from mutants.encodings import DecodingContract
-from mutants.event_sinks import ContentsContract
-from mutants.hand_overs import LeavingContract
-from mutants.memories import PlainMemoryContract
-from mutants.observers import BoardContract
+from mutants.bytes.memories import PlainMemoryContract
+from mutants.caches.chunk_caches import HeapCacheContract
+from mutants.caches.chunkers import PlainChunkerContract
+from mutants.caches.encodings import DecodingContract
+from mutants.caches.prefix_caches import EngineContract
+from mutants.caches.segment_caches import SegmentsContract
+from mutants.caches.segment_finders import PlainFinderContract
+from mutants.fleet.channels import LocalContract
+from mutants.fleet.collectives import LocalContract as LocalCollectiveContract
+from mutants.fleet.hand_overs import LeavingContract
+from mutants.observing.event_sinks import ContentsContract
+from mutants.observing.observers import BoardContract
+from mutants.observing.telemetries import SumsContract
 from mutants.plugins import GramophoneContract
 from mutants.policies import ListContract
-from mutants.prefix_caches import EngineContract
-from mutants.segment_caches import SegmentsContract
-from mutants.segment_finders import PlainFinderContract
-from mutants.store_filling import TellingStore
-from mutants.telemetries import SumsContract
+from mutants.stores.store_filling import TellingStore
 
 
 class TestCapableStore(WholeContract):

@@ -10,8 +10,8 @@ from dict_store import CapableStore, DictContract, DictStore, WholeContract
 from hexkv.contracts.doubles import deadline as any_deadline
 from hexkv.ports import Hit, Miss, Reason, StoreUnreachable
 from mutants.rows import Wrong, broken
-from mutants.store_faults import ServedContract
-from mutants.store_rest import InTwoSteps
+from mutants.served.store_faults import ServedContract
+from mutants.stores.store_rest import InTwoSteps
 
 HEAD = 4096
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from devices.slot_kv import SlotContract, SlotKV
-from mutants.devices import Later
+from mutants.bytes.devices import Later
 from mutants.rows import Wrong, broken
 
 

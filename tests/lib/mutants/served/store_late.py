@@ -7,7 +7,7 @@ from threading import Event, Lock
 from dict_store import CapableStore, DictContract, DictStore, PersistentContract
 from hexkv.ports import StoreUnreachable, TimedOut
 from mutants.rows import Wrong, broken
-from mutants.store_faults import ServedContract
+from mutants.served.store_faults import ServedContract
 
 FOREVER = 600.0
 """Seconds that a mutant waits for what does not come, unless it is closed."""

@@ -9,7 +9,7 @@ import pytest
 from hexkv.adapters.net.server.server import StreamServer
 from hexkv.contracts.channel.double import Exchange, LocalChannel
 from hexkv.ports import ConfigError
-from mutants.channels import LocalContract, TcpContract
+from mutants.fleet.channels import LocalContract, TcpContract
 from mutants.rows import Wrong, broken
 
 

@@ -8,7 +8,7 @@ from threading import Thread
 from dict_store import CapableStore
 from hexkv.ports import Failed, Hit, Miss, Reason, Stored, StoreFull, StoreUnreachable
 from mutants.rows import Wrong, broken
-from mutants.store_faults import ServedContract
+from mutants.served.store_faults import ServedContract
 
 
 class Streaming(CapableStore):

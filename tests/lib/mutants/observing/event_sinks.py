@@ -10,8 +10,8 @@ import pytest
 
 from hexkv.contracts.telemetry import EventSinkContract
 from hexkv.ports import Change
+from mutants.observing.telemetries import Hurried
 from mutants.rows import Wrong, broken
-from mutants.telemetries import Hurried
 
 
 class Contents:

@@ -1,0 +1,1 @@
+"""Devices, memory, serdes and checksums that break their contracts."""

@@ -1,0 +1,1 @@
+"""Caches of prefixes, chunks and segments, and what names their chunks."""

@@ -1,0 +1,1 @@
+"""Nodes, channels, directories and ranks that break their contracts."""

@@ -1,0 +1,1 @@
+"""Observers, telemetries and sinks of events that break their contracts."""

@@ -1,0 +1,1 @@
+"""Stores over a server that break promises amid faults, late or of sizes."""

@@ -1,0 +1,1 @@
+"""Stores that break what they keep, name, list or clear."""
