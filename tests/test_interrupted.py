@@ -88,6 +88,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_behind(rig, call, tiers, step):
     ranged = call.__name__.startswith("retrieve_layers")
     slow = tier("slow", Ranged() if ranged else ScanningStore({}))
     r = rig([memory()] if tiers == "memory" else [memory(), slow], slots=16, chunker=TAILS)
+    r.engine._first._least, r.engine._first.longer = 1, CHUNK
     assert r.engine.flush()
 
     def made(interrupt):

@@ -22,9 +22,10 @@ from hexkv.core.engine.lookups import Lookups
 from hexkv.core.engine.naming import Naming, meet
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256, segment_prefix
-from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher, Prompt
+from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher
 from hexkv.core.requests.accounts import Accounts, Laps
 from hexkv.core.requests.checks import check_window, deadline_of, skipped, timeout_or
+from hexkv.core.requests.first_chunks import FirstChunks
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.layers.retrieve import LayeredRetrieve
 from hexkv.core.requests.layers.store import LayeredStore
@@ -119,6 +120,7 @@ class CacheEngine:
         start = partial(meet, chunks, TenantsBySalt(tenants), self._prefixes, beside)
         namer = partial(ChunkHasher, chunker, algorithm, seeded=seeded, longest=longest, sink=sink)
         self._naming = Naming(namespace, namer, chunks, chunker, beside, start)
+        self._first = FirstChunks(requests, chunker.size)
         self._lookups = Lookups(self._naming, requests, self._accounts, deadlines)
         for tenant in tenants:
             self._naming.keyer(replace(namespace, salt=tenant.salt))
@@ -214,10 +216,7 @@ class CacheEngine:
         with self._calls.call():
             read = Deadline.after(self._clock, self._deadlines.retrieve)
             soon = Deadline.after(self._clock, AT_ONCE)
-
-            def name() -> Prompt:
-                return self._naming.prompt(tokens, namespace, soon)
-
+            name = partial(self._naming.prompt, tokens, namespace, soon)
             return self._requests.prefetches.begin(lookup_id, name, read)
 
     def cancel(self, lookup_id: str) -> bool:
@@ -237,13 +236,21 @@ class CacheEngine:
         def retrieve(owner: str) -> Retrieved:
             laps = Laps(self._clock)
             until = deadline_of(self._clock, laps.begun, timeout, self._deadlines.retrieve)
-            prompt = self._naming.prompt(tokens, namespace, until)
+            begun, count = None, getattr(device, "tokens", None)
+            if type(count) is int and count > self._first.longer:
+                front = partial(self._naming.first, tokens, namespace, skip, until)
+                whole = partial(self._naming.prompt, tokens, namespace, until)
+                prompt, begun = self._first.begin(
+                    front, whole, device, owner, laps, lookup_id, until
+                )
+            else:
+                prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             if first := skipped(skip, prompt.length):
                 prompt = prompt.since(first)
             laps.mark(("name", "", laps.now()))
             request = PromptRequest(prompt, device, owner, laps, lookup_id)
-            got = Loading(self._requests, request, until).run()
+            got = Loading(self._requests, request, until, begun).run()
             spent = laps.end(self._requests.runtime.steps, "retrieve", owner, prompt.keys)
             return self._accounts.retrieved(prompt, first, got, spent, lookup_id)
 

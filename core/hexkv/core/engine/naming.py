@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import Any
 
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import ChunkHasher, Prompt
-from hexkv.core.keys.tokens import pack
+from hexkv.core.keys.tokens import pack, pack_within
 from hexkv.core.requests.checks import check_namespace, check_window, skipped
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.tiers.index.tenants import TenantsBySalt
-from hexkv.ports import ChunkService, DeviceKV, KeySpace, LayoutMismatch, Namespace, Tokens
+from hexkv.ports import (
+    ChunkService,
+    Deadline,
+    DeviceKV,
+    KeySpace,
+    LayoutMismatch,
+    Namespace,
+    Tokens,
+)
 
 
 class Naming:
@@ -35,6 +44,7 @@ class Naming:
         self._segments = segments
         self.begin_namespace = begin_namespace
         self._namespace = namespace
+        self._size = chunker.size
         self._check = partial(check_fits, chunks, chunker.size)
         self._namer = namer(begin_namespace=begin_namespace, default=namespace, check=self._check)
         # The same bound methods, without an extra call.
@@ -59,6 +69,42 @@ class Naming:
         check_window(device, prompt.layout, prompt.length)
         first = skipped(skip, prompt.length)
         return prompt.since(first), first
+
+    def first(
+        self,
+        tokens: Tokens,
+        namespace: Namespace | None,
+        skip: int,
+        deadline: Deadline,
+        least: int,
+    ) -> Prompt | None:
+        """Return *least* full chunks behind *skip* tokens, or a sixteenth of all if that is more.
+
+        ``None`` if no full chunk follows these, if the first tokens cannot be cut off, or after
+        *deadline*.
+
+        Raises:
+            InvalidRequest, InvalidTokens, LayoutMismatch
+        """
+        namespace, count = self.checked(namespace), self._namer.count(tokens)
+        whole = count // self._size
+        start = skipped(skip, count) // self._size
+        end = start + max(least, whole // 16)
+        if end >= whole:
+            return None
+        some: Any = tokens
+        try:
+            if not isinstance(tokens, list | tuple):
+                some = memoryview(some)
+            some = some[: end * self._size]
+        except (TypeError, NotImplementedError):
+            return None
+        keyer, packed = self.keyer(namespace), pack_within(some, deadline)
+        keys = [] if packed is None else keyer.name(packed, deadline)
+        if packed is None or len(keys) < end:
+            return None
+        part = Prompt(namespace.layout, keyer.identity, count, keys, *keyer.cut(packed))
+        return part.part(start, end)
 
     def packed(self, tokens: Tokens) -> memoryview:
         """Return *tokens* that are not named as a prefix, each in four bytes.

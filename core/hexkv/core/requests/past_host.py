@@ -12,6 +12,7 @@ from itertools import accumulate
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
+from hexkv.core.requests.accounts import Arrived
 from hexkv.core.requests.decoding import Scattering
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.tiers.read.direct import behind_header
@@ -51,17 +52,22 @@ class PastHost:
         self._prompt = prompt
         self._found = found
         self._owner = request.owner
+        self._laps = request.laps
         self._deadline = deadline
         able = {tier for tier in {*found} if chunks.reads_to_devices(tier)}
         self.numbers = {i for i, tier in enumerate(found) if tier in able}
         """Chunks to read this way, without those that were tried and failed."""
 
-    def load(self, number: int, most: int) -> int:
-        """Load up to *most* chunks of one tier from *number* on. Return how many were loaded.
+    def load(self, number: int, most: int, arrived: Arrived) -> int:
+        """Load up to *most* chunks of one tier from *number* on, as far as these are to be.
+
+        Return how many *arrived*.
 
         Raises:
             InvalidRequest: the device raised it.
         """
+        if number not in self.numbers:
+            return 0
         tier, end = self._found[number], number
         while end < number + most and end in self.numbers and self._found[end] == tier:
             end += 1
@@ -77,6 +83,9 @@ class PastHost:
                 self._copier.release([room])  # type: ignore[list-item]
         if not count:
             self.numbers.difference_update(range(number, end))
+            return 0
+        self._laps.mark(("read", tier, self._laps.now()))
+        arrived.add(part.part(0, count), [tier] * count)
         return count
 
     def _room(self, size: int) -> DeviceRoom | None:

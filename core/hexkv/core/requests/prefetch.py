@@ -129,6 +129,11 @@ class Prefetches:
                 parts += self._parts(hold, *same, self._pace.of(prompt).step)
         return parts
 
+    def holds(self, lookup_id: str) -> bool:
+        """True if there is such a prefetch, and it holds memory."""
+        entry = self.waiting.get(lookup_id)
+        return entry is not None and any(hold.bytes for _, hold in entry.holds)
+
     def cancel(self, lookup_id: str) -> bool:
         """Release everything. True if there was such a prefetch."""
         with self._lock:
@@ -200,7 +205,7 @@ class Prefetches:
         soon = Deadline.after(self._clock, AT_ONCE)
         # Chunks beyond the share are not held, but the answer counts those that are there.
         if here == len(part):
-            found = find_prefix(self._chunks, entry.prompt, soon, sure=here)
+            found = find_prefix(self._chunks, entry.prompt, soon, first=[""] * here)
         else:
             found = find_tail(self._chunks, entry.prompt, [""] * here, soon)
         tails: list[tuple[Prompt, ServiceHold]] = []

@@ -87,25 +87,25 @@ def find_prefix(
     *,
     served: bool = True,
     loads: bool = False,
-    sure: int = 0,
+    first: Sequence[str] = (),
 ) -> Prefix:
-    """Return the longest prefix of *prompt*, which includes its first *sure* chunks.
+    """Return the longest prefix of *prompt*, whose *first* chunks are known to be on these tiers.
 
     With *served*, on tiers that serve requests; *loads*: it is loaded next.
     """
-    if prompt.tails is None and not sure:
+    if prompt.tails is None and not first:
         found = chunks.match(prompt.keys, deadline, served=served, loads=loads)
         if None in found:
             found = found[: found.index(None)]
         return Prefix(prompt, prompt, found)  # type: ignore[arg-type] # up to the first None
-    full = prompt.full
+    full, sure = prompt.full, len(first)
     if sure >= len(prompt.keys):
-        return Prefix(prompt, prompt, [""] * sure)
+        return Prefix(prompt, prompt, first)
     keys = [] if chunks.near else prompt.tails_of(full)[0]
     # One question to another process: its tails behind the last full chunk with the chunks.
     wanted = [*prompt.keys[sure:full], *keys] if sure or keys else prompt.keys[:full]
     there = chunks.match(wanted, deadline, served=served, loads=loads) if wanted else ()
-    tiers = [*[""] * sure, *run_of(there[: full - sure])]
+    tiers = [*first, *run_of(there[: full - sure])]
     known = there[full - sure :] if keys and len(tiers) == full else None
     return find_tail(chunks, prompt, tiers, deadline, known, served=served, loads=loads)
 

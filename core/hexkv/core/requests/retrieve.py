@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from hexkv.core.requests.decoding import Decodable, begin
 from hexkv.core.requests.past_host import PastHost
 from hexkv.core.requests.prefix import Prefix, find_prefix, find_tail
 from hexkv.core.requests.request import PromptRequest
-from hexkv.core.requests.waiting import CROWDED, LoadStep, Waiting
+from hexkv.core.requests.waiting import CROWDED, LoadStep, Waiting, give_up
 from hexkv.core.tiers.matching import run_of
 from hexkv.ports import (
     Bounds,
@@ -85,8 +84,18 @@ class Loading:
     Memory is held for a few windows of chunks only: a prompt may be much longer than the pool.
     """
 
-    def __init__(self, requests: Pipeline, request: PromptRequest, deadline: Deadline) -> None:
-        """Load the prompt of *request*. The prefetch that it names is consumed, used or not."""
+    def __init__(
+        self,
+        requests: Pipeline,
+        request: PromptRequest,
+        deadline: Deadline,
+        begun: LoadStep | None = None,
+    ) -> None:
+        """Load the prompt of *request*. The prefetch that it names is consumed, used or not.
+
+        The copy of its first chunks may have *begun*; see :mod:`hexkv.core.requests.first_chunks`.
+        """
+        self._begun = begun
         self._chunks = chunks = requests.chunks
         self._copier = requests.copier
         self._prefetches = requests.prefetches
@@ -120,6 +129,8 @@ class Loading:
         finally:
             if self._windows or self._ready:
                 self._start_again(0)
+            if self._begun is not None:
+                give_up(self._copier, self._begun, self._deadline)
         asked = self._asked
         arrived.end(Bounds(asked.starts, asked.ends), why, short=prefix.short)
         return arrived
@@ -127,7 +138,10 @@ class Loading:
     def _near(self, arrived: Arrived) -> tuple[Prefix, Reason | None]:
         """Find the chunks first, which costs little, and load those that are found."""
         chunks, request = self._chunks, self._request
-        if self._asked.tails is None:
+        if self._begun is not None:
+            tiers = self._begun.tiers
+            prefix = find_prefix(chunks, self._asked, self._deadline, loads=True, first=tiers)
+        elif self._asked.tails is None:
             there = chunks.match(self._asked.keys, self._deadline, loads=True)
             run = run_of(there) if None in there else there
             prefix = Prefix(self._asked, self._asked, run)  # type: ignore[arg-type] # all are found
@@ -181,13 +195,18 @@ class Loading:
     def _load(self, arrived: Arrived) -> Reason | None:
         """Load the chunks behind those that have *arrived*; return why one is missing, or None."""
         number, end, deadline = arrived.chunks, len(self._prompt.keys), self._deadline
-        laps, self._next = self._request.laps, number
-        last: LoadStep | None = None
+        laps, past = self._request.laps, self._past
+        last, self._begun = self._begun, None
+        if last is not None:
+            number += len(last.leases)
+        self._next = number
         try:
             while number < end or last is not None:
-                if last is None and (count := self._load_past(number, arrived)):
-                    number += count
-                    continue
+                if past is not None and last is None and not self._windows:
+                    number += past.load(number, self._pace.of(self._asked).step, arrived)
+                    if number != self._next:
+                        self._next = number
+                        continue
                 # The next step, behind no missing chunk, is queued before a copy is waited for.
                 more = number < end and (last is None or last.why is None)
                 step = self._begin(number, ahead=last is not None) if more else None
@@ -232,7 +251,7 @@ class Loading:
                 self._start_again(number)
         finally:
             if last is not None:
-                self._give_up(last)
+                give_up(self._copier, last, self._deadline)
         return None
 
     def _begin(self, number: int, *, ahead: bool) -> LoadStep | None:
@@ -261,7 +280,7 @@ class Loading:
             left = list(filter(_transfer, copies)) if copies else copies
             return LoadStep(part, window, leases, tiers, why, left, whole)
         except BaseException:
-            self._give_up(LoadStep(part, window, leases, copies=copies))
+            give_up(self._copier, LoadStep(part, window, leases, copies=copies), self._deadline)
             raise
 
     def _copy(self, part: Prompt, leases: Sequence[Lease], copies: list[Copy]) -> bool:
@@ -273,26 +292,6 @@ class Loading:
         if copy is not None:
             copies.append(copy)
         return copy is not None
-
-    def _give_up(self, step: LoadStep) -> None:
-        """Release the memory of *step* once its copies, which the host does not expect, ended."""
-        try:
-            with suppress(InvalidRequest):  # the device has refused the step before it, too
-                self._copier.finish_all(step.copies, self._deadline)
-        finally:
-            self._copier.release(step.leases, step.window.hold)
-
-    def _load_past(self, number: int, arrived: Arrived) -> int:
-        """Load chunks past the host from *number* on, if no read of it has begun."""
-        if self._past is None or number not in self._past.numbers or self._windows:
-            return 0
-        count = self._past.load(number, self._pace.of(self._asked).step)
-        self._next += count
-        if count:
-            laps, tier = self._request.laps, self._name(number)
-            laps.mark(("read", tier, laps.now()))
-            arrived.add(self._prompt.part(number, number + count), [tier] * count)
-        return count
 
     def _hold_ahead(self, *, waits: bool, first: bool = False, ahead: bool = False) -> None:
         """Request holds until there are enough, or only the *first*, or there is no memory now.

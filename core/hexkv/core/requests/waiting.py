@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.memory.copying import Copy
-from hexkv.ports import ChunkService, Deadline, Lease, Reason
+from hexkv.core.memory.copying import Copier, Copy
+from hexkv.ports import ChunkService, Deadline, InvalidRequest, Lease, Reason
 
 if TYPE_CHECKING:
     from hexkv.core.requests.retrieve import Held
@@ -31,6 +32,15 @@ class LoadStep(NamedTuple):
     why: Reason | None = None
     copies: Sequence[Copy] = ()
     whole: bool = True
+
+
+def give_up(copier: Copier, step: LoadStep, deadline: Deadline) -> None:
+    """Release the memory of *step* once its copies, which the host does not expect, ended."""
+    try:
+        with suppress(InvalidRequest):  # the device has refused the step before it, too
+            copier.finish_all(step.copies, deadline)
+    finally:
+        copier.release(step.leases, step.window.hold)
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.tier import Tier, TierPlan
 from hexkv.core.tiers.write.clearing import Gone, clear, forget, part_with
 from hexkv.core.tiers.write.writing import OnStored
-from hexkv.ports import ChunkKey, ChunkSpec, Cleared, Deadline, Reason
+from hexkv.ports import ChunkKey, ChunkSpec, Cleared, Deadline, Lease, Reason, release_all
 
 
 class TierStack(Arrangement):
@@ -117,6 +117,18 @@ class TierStack(Arrangement):
             # A chunk moved to a faster tier during the lookup was found on neither.
             if moves == self.moves or None not in found or deadline.expired:
                 return found
+
+    def lend(self, wanted: Sequence[ChunkSpec], owner: str) -> tuple[Sequence[Lease], str]:
+        """Return leases of chunks that the first tier keeps raw in memory: of all, or of none."""
+        tier, keys = self.tiers[0], [spec.key for spec in wanted]
+        now = Deadline(self.runtime.clock, 0.0)
+        if not (tier.lends and tier.rules.reads and all(tier.contains(keys, now))):
+            return (), tier.name
+        lent = tier.calls.get_lease(keys, owner)
+        if [None if lease is None else lease.spec for lease in lent] == wanted:
+            return lent, tier.name  # type: ignore[return-value] # none is missing
+        release_all([lease for lease in lent if lease is not None])
+        return (), tier.name
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """Note on every tier that one request used these chunks.

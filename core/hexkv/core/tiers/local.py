@@ -114,6 +114,7 @@ class LocalChunks:
         self.ledger = stack.pool.ledger
         self.assign = stack.assign
         self.touch = stack.touch
+        self.lend = stack.lend
         self.compute_rate = stack.runtime.computing.rate
         self.in_place: Collection[str] = stack.lending
         self.flush = stack.flush

@@ -8,6 +8,7 @@ from math import inf
 from hexkv.ports.abilities.on_device import DeviceRoom
 from hexkv.ports.chunk import ChunkSpec
 from hexkv.ports.keys import ChunkKey
+from hexkv.ports.lease import Lease
 from hexkv.ports.outcomes import Reason
 from hexkv.ports.runtime.clock import Deadline
 
@@ -46,6 +47,11 @@ class FarTiers:
 
     def computes(self, tokens_per_second: float | None) -> None:
         """Do nothing: the other process knows which rate is configured for its tiers."""
+
+    def lend(self, wanted: Sequence[ChunkSpec], owner: str) -> tuple[Sequence[Lease], str]:
+        """Return nothing: chunks of another process are held."""
+        del wanted, owner
+        return (), ""
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """Do nothing: the other process notes the use of what it reads."""

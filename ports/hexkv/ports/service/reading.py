@@ -8,6 +8,7 @@ from typing import Protocol
 from hexkv.ports.abilities.on_device import DeviceRoom
 from hexkv.ports.chunk import ChunkSpec
 from hexkv.ports.keys import ChunkKey
+from hexkv.ports.lease import Lease
 from hexkv.ports.outcomes import Reason
 from hexkv.ports.runtime.clock import Deadline
 from hexkv.ports.service.holding import HoldTerms, ServiceHold
@@ -44,6 +45,13 @@ class ServiceReads(Protocol):
         terms: HoldTerms = HoldTerms(),  # noqa: B008 - a tuple
     ) -> ServiceHold:
         """Hold chunks as every keyed cache does; does not wait for another process."""
+        ...
+
+    def lend(self, wanted: Sequence[ChunkSpec], owner: str) -> tuple[Sequence[Lease], str]:
+        """Return leases of chunks that the first tier keeps raw in memory, and its name.
+
+        Of all *wanted*, or of none. Nothing is read or queried, and no use is noted.
+        """
         ...
 
     @property

@@ -172,7 +172,7 @@ class LayeredRetrieve:
                 for part in self._parts:
                     part.hold.known(deadline)
                     sure = part.end = part.start + part.begun
-                self._prefix = find_prefix(chunks, asked, deadline, sure=sure)
+                self._prefix = find_prefix(chunks, asked, deadline, first=[""] * sure)
                 # If nothing is found, a hold of the chunks has the reason.
                 self._prompt = self._prefix.found or asked.part(0, asked.full)
         if (missing := self._prefix.missing) is not None:
