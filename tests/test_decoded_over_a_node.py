@@ -1,6 +1,8 @@
 """A node leaves chunks encoded for the devices of its engines, as tiers of one process do."""
 
+from contextlib import ExitStack
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from hexkv.contracts.chunk_cache._base import soon
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.doubles.own_memory import OwnMemoryStore
 from hexkv.contracts.kit.cases import case, each
+from hexkv.core.tiers.stores.bandwidth import SerdeStats
 from hexkv.kernels import PagedMemory
 from hexkv.kernels.gpu import fused
 from hexkv.kernels.gpu.staging import DeviceStaging
@@ -58,6 +61,11 @@ class Decoding(HeapKV):
 
     def scatter_encoded(self, serde, spans):
         return self.scatter_encoded_layers(serde, spans, range(DEEP.layers))
+
+    @property
+    def decoded(self):
+        """Layers of chunks."""
+        return sum(len(layers) * len(sizes) for layers, sizes in self.took)
 
     def scatter_encoded_layers(self, serde, spans, layers):
         self.took.append((layers, [len(payload) for _, _, payload in spans]))
@@ -208,28 +216,62 @@ def test_a_node_that_knows_no_encoded_chunks_sends_them_raw(node, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_chunks_that_were_prefetched_for_another_device_are_read_anew(node):
-    with over(node) as engine:
+@each("near", [True, False], ids=["one process", "a node"])
+def test_a_prefetched_chunk_is_decoded_once_for_whatever_device_takes_it(
+    tmp_path, monkeypatch, near
+):
+    hosts = []
+    monkeypatch.setattr(
+        SerdeStats, "decoded", lambda self, serde, size, began, now: hosts.append(size)
+    )
+    with node_of(tmp_path / f"node {near}", "int8") as node, ExitStack() as opened:
+        engine = opened.enter_context(alone(tmp_path, "int8") if near else over(node))
         stored(engine)
-        device = Decoding()
-        for _ in range(2):
-            assert loaded(engine, "prefetched", device).hit_tokens == FULL
-            only_on_disk(engine)
-        for how in ("whole", "layers"):
-            plain = empty(PROMPT, DEEP)
-            engine.prefetch("b", PROMPT)
-            until(lambda: engine.prefetch("b", PROMPT) is not None)
-            if how == "whole":
-                got = engine.retrieve(PROMPT, plain, lookup_id="b")
-            else:
-                with engine.retrieve_layers(PROMPT, plain, lookup_id="b") as layers:
-                    assert [*layers] == [*range(DEEP.layers)]
-                got = layers.result()
-            assert got.hit_tokens == FULL
-            assert plain.memory == device.memory
-            engine.prefetch("c", PROMPT)
-            assert engine.cancel("c")
-            only_on_disk(engine)
+        right = empty(PROMPT, DEEP)
+        assert engine.retrieve(PROMPT, right).hit_tokens == FULL
+        for seen, taking, how, mine in product((Decoding, Plain), (Decoding, Plain), HOW, (1, 0)):
+            with case((seen, taking, how, mine)):
+                prefetched(engine, "seen", seen(), "whole")  # decides on the form of the next one
+                only_on_disk(engine)
+                hosts.clear()
+                device = taking()
+                prefetched(engine, "next", device, how, mine=mine)
+                engine.cancel("next")
+                assert device.memory == right.memory
+                decoded = sum(hosts) / DEEP.chunk_bytes(CHUNK) + device.decoded / DEEP.layers
+                # Beside a prefetch that is decoded already, another request decodes its own.
+                assert CHUNKS <= decoded <= (CHUNKS if mine else 2 * CHUNKS)
+                only_on_disk(engine)
+        assert engine._chunks.ledger().keys() <= {"memory store"}
+        opened.close()
+        node.at_rest()
+
+
+CHUNKS = FULL // CHUNK
+HOW = ("whole", "layers")
+
+
+class Plain(HeapKV):
+    """Decodes nothing."""
+
+    decoded = 0
+
+    def __init__(self):
+        super().__init__(DEEP, len(PROMPT))
+
+
+def prefetched(engine, name, device, how, *, mine=True):
+    """Prefetch the prompt, then load it by the prefetch, or else beside it."""
+    engine.prefetch(name, PROMPT)
+    until(lambda: engine.prefetch(name, PROMPT) == FULL)
+    asked = name if mine else None
+    if how == "whole":
+        got = engine.retrieve(PROMPT, device, lookup_id=asked)
+    else:
+        with engine.retrieve_layers(PROMPT, device, lookup_id=asked) as layers:
+            assert [*layers] == [*range(DEEP.layers)]
+        got = layers.result()
+    assert got.hit_tokens == FULL
 
 
 @pytest.mark.thorough

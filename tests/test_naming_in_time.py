@@ -86,7 +86,8 @@ def test_every_call_gives_up_naming_at_its_deadline(slow):
     for name, call in calls.items():
         hashed.clear()
         said[name] = call()
-        assert 100 <= len(hashed) < 100 + 256, f"{name} goes on, or is over too soon"
+        first = CHUNKS // 16 if name == "retrieve" else 0  # named by themselves
+        assert 100 <= len(hashed) <= 100 + 256 + first, f"{name} goes on, or is over too soon"
     assert (said["lookup"].tokens, said["lookup"].hit_tokens) == (len(PROMPT), 0)
     assert said["prefetch"] == said["pin"] == 0
     for got in (said["retrieve"], said["layers"]):

@@ -23,6 +23,9 @@ from hexkv.ports import (
     Tokens,
 )
 
+_MOST_FIRST = 256
+"""Enough to copy while the names of some thousand chunks are computed."""
+
 
 class Naming:
     """Names the chunks of an engine's requests, once their namespaces were checked."""
@@ -78,7 +81,7 @@ class Naming:
         deadline: Deadline,
         least: int,
     ) -> Prompt | None:
-        """Return *least* full chunks behind *skip* tokens, or a sixteenth of all if that is more.
+        """Return *least* full chunks behind *skip* tokens, or a sixteenth of all, 256 at most.
 
         ``None`` if no full chunk follows these, if the first tokens cannot be cut off, or after
         *deadline*.
@@ -89,7 +92,7 @@ class Naming:
         namespace, count = self.checked(namespace), self._namer.count(tokens)
         whole = count // self._size
         start = skipped(skip, count) // self._size
-        end = start + max(least, whole // 16)
+        end = start + max(least, min(whole // 16, _MOST_FIRST))
         if end >= whole:
             return None
         some: Any = tokens
