@@ -77,8 +77,13 @@ def test_pages_of_an_engine_and_of_vllm_are_read_together(capsys, tmp_path):
             words = ["top", ours, f"http://{vllm}/metrics", nothing, "--json", "--seconds", "0.1"]
             assert main(words) == 0
             said = json.loads(capsys.readouterr().out)
-            assert main(["top", nothing, "--count", "1"]) == 1
+            once = ["--count", "1", "--seconds", "0.1"]
+            assert main(["top", nothing, *once]) == 1
             assert "status 404" in capsys.readouterr().out
+            assert main(["top", ours, *once]) == 0
+            shown = capsys.readouterr().out
+            assert shown.endswith("\n")
+            assert "asked for 0 tokens/s" not in shown
     assert said[ours]["tiers"]["memory"]["hit_rate"] == said[ours]["hit_rate"] == 0.5
     assert said[ours]["tiers"]["disk"]["budget_bytes"] == 2 << 20
     assert said[ours]["tiers"]["disk"]["tenants"] == {"acme": 0.0}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import repeat
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,13 +130,12 @@ def _show(watched: Watched, views: Views, seconds: float, count: int | None) -> 
     console = Console(highlight=False, markup=False)
     # Nothing is drawn between two readings: over a slow line only a frame is sent.
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
-        shown = 1
-        live.update(frame(views, console.width, console.height), refresh=True)
-        while count is None or shown < count:
+        if count is None:  # one reading has no rates: it shows what there is until the next
+            live.update(frame(views, console.width, console.height), refresh=True)
+        for _ in repeat(None) if count is None else range(count):
             Event().wait(seconds)
             views = watched.look()
             live.update(frame(views, console.width, console.height), refresh=True)
-            shown += 1
     if not console.is_terminal:
         console.line()  # which Live prints to terminals only
     return views
