@@ -28,7 +28,7 @@ def within(seconds):
     return Deadline.after(SystemClock(), seconds)
 
 
-def test_a_node_that_comes_back_is_another_one(tmp_path):
+def test_a_node_that_comes_back_is_another_one(tmp_path, caplog):
     """Leases of its former life can be read, and nothing of them is published in the new one."""
     some = specs(3)
     with Node(tmp_path) as node:
@@ -60,6 +60,10 @@ def test_a_node_that_comes_back_is_another_one(tmp_path):
         assert client.ledger() == {}
         client.close()
         node.at_rest()
+        lines = [line for line in caplog.messages if line.startswith(f"node {node.path}: ")]
+    gone, back = lines  # however often it was tried, and whatever failed
+    assert "does not answer: connection: " in gone
+    assert "is back after" in back
 
 
 @pytest.mark.thorough

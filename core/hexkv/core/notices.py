@@ -127,7 +127,6 @@ class Notices:
             outage: the direction in which the store does not answer, until :meth:`answers`; empty
                 for other errors.
         """
-        words = " ".join(words.split())  # one line, whatever a store's error has in it
         if not outage:
             text = f"{what} {self._verbs[0]}: {words}{detail}"
             self._log_failure(what, kind_of(words), text, count, end=self._verbs[1], lasts=lasts)
@@ -150,11 +149,12 @@ class Notices:
             if direction in self._silent or self.troubles.keys() <= {_STORE}:
                 self._silent.add(direction)  # no other failure explains it
                 what = _STORE
-        self._log_failure(what, OFF, f"{what} {OFF} {pauses}: {why}".strip(), 1)
+        self._log_failure(what, OFF, f"{what} {OFF} {pauses}: {why}", 1)
 
     def _log_failure(
         self, what: str, cause: str, text: str, count: int, *, end: str = BACK, lasts: bool = True
     ) -> None:
+        text = " ".join(text.split())  # one line, whatever a store's error has in it
         kind = what, cause
         now = self._clock.now()
         with self._lock:

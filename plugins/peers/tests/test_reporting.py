@@ -153,10 +153,18 @@ def test_whatever_a_directory_raises_it_is_informed_later(caplog):
         rig.turn()
     (line,) = caplog.messages
     assert "the directory is not informed: ZeroDivisionError: " in line
-    rig.directory.join = lambda *_: ()[0]
-    rig.clock.advance(60.0)
-    rig.turn()
-    assert "IndexError" in caplog.messages[1], "another cause is another line"
+
+    words = iter(["refused", "no answer in time", "no route"])
+
+    def away(*_):
+        raise StoreUnreachable(next(words))
+
+    rig.directory.join = away
+    for _ in range(3):
+        rig.clock.advance(19.0)
+        rig.turn()
+    assert not next(words, "")
+    assert "StoreUnreachable" in caplog.messages[1], "another cause is another line"
     rig.directory.join = right
     rig.clock.advance(60.0)
     rig.settle()

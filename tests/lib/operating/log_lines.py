@@ -21,11 +21,10 @@ SKIPPED = {*kwlist, "self", "str", "len", "join", "type"}
 PLAIN = str.maketrans("|`", "/'")
 PLACE = re.compile(r"%[-.\d]*[sdrfg]")
 
-OF_TIERS = [
-    f"{OUTAGE}: OPERATION: ERROR",
+OF_OUTAGES = [f"{OUTAGE}: OPERATION: ERROR", f"{BACK} after SECONDS s"]
+OF_BREAKERS = [
     f"{OFF} SECONDS s, later for up to SECONDS s: ERROR",
     f"DIRECTION {OFF} SECONDS s, later for up to SECONDS s: ERROR",
-    f"{BACK} after SECONDS s",
     f"DIRECTION {BACK} after SECONDS s",
 ]
 """Besides those of all notices."""
@@ -51,8 +50,9 @@ def lines_of(source: str, module: str) -> set[LogLine]:
             subject, verbs = text_of(call.args[1]), verbs_of(call, tree)
             found.add(LogLine(name, f"{subject}: OPERATION {verbs[0]}: ERROR", "warning"))
             found.add(LogLine(name, f"{subject}: OPERATION {verbs[1]} after SECONDS s", "warning"))
-            if subject.startswith("tier "):
-                found |= {LogLine(name, f"{subject}: {words}", "warning") for words in OF_TIERS}
+            more = OF_OUTAGES if "outage=" in source else []
+            more = more + OF_BREAKERS if subject.startswith("tier ") else more
+            found |= {LogLine(name, f"{subject}: {words}", "warning") for words in more}
             continue
         log, _, level = named.rpartition(".")
         if level not in {*LEVELS, "log"} or not LOGS.fullmatch(log):

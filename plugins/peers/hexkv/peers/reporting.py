@@ -27,6 +27,7 @@ from hexkv.ports import (
     HexKVError,
     Report,
     StoreBusy,
+    StoreUnreachable,
     SupportsLives,
     SupportsReplicas,
 )
@@ -101,7 +102,7 @@ class Reporter:
         except Exception as error:  # noqa: BLE001 - an adapter may be a third party's
             self._failures += 1
             self._why = words(error)
-            self._notices.failed("the directory", words(error))
+            self._report_failure(error)
             beats = min(1 << min(self._failures - 1, 16), _LONGEST_PAUSE)
             if isinstance(error, StoreBusy):  # the directory answers: the name is free soon
                 beats = 1
@@ -111,6 +112,11 @@ class Reporter:
         self._failures, self._why = 0, ""
         self._notices.works("the directory")
         return pause
+
+    def _report_failure(self, error: Exception) -> None:
+        # A directory that cannot be reached is one kind, whatever the network's words are.
+        kind = "" if isinstance(error, StoreUnreachable) else self._why
+        self._notices.failed("the directory", kind, detail="" if kind else self._why)
 
     @property
     def why(self) -> str:

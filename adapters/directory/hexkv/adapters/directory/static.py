@@ -12,6 +12,7 @@ from typing import Protocol
 from hexkv.adapters.directory.local import LocalDirectory
 from hexkv.adapters.directory.replicas import merged
 from hexkv.adapters.directory.server import DirectoryServer
+from hexkv.plugins.notices import Notices
 from hexkv.ports import (
     ChunkKey,
     Clock,
@@ -180,6 +181,8 @@ class _Peer:
         self._asked = asked
         self._clock = clock
         self._pause = pause
+        verbs = "cannot be queried", "can be queried again"
+        self._notices = Notices(log, "directory", clock, verbs)
         self._alone_until = 0.0
         self._failures = 0
         """Consecutive failures."""
@@ -234,11 +237,12 @@ class _Peer:
                 self.leave_alone()
                 question.give(self, None)
             except HexKVError as error:
-                log.warning("a node cannot be asked: %s", error)
+                self._notices.failed("a node", str(error))
                 self.leave_alone()
                 question.give(self, None)
             else:
                 self._failures = 0
+                self._notices.works("a node")
                 question.give(self, answer)
 
 

@@ -15,6 +15,7 @@ from weakref import ref
 
 from hexkv.adapters.node.client.link import NodeLink
 from hexkv.adapters.node.wire import Verb
+from hexkv.plugins.notices import Notices
 from hexkv.ports import Clock, ConfigError, Deadline, StoreUnreachable
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ _TICK, _CALM = 0.01, 20
 """Seconds between two checks for leases given back, and the number of empty ones that end them."""
 
 _LOOK = 30.0
+_CONNECTION, _WITHOUT = "connection", "; going on without it"
 _SILENT = 10.0
 """Seconds without an answer to a ping after which the client reconnects."""
 
@@ -38,13 +40,12 @@ class Keeper:
 
         The first attempt is made at once, by the caller's thread.
         """
-        self._name = name
         self._connect = connect
         self._clock = clock
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
-        self._why = ""
+        self._notices = Notices(log, f"node {name}", clock)
         self._calm = 0
         """Consecutive ticks at which nothing was given back."""
 
@@ -90,7 +91,7 @@ class Keeper:
         link = self.link
         if link is not None and not link.alive:
             self.link = link = None
-            self._say("it has gone")
+            self._lost("it has gone")
         if link is None:
             return _FIRST if self._try() else min(pause * 2, _LONGEST)
         if not link.doubts.suspect:
@@ -98,11 +99,11 @@ class Keeper:
         soon = Deadline.after(self._clock, min(pause * 2, _LONGEST))
         asked = link.ask(Verb.PING, b"", soon)
         if asked is not None and link.wait(asked, soon):
-            self._say("")
+            self._answers()
         elif self._clock.now() - link.heard > _SILENT:
             link.abandon()
         else:
-            self._say("it does not answer")
+            self._lost("a ping was not answered in time")
         return _FIRST
 
     def _tick(self, link: NodeLink) -> float:
@@ -135,23 +136,24 @@ class Keeper:
     def _try(self) -> bool:
         try:
             link = self._connect()
-        except (StoreUnreachable, ConfigError) as error:
-            self._say(str(error))
+        except StoreUnreachable as error:
+            self._lost(str(error))
+            return False
+        except ConfigError as error:
+            self._notices.failed(_CONNECTION, str(error), detail=_WITHOUT)
             return False
         self.link = link
         if self.closed:
             link.abandon()
-        self._say("")
+        self._answers()
         return True
 
-    def _say(self, why: str) -> None:
-        """Log a change."""
-        if why != self._why:
-            self._why = why
-            if why:
-                log.warning("node %s: %s; going on without it", self._name, why)
-            else:
-                log.info("node %s: connected", self._name)
+    def _lost(self, why: str) -> None:
+        self._notices.failed(_CONNECTION, why, detail=_WITHOUT, outage=_CONNECTION)
+
+    def _answers(self) -> None:
+        self._notices.works(_CONNECTION)
+        self._notices.answers(_CONNECTION, self._notices.unanswered)
 
 
 def _keep(keeper: ref[Keeper], woken: socket.socket) -> None:
