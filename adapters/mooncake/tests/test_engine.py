@@ -61,17 +61,22 @@ def test_another_engine_finds_what_one_has_stored(engine, master, shared):
 
 
 @pytest.mark.thorough
-def test_the_engine_outlives_the_master_and_the_tier_comes_back(secluded, prefix, tmp_path):
+def test_the_engine_outlives_the_master_and_the_tier_comes_back(secluded, prefix, tmp_path, caplog):
     with Master(tmp_path, "--client_ttl=6") as master, Node(tmp_path, master):
         limits = {"lookup": 2.0, "retrieve": 3.0, "store": 5.0, "close": 10.0}
         with opened(master, prefix, **limits) as engine:
             until(lambda: stores_and_loads(engine))
+            caplog.clear()
             master.kill()
             for _ in range(4):
                 assert promptly(lambda: hit(engine), 6.0) == 0
             master.start()
             until(lambda: stores_and_loads(engine))
         assert engine.health().leases == {}
+    lines = [line for line in caplog.messages if line.startswith("tier mooncake: ")]
+    assert sum("does not answer" in line for line in lines) == 1
+    assert sum("is back after" in line for line in lines) == 1
+    assert len(lines) <= 3  # and the breaker's
 
 
 def test_layers_are_read_as_ranges_into_the_pool(engine, monkeypatch):
