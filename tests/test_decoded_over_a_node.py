@@ -1,8 +1,12 @@
 """A node leaves chunks encoded for the devices of its engines, as tiers of one process do."""
 
+import os
+import sys
 from contextlib import ExitStack
 from functools import partial
 from itertools import product
+from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 import torch
@@ -395,6 +399,48 @@ def test_a_node_that_is_killed_leaves_no_lease_and_serves_encoded_chunks_again(t
         assert device.memory == plain.memory
         engine.close()
         node.at_rest()
+
+
+HOLDER = """
+import sys
+from nodes import Engines
+from test_decoded_over_a_node import *
+
+node = Engines()
+node.path = sys.argv[1]
+with over(node) as engine, engine.retrieve_layers(PROMPT, Decoding()) as layers:
+    assert next(layers) == 0
+    hold = engine._chunks.hold(wanted(engine), "held", soon(), HoldTerms(encoded={"int8/1"}))
+    assert hold.wait(soon())
+    print(sum(lease.spec.serde == "int8/1" for lease in hold.leases), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.thorough
+def test_an_engine_that_is_killed_gives_its_encoded_leases_back(node):
+    with over(node) as engine:
+        stored(engine)
+        plain = empty(PROMPT, DEEP)
+        assert engine.retrieve(PROMPT, plain).hit_tokens == FULL
+        only_on_disk(engine)
+        paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        with Popen(
+            [sys.executable, "-c", HOLDER, node.path],
+            env=os.environ | {"PYTHONPATH": paths},
+            stdin=PIPE,
+            stdout=PIPE,
+        ) as holder:
+            assert int(holder.stdout.readline()) == len(wanted(engine))
+            assert node.server.leased_bytes >= 2 * FRAME * len(wanted(engine))
+            holder.kill()
+        until(lambda: not (node.server.leased_bytes or node.ledger()))
+        only_on_disk(engine)
+        found = engine._chunks.match(keys(engine), soon())
+        assert found == ["disk"] * len(found), "the memory tier could let go of each"
+        device = Decoding()
+        assert engine.retrieve(PROMPT, device).hit_tokens == FULL
+        assert (device.memory, device.raw) == (plain.memory, 0)
 
 
 @pytest.mark.thorough
