@@ -69,17 +69,14 @@ class Run:
 
     def scatter(self, chunks: Array, memory: Memory) -> None:
         """Copy the other way."""
-        alone = self._alone is not None and chunks.nbytes < _INDEXED
-        if alone and not isinstance(memory, torch.Tensor):
-            memory[self._alone] = chunks
-            return
-        order = self._order(chunks, memory)
-        together = None if order is not None else self._together(chunks, memory)
+        order = None if chunks.nbytes < _INDEXED else self._order(chunks, memory)
         if order is not None:
             items, index, step = order
             for row, start in zip(self.batch.each(chunks), self._starts, strict=True):
                 items[start * step :][index] = row.reshape(-1)
-        elif together is not None:
+        elif self._alone is not None and not isinstance(memory, torch.Tensor):
+            memory[self._alone] = chunks
+        elif (together := self._together(chunks, memory)) is not None:
             together[...] = chunks if self.batch.rows is None else chunks[self.batch.rows]
         else:
             for row, part in self._apart(chunks, memory):
