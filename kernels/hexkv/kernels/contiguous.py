@@ -63,7 +63,7 @@ class ContiguousKV:
         kinds = [tensor for layer in differ for tensor in tensors[layer]]
         self._on_host = all(map(reaches, kinds))
         self._gpus = set() if self._on_host else gpus({tensor.device for tensor in kinds})
-        self._tensors = [tuple(given) for given in tensors]
+        self._tensors = list(map(tuple, tensors))
         self._fused = None
         if Fused.wanted(tensors[0][0].device, fused):
             pages = [[tensor.transpose(1, 2) for tensor in given] for given in tensors]

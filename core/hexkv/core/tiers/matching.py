@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import TypeVar
 
 from hexkv.core.tiers.rules import Writes
@@ -66,8 +65,8 @@ def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Re
     if off:
         return Reason.TIER_OFF
     if runtime.history.places:
-        notes = [runtime.history.find(key, tier.name) for tier in tiers if tier.rules.reads]
-        newest = max((note for note in notes if note), key=attrgetter("when"), default=None)
+        names = [tier.name for tier in tiers if tier.rules.reads]
+        newest = runtime.history.find(key, *names)
         if newest is not None and newest.cause.gone:
             return newest.cause
     return Reason.LOST if lost else Reason.ABSENT
@@ -75,8 +74,7 @@ def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Re
 
 def why_dropped(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Reason:
     """Return why the last write of a chunk was dropped; ``DROPPED`` if that is forgotten."""
-    notes = [runtime.history.find(key, tier.name) for tier in tiers]
-    newest = max((note for note in notes if note), key=attrgetter("when"), default=None)
+    newest = runtime.history.find(key, *[tier.name for tier in tiers])
     if newest is None:
         return Reason.DROPPED
     return Reason(newest.detail) if newest.detail in _REASONS else newest.cause

@@ -180,14 +180,17 @@ class HostSequence:
     def _look(self, layers: range) -> list[_Planes]:
         element = self._layout.dtype.itemsize
         found: dict[tuple[int, int, tuple[int, ...]], tuple[list[int], list[torch.Tensor]]] = {}
+        last = None
         for layer in layers:
             before = self._layout.layer_span(layer, 1)[0]
             for plane, tensor in zip(self._layout.planes[layer], self._tensors[layer], strict=True):
-                traits = plane.heads, plane.width, tensor.stride()
-                befores, tensors = found.setdefault(traits, ([], []))
+                traits = heads, width, _ = plane.heads, plane.width, tensor.stride()
+                if traits != last:  # mostly all lie alike
+                    befores, tensors = found.setdefault(traits, ([], []))
+                    last = traits
                 befores.append(before)
                 tensors.append(tensor)
-                before += plane.heads * plane.width * element
+                before += heads * width * element
         made: list[_Planes] = []
         for traits, (befores, tensors) in found.items():
             shape = _Shape.of(*traits, tensors[0].shape[2], element)

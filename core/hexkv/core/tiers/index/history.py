@@ -91,19 +91,22 @@ class History:
                 for name in names:
                     self.places.pop(name, None)
 
-    def find(self, key: ChunkKey, tier: str) -> Note | None:
-        """Return the last event of a chunk on *tier*, or ``None`` if it is not remembered."""
-        mark = self._tiers.get(tier)  # without the lock: most chunks have no note
-        if mark is None or _name(key, mark) not in self.places:
-            return None
-        with self._lock:
-            place = self.places.get(_name(key, mark))
-            if place is None:
-                return None
-            number = self._text[place]
-            known = self._told - number < _TEXTS
-            text = self._texts[number % _TEXTS] if known else ""
-            return Note(_REASONS[self._cause[place]], self._when[place], text)
+    def find(self, key: ChunkKey, *tiers: str) -> Note | None:
+        """Return the last event of a chunk on any of *tiers*; ``None`` if none is remembered."""
+        newest: Note | None = None
+        for tier in tiers:
+            mark = self._tiers.get(tier)  # without the lock: most chunks have no note
+            if mark is None or (name := _name(key, mark)) not in self.places:
+                continue
+            with self._lock:
+                place = self.places.get(name)
+                if place is None or (newest is not None and self._when[place] <= newest.when):
+                    continue
+                number = self._text[place]
+                known = self._told - number < _TEXTS
+                text = self._texts[number % _TEXTS] if known else ""
+                newest = Note(_REASONS[self._cause[place]], self._when[place], text)
+        return newest
 
     def _put(self, names: Sequence[bytes], when: float, cause: int, text: int) -> None:
         """Put notes into the next places of the ring; the caller keeps them within its end."""
