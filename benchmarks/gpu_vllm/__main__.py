@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from benchmarks.gpu.bare import ROOT, announce, environment, missing
 
@@ -25,7 +26,7 @@ NEEDED = ("vllm", "pydantic", "pluggy", "yaml", "xxhash", "typer", "zmq")
 _PROBE = "import sys, torch; sys.exit(not torch.cuda.is_available())"
 
 
-def main() -> int:
+def main() -> NoReturn:
     parser = argparse.ArgumentParser(prog="benchmarks.gpu_vllm", add_help=False)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--wheels", type=Path, default=ROOT / ".wheels")
@@ -36,13 +37,14 @@ def main() -> int:
     asked = {"-h", "--help"} & set(others)
     if not asked and (lacking := missing(NEEDED, given.site)):
         print(f"{sys.executable} has no {', '.join(lacking)}: see benchmarks/gpu/README.md")
-        return 2
+        sys.exit(2)
     if not asked and given.device == "cuda" and not _has_gpu(around):
         print("there is no CUDA device on this machine: nothing is measured")
-        return 2
+        sys.exit(2)
     paths = os.pathsep.join([str(ROOT / "tests" / "lib"), around["PYTHONPATH"]])
     command = [sys.executable, "-m", "benchmarks.gpu_vllm.run", "--device", given.device, *others]
-    return subprocess.run(command, env=around | {"PYTHONPATH": paths}, check=False).returncode
+    # In place of this process: what ends it ends the run.
+    os.execve(sys.executable, command, around | {"PYTHONPATH": paths})
 
 
 def _has_gpu(around: dict[str, str]) -> bool:
@@ -50,4 +52,4 @@ def _has_gpu(around: dict[str, str]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,6 +7,7 @@ import json
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -264,6 +265,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lacking := _refused(asked, model, 1):
         print(f"prompts of {max(lengths):,} tokens take {lacking}: try shorter --lengths")
         return 2
+    # Also then engines, node and files go.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="gpu-vllm-", dir=asked.dir) as folder:
         run = Run(asked, model, sorted(lengths), Path(folder))
         try:

@@ -115,15 +115,15 @@ class Turns:
         Raises:
             EngineFailed: vLLM alone has failed.
         """
-        began = now()
         self._round(-1)
         self.rows.clear()
-        took = now() - began
-        if now() + LEAST * took > until:
-            return 0
         before = {one.name: saved(one) for one in self._running()}
-        done = 0
+        done, took = 0, 0.0
         while done < most and (done < LEAST or now() + took < until):
+            # The first time, engines compile and touch memory: the second one tells how long.
+            if now() + (LEAST - done) * took > until:
+                self.rows.clear()
+                return 0
             began = now()
             self._round(done)
             took = max(took / 2, now() - began)

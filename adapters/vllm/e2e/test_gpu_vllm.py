@@ -212,7 +212,9 @@ def test_without_a_gpu_it_says_so_in_one_line_and_starts_nothing(parts, monkeypa
 
     monkeypatch.setattr(launcher, "_has_gpu", lambda around: False)
     monkeypatch.setattr(sys, "argv", ["gpu_vllm"])
-    assert launcher.main() == 2
+    with pytest.raises(SystemExit) as ended:
+        launcher.main()
+    assert ended.value.code == 2
     assert (
         capsys.readouterr().out == "there is no CUDA device on this machine: nothing is measured\n"
     )
