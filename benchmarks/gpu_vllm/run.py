@@ -25,7 +25,7 @@ import torch
 from benchmarks.gpu.bare import ROOT
 from benchmarks.gpu_vllm.goals import judged, spread
 from benchmarks.gpu_vllm.page import tables
-from benchmarks.gpu_vllm.sides import LARGE, SMALL, Model, Side, end, side, start
+from benchmarks.gpu_vllm.sides import LARGE, SMALL, Model, Side, side, start
 from benchmarks.gpu_vllm.turns import LEAST, Copy, EngineFailed, Rows, Turns
 from benchmarks.rig.machine import describe, load
 from benchmarks.rig.measure import WrongResult
@@ -98,9 +98,11 @@ class Run:
                     self._start(group if number else [plain, *group])
                     share = self.left() / (len(groups) - number)
                     self._group(plain, group, monotonic() + share)
-                end(group)
+                for one in group:
+                    one.end()
         finally:
-            end([plain, *sides])
+            for one in (plain, *sides):
+                one.end()
 
     def _start(self, sides: Sequence[Side]) -> None:
         """Start the engines of *sides* side by side."""
@@ -204,6 +206,7 @@ def _told(rows: Rows) -> dict[str, Any]:
         },
         "same_tokens": rows.same,
         "hits_as_computed": rows.as_computed,
+        "hits_in_parts": rows.in_parts,
     }
 
 
@@ -276,7 +279,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run.write()
     if run.result["lengths"]:
         print("\n" + tables(run.result))
-    print(f"\n{run.result['seconds']:.0f} s, {len(run.failures)} failures")
+    sides = [one for at in run.result["lengths"].values() for one in at["sides"].values()]
+    same = sum(one["same_tokens"] for one in sides)
+    print(f"\n{same} answers with the tokens of vLLM alone, ", end="")
+    print(f"{len(run.failures)} failures, {run.result['seconds']:.0f} s")
     return int(bool(run.failures) or not run.result["lengths"])
 
 

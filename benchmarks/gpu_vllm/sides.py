@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,12 @@ class Side:
     engine: Engine = field(default=None, repr=False)
     """Once it has started."""
 
+    def end(self) -> None:
+        """End its engine, if there is one: once, for its number may be another process's then."""
+        engine, self.engine = self.engine, None
+        if engine is not None:
+            engine.kill()
+
     @property
     def ours(self) -> bool:
         """True if hexkv serves it."""
@@ -180,10 +186,3 @@ def start(one: Side, model: Path, log: Path, patience: float, settings: dict[str
         )
     except AssertionError:
         one.missing = log.read_text(errors="replace")
-
-
-def end(sides: Iterable[Side]) -> None:
-    """End the engines that there are."""
-    for one in sides:
-        if one.engine is not None:
-            one.engine.kill()

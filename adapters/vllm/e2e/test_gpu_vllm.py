@@ -168,6 +168,26 @@ def test_the_offloading_connector_may_refuse_a_machine_and_hexkv_may_not(go):
     assert "a trace" in found["failures"][0]
 
 
+def test_where_memory_is_short_sides_run_one_by_one_and_where_it_lacks_nothing_starts(
+    go, parts, monkeypatch, capsys
+):
+    class Counted(StandIn):
+        def __init__(self, *arguments, **settings):
+            super().__init__(*arguments, **settings)
+            assert len({*self.clock.engines} - {*self.clock.killed}) <= 2
+
+    pool = parts.sides.Model(parts.sides.SMALL, 516).pool
+    monkeypatch.setattr(parts.run, "_available", lambda: 2 * pool - 1)
+    ended, found = go(Counted, "--rounds", 2)
+    assert (ended, found["failures"]) == (0, [])
+    assert {*found["lengths"]["516"]["sides"]} == {*SIDES}
+    monkeypatch.setattr(parts.run, "_available", lambda: pool - 1)
+    capsys.readouterr()
+    assert parts.run.main(["--device", "cpu"]) == 2
+    [line] = capsys.readouterr().out.splitlines()
+    assert "of host memory" in line
+
+
 REAL = ("--device", "cpu", "--rounds", "3", "--total", "3000")
 
 
