@@ -19,7 +19,7 @@ from hexkv.kernels.dtypes import INTEGERS
 from hexkv.kernels.gpu.fused import Cut, Fused
 from hexkv.kernels.gpu.staging import Sent
 from hexkv.kernels.host.batches import batches
-from hexkv.kernels.host.moves import Places, Scattered
+from hexkv.kernels.host.moves import Scattered
 from hexkv.kernels.host.stacks import stacked
 from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import (
@@ -176,9 +176,10 @@ class BlockKV:
             numbers = [operator.index(block) for block in blocks]
         except TypeError as error:
             raise InvalidRequest(f"blocks are given by their numbers: {error}") from error
-        if any(not NOWHERE <= block < pages.count for block in numbers):
+        if numbers and not NOWHERE <= min(numbers) <= max(numbers) < pages.count:
             raise InvalidRequest(f"a block is not in [{NOWHERE}, {pages.count})")
         self._pages = pages
+        self._nowhere = NOWHERE in numbers
         self._blocks = np.array(numbers, np.int64)
         rows = self._blocks
         if pages.fused is not None:
@@ -202,9 +203,12 @@ class BlockKV:
 
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self.layout, self.tokens, spans, layers, write=True)
-        for (start, end, _), blocks in zip(spans, self._between(spans), strict=True):
-            if NOWHERE in blocks:
-                raise InvalidRequest(f"a block in [{start}, {end}) has no place to gather from")
+        self._check_between(spans)
+        if self._nowhere:
+            size = self._pages.tokens
+            for start, end, _ in spans:
+                if NOWHERE in self._blocks[start // size : end // size]:
+                    raise InvalidRequest(f"a block in [{start}, {end}) has no place to gather from")
         fused = self._pages.fused
         if fused is not None:
             return self._launched(fused, spans, chosen, scatter=False)
@@ -215,7 +219,7 @@ class BlockKV:
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self.layout, self.tokens, spans, layers)
-        self._between(spans)
+        self._check_between(spans)
         fused = self._pages.fused
         if fused is not None:
             return self._launched(fused, spans, chosen, scatter=True)
@@ -231,11 +235,11 @@ class BlockKV:
         cuts = [Cut(s.start // size * parts, (s.end - s.start) // size * parts) for s in spans]
         return fused.move(self._sent, cuts, [span.data for span in spans], layers, scatter=scatter)
 
-    def _between(self, spans: Sequence[Span]) -> list[Places]:
-        """Return the blocks of each span.
+    def _check_between(self, spans: Sequence[Span]) -> None:
+        """Check that spans start and end where blocks do.
 
         Raises:
-            InvalidRequest: one does not start and end where blocks do.
+            InvalidRequest: one does not.
         """
         size = self._pages.tokens
         for start, end, _ in spans:
@@ -243,7 +247,6 @@ class BlockKV:
                 raise InvalidRequest(
                     f"[{start}, {end}) does not lie between blocks of {size} tokens"
                 )
-        return [self._blocks[start // size : end // size] for start, end, _ in spans]
 
     def _moves(self, spans: Sequence[Span]) -> list[Scattered]:
         size = self._pages.tokens
