@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from threading import Condition
+from math import inf
+from threading import Condition, local
 
 from hexkv.ports import CallSink, Clock, Deadline, Executor, Serde, SpanSink, Telemetry, TraceStep
 
@@ -60,7 +61,7 @@ class Runtime:
 _LONGEST = 80e-6
 """Seconds of work after which a pause takes place. Pauses are at most some 0.1 ms of work apart."""
 
-_PAUSE = 10e-6
+_PAUSE = 30e-6
 """Seconds of a pause. A thread that waits for the interpreter's lock needs some to wake up: a lock
 that is given away and taken at once stays where it is."""
 
@@ -71,18 +72,33 @@ no_pause: Pause = bool
 """Does nothing, in C: nothing computes beside this work."""
 
 
+_OVER = 5e-3
+"""Seconds after which a thread has waited, or lost the interpreter's lock, in any case."""
+
+
+class _Here(local):
+    since = -inf
+    """The time of this thread's last pause, or at which it began to work beside a host."""
+
+
+_here = _Here()
+
+
 class Stretch:
     """The work of one thread beside a host's, between two pauses for other threads.
 
-    A thread that works on in Python keeps the interpreter's lock for 5 ms, unless it waits.
+    A thread that works on in Python keeps the interpreter's lock for 5 ms, unless it waits. All
+    stretches of a thread are one: a store's, and those of its writes to tiers in memory.
     """
 
-    __slots__ = ("_changed", "_runtime", "_since")
+    __slots__ = ("_changed", "_runtime")
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._since = runtime.clock.now()
         self._changed: Condition | None = None
+        now = runtime.clock.now()
+        if not 0 <= now - _here.since < _OVER:
+            _here.since = now
 
     def pause(self) -> None:
         """Give the interpreter's lock away if the work since the last pause was long.
@@ -90,14 +106,20 @@ class Stretch:
         Never with a lock held.
         """
         clock = self._runtime.clock
-        now = clock.now()
-        if now - self._since < _LONGEST:
+        if clock.now() - _here.since < _LONGEST:
             return
         if self._changed is None:
             self._changed = Condition()
         with self._changed:
-            self._runtime.executor.wait(self._changed, _never, Deadline(clock, now + _PAUSE))
-        self._since = clock.now()
+            # The time is read last: a wait until a time that is over gives no lock away.
+            until = Deadline(clock, clock.now() + _PAUSE)
+            self._runtime.executor.wait(self._changed, _never, until)
+        _here.since = clock.now()
+
+
+def pauses(runtime: Runtime, *, beside: bool) -> Pause:
+    """Return the pauses of a thread's work: of that *beside* a host's alone."""
+    return Stretch(runtime).pause if beside else no_pause
 
 
 def _never() -> bool:

@@ -34,6 +34,7 @@ from hexkv.core.requests.prefetch import AT_ONCE
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Loading
 from hexkv.core.requests.store import Storing
+from hexkv.core.runtime import pauses
 from hexkv.core.tiers.index.tenants import Tenant, TenantsBySalt
 from hexkv.ports import (
     Administration,
@@ -296,8 +297,9 @@ class CacheEngine:
     ) -> StoreReport:
         def store(owner: str) -> StoreReport:
             laps = Laps(self._clock)
+            pause = pauses(self._requests.runtime, beside=not wait)
             until = deadline_of(self._clock, laps.begun, timeout, self._deadlines.store)
-            prompt = self._naming.prompt(tokens, namespace, until)
+            prompt = self._naming.prompt(tokens, namespace, until, pause)
             check_window(device, prompt.layout, prompt.length)
             first = skipped(skip, prompt.length)
             if self._calls.frozen:
@@ -305,8 +307,10 @@ class CacheEngine:
             if first:
                 prompt = prompt.since(first)
             laps.mark(("name", "", laps.now()))
+            pause()
             request = PromptRequest(prompt, device, owner, laps)
-            kept = Storing(self._requests, request, until, wait=wait).run(prompt)
+            kept = Storing(self._requests, request, until, wait=wait, pause=pause).run(prompt)
+            pause()
             spent = laps.end(self._requests.runtime.steps, "store", owner, prompt.keys)
             return self._accounts.stored(prompt, kept, spent)
 

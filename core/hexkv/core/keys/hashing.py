@@ -25,6 +25,7 @@ from typing import cast
 
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.tokens import TOKEN_BYTES
+from hexkv.core.runtime import Pause, no_pause
 from hexkv.ports import (
     DIGEST_BYTES,
     IDENTITY_BYTES,
@@ -45,8 +46,8 @@ A new frame version raises it, too. So hosts of two versions that share a store 
 keys, and none takes a frame that it cannot read for a damaged one and deletes it.
 """
 
-_PIECE = 256
-"""The number of chunks that are named between two checks of the clock."""
+_PIECE = 64
+"""The number of chunks that are named between two checks of the clock: some 50 us."""
 
 UNSEEDED = "/unseeded"
 """The suffix of the scheme, in the identity of a chain that the root does not seed."""
@@ -207,6 +208,7 @@ class NamespaceHasher:
         deadline: Deadline | None = None,
         known: Sequence[ChunkKey] = (),
         bounds: Bounds | None = None,
+        pause: Pause = no_pause,
     ) -> list[ChunkKey]:
         """Return the names of one prompt's chunks; only the first ones if the deadline passes.
 
@@ -215,6 +217,7 @@ class NamespaceHasher:
             deadline: after which the others are not named.
             known: the keys of the first ones, if these are known already.
             bounds: the bounds of the chunks, if these are known already.
+            pause: called between pieces.
         """
         starts, ends = self.cut(packed) if bounds is None else bounds
         digest, prefix, words = self._digest, self.prefix, packed.cast("I")
@@ -231,6 +234,7 @@ class NamespaceHasher:
                 keys.append(prefix + link)  # type: ignore[arg-type] # of this length
                 reached = end
             first += _PIECE
+            pause()
             if first < len(ends) and deadline is not None and deadline.expired:
                 break
         return keys

@@ -14,6 +14,7 @@ from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.recent import LEAST, Named, RecentPrompts
 from hexkv.core.keys.tokens import AT_ONCE, TOKEN_BYTES, pack, pack_within
+from hexkv.core.runtime import Pause, no_pause
 from hexkv.ports import (
     RAW,
     Bounds,
@@ -283,9 +284,15 @@ class ChunkHasher:
         return count
 
     def name(
-        self, tokens: Tokens, namespace: Namespace | None = None, deadline: Deadline | None = None
+        self,
+        tokens: Tokens,
+        namespace: Namespace | None = None,
+        deadline: Deadline | None = None,
+        pause: Pause = no_pause,
     ) -> Prompt:
         """Cut *tokens* and name the chunks, all of them or none before *deadline*.
+
+        *pause* is called between parts of the work.
 
         Raises:
             InvalidTokens: they are not integers in ``[0, 2**32)``, or more than *longest*.
@@ -313,7 +320,7 @@ class ChunkHasher:
         if known is not None and known[1] == whole and known[0] is keyer:
             prompt = known[2]
         else:
-            prompt = self._new(keyer, namespace.layout, whole, deadline)
+            prompt = self._new(keyer, namespace.layout, whole, deadline, pause)
             if short and not prompt.unnamed.ends:
                 with self._lock:
                     self._again[whole[-_END:]] = keyer, whole, prompt
@@ -324,15 +331,20 @@ class ChunkHasher:
         return prompt
 
     def _new(
-        self, keyer: NamespaceHasher, layout: KVLayout, whole: bytes, deadline: Deadline | None
+        self,
+        keyer: NamespaceHasher,
+        layout: KVLayout,
+        whole: bytes,
+        deadline: Deadline | None,
+        pause: Pause,
     ) -> Prompt:
         """Return the prompt of these tokens; all of it unnamed if naming took too long."""
         packed = memoryview(whole)
         bounds = starts, ends = self._chunker.cut(packed)
         if len(whole) < LEAST:
-            keys = keyer.name(packed, deadline, (), bounds)
+            keys = keyer.name(packed, deadline, (), bounds, pause)
         else:
-            keys = self._keys(keyer, whole, bounds, deadline)
+            keys = self._keys(keyer, whole, bounds, deadline, pause)
         count, size = len(whole) // TOKEN_BYTES, self._chunker.size
         if len(keys) < len(ends):
             return Prompt(layout, keyer.identity, count, (), (), (), unnamed=bounds)
@@ -343,12 +355,17 @@ class ChunkHasher:
         )
 
     def _keys(
-        self, keyer: NamespaceHasher, whole: bytes, bounds: Bounds, deadline: Deadline | None
+        self,
+        keyer: NamespaceHasher,
+        whole: bytes,
+        bounds: Bounds,
+        deadline: Deadline | None,
+        pause: Pause,
     ) -> list[ChunkKey]:
         """Return the names of a long prompt's chunks; hashes only those not named recently."""
         former, count = self._recent.find(keyer.root, whole)
         known = former.keys[:count] if former is not None else ()
-        keys = keyer.name(memoryview(whole), deadline, known, bounds)
+        keys = keyer.name(memoryview(whole), deadline, known, bounds, pause)
         if len(keys) == len(bounds.ends):
             full = len(whole) // TOKEN_BYTES // self._chunker.size
             self._recent.add(Named(keyer.root, whole, keys[:full]), former, count)

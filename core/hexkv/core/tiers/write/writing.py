@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.ticket import Ticket
-from hexkv.core.runtime import Pause, Stretch, no_pause
+from hexkv.core.runtime import Pause, no_pause, pauses
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.evicting import background_deadline, evict_soon
 from hexkv.core.tiers.index.bookkeeping import Reservation
@@ -43,6 +43,9 @@ _FINAL = (Reason.NOT_COPIED, Reason.NO_ROOM, Reason.UNLIKELY)
 """Reasons to drop a chunk after which it is not offered to the tier again."""
 
 _SPILLING = "spill"
+
+_TOGETHER = 8
+"""The number of chunks that are deleted between two pauses for other threads."""
 
 _spec_of, _size_of, _frame_of = attrgetter("spec"), attrgetter("size"), attrgetter("frame")
 _tokens_of = attrgetter("tokens")
@@ -100,11 +103,14 @@ class Writer:
             return None
 
         def work(go: bool) -> tuple[list[bool], bool | None]:
+            pause = pauses(self._runtime, beside=mine.beside)
             try:
                 if not go:
                     self.dropped(tier, mine.keys, Reason.TIMED_OUT)
                     return [False] * len(mine.keys), None
-                return self._put(tier, mine, deadline, on_stored)
+                found = self._put(tier, mine, deadline, on_stored)
+                pause()
+                return found
             finally:
                 mine.release()
 
@@ -148,8 +154,10 @@ class Writer:
         if below is not None:
             self._spill(tier, below, victims, patience, pause)
             pause()
-        gone = tier.delete(victims, deadline)
-        pause()
+        gone, step = True, len(victims) if pause is no_pause else _TOGETHER
+        for start in range(0, len(victims), step):
+            gone = tier.delete(victims[start : start + step], deadline) and gone
+            pause()
         remember_evicted(self._runtime, tier, victims)
         return gone
 
@@ -158,7 +166,7 @@ class Writer:
     ) -> tuple[list[bool], bool | None]:
         """Reserve space, write and update the index. Return which chunks are there, and success."""
         runtime = self._runtime
-        pause = Stretch(runtime).pause if batch.beside else no_pause
+        pause = pauses(runtime, beside=batch.beside)
         if tier.indexing and not fill_index(runtime, tier, self.evict):
             self.dropped(tier, batch.keys, Reason.NOT_INDEXED)
             return [False] * len(batch.keys), False
