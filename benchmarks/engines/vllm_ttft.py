@@ -4,7 +4,9 @@ Engines of all connectors that are asked for run side by side and take turns: th
 same prompts, and while one answers the others wait. A prompt is new to an engine once (a miss) and
 is then asked for again (hits). One process is some percent faster than another one of the same
 program for as long as it runs: ``--starts`` starts all of them again, ``control`` is a second
-engine without a connector, and the time inside a connector's own hooks is taken, too.
+engine without a connector, and the time inside a connector's own hooks is taken, too. With
+``--misses`` each prompt is asked for once, and engines' cores are processes of their own, as ``vllm
+serve`` has them: KV is saved beside the steps, and ``cpu_seconds_until_rest`` counts the saves.
 ``make bench-vllm`` sets everything up.
 """
 
@@ -42,12 +44,13 @@ SPARE = 0.01
 
 SETTINGS: dict[str, object] = {
     "max_model_len": 8192,
-    "max_num_batched_tokens": 8192,
     "block_size": 32,
 }
 POOL = "2GiB"
 OUTPUT = Path(__file__).resolve().parents[1] / "results" / "vllm_ttft.json"
 
+
+TIERS = ("memory", "disk", "cold", "memory and disk")
 
 Turn: TypeAlias = tuple[int, int]
 """The number of a prompt, and how often everybody was asked for it before."""
@@ -75,6 +78,8 @@ def tiers_of(tier: str, folder: Path) -> list[dict[str, object]]:
     """What hexkv keeps chunks on."""
     if tier == "memory":
         return [{"store": "memory"}]
+    if tier == "memory and disk":
+        return [*tiers_of("memory", folder), *tiers_of("disk", folder)]
     # Left to itself it passes the system's page cache by, which the others count on.
     direct = "off" if tier == "disk" else "auto"
     return [{"store": "disk", "settings": {"root": str(folder / "disk"), "direct": direct}}]
@@ -109,8 +114,13 @@ def through(daemon: Daemon) -> dict[str, object]:
     }
 
 
-def side(name: str, tier: str, model: Path, folder: Path, daemon: Daemon, several: bool) -> Side:
-    """A connector that can be begun, and begun again, on the same *folder*."""
+def side(
+    name: str, tier: str, model: Path, folder: Path, daemon: Daemon, several: bool, batch: int
+) -> Side:
+    """A connector that can be begun, and begun again, on the same *folder*.
+
+    Its steps compute *batch* tokens at most.
+    """
 
     def begin(log: Path) -> Engine:
         lmcache = name == "lmcache"
@@ -121,7 +131,7 @@ def side(name: str, tier: str, model: Path, folder: Path, daemon: Daemon, severa
             transfer=through(daemon) if lmcache else transfer(name, tier, folder),
             env=env | daemon.environment if lmcache else env,
             enable_prefix_caching=name == "prefix",
-            **SETTINGS,
+            **SETTINGS | {"max_num_batched_tokens": batch},
         )
 
     return Side(name, begin, folder)
@@ -161,24 +171,27 @@ def measure(
         start: how many times engines were started before.
     """
     answers: dict[int, object] = {}
+    rested: dict[str, float] = {}
 
     def turn(one: Side, engine: Engine, number: int) -> dict[str, float]:
+        before = rested.get(one.name) or engine.rest()
         took, answer = ask(engine, prompt(f"ttft {number}", length))
         assert agree([answer], [answers.setdefault(number, answer)]), one.name
-        engine.rest()
-        return took
+        rested[one.name] = engine.rest()
+        return took | {"cpu_seconds_until_rest": rested[one.name] - before}
 
     with ExitStack() as stack:
         engines = open_all(sides, stack, f"first-{start}")
         for number in numbers:
             for one, engine in turns(engines, number):
                 one.miss[number, 0] = turn(one, engine, number)
-            if tier == "memory":
+            if tier == "memory" or not hits:
                 for again in range(hits):
                     for one, engine in turns(engines, number + again):
                         one.hit[number, again] = turn(one, engine, number)
                     copy.turn(number, again)
-    if tier != "memory":
+    if tier != "memory" and hits:
+        rested.clear()
         with ExitStack() as stack:
             engines = open_all(sides, stack, f"second-{start}")
             for number in numbers:
@@ -266,17 +279,20 @@ def compared(sides: Sequence[Side], copy: Copy) -> dict[str, dict[str, dict[str,
         if "none" in known and one.name != "none":
             plain = column(known["none"].miss, first)
             ratios["miss / none"] = against(column(one.miss, first), plain)
+            cpu = "cpu_seconds_until_rest"
+            busy = column(known["none"].miss, cpu)
+            ratios["CPU of a miss / none"] = against(column(one.miss, cpu), busy)
             hooks = column(one.miss, "hook_seconds")
             if any(hooks.values()):
                 ratios["hooks of a miss / none"] = against(hooks, plain)
-        if "prefix" in known and one.name not in ("prefix", "none", "control"):
+        if "prefix" in known and one.hit and one.name not in ("prefix", "none", "control"):
             native = column(known["prefix"].hit, first)
             limit = {turn: native[turn] + 1.5 * copy.seconds[turn] for turn in native}
             ratios["hit / (prefix + 1.5 copies)"] = against(column(one.hit, first), limit)
             spared = {turn: seconds + SPARE for turn, seconds in limit.items()}
             ratios["hit / (prefix + 1.5 copies + 10 ms)"] = against(column(one.hit, first), spared)
     if {"node", "hexkv"} <= known.keys():
-        for rows in ("miss", "hit"):
+        for rows in ("miss", "hit") if known["node"].hit else ("miss",):
             over, own = (column(getattr(known[name], rows), first) for name in ("node", "hexkv"))
             found["node"][f"{rows} / in one process"] = against(over, own)
     return found
@@ -286,12 +302,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what *arguments* ask for. The exit code."""
     asked = _parse(arguments)
     now = datetime.now(UTC)
-    model = ROOT / "build" / "tiny-llama"
-    subprocess.run([sys.executable, str(E2E / "tiny_llama.py"), str(model)], check=True)
+    model = asked.model or ROOT / "build" / "tiny-llama"
+    if asked.model is None:
+        subprocess.run([sys.executable, str(E2E / "tiny_llama.py"), str(model)], check=True)
     with tempfile.TemporaryDirectory(prefix="ttft-", dir=ROOT / "build") as scratch:
         machine = describe(Path(scratch))
         # In one process with LMCache's libraries vLLM does not start; alike is compared with alike.
-        several = "lmcache" in asked.connector
+        several = "lmcache" in asked.connector or asked.misses
+        hits = 0 if asked.misses else asked.hits
         daemon = Daemon(asked.lmcache, Path(scratch) / "daemon.log")
         # Of whole chunks any connector has all but the last four tokens.
         length = asked.tokens or asked.chunks * CHUNK + 4
@@ -304,11 +322,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if name == "node":
                     tiers = tiers_of(asked.tier, folder)
                     nodes.enter_context(served(folder / "node", POOL, tiers))
-                sides.append(side(name, asked.tier, model, folder, daemon, several))
+                more = daemon, several, asked.batch
+                sides.append(side(name, asked.tier, model, folder, *more))
             for start in range(asked.starts):
                 began = start * (asked.rounds + 1)
                 numbers = range(began, began + asked.rounds + 1)
-                measure(sides, copy, length, numbers, asked.hits, asked.tier, start)
+                measure(sides, copy, length, numbers, hits, asked.tier, start)
     hot = Copy(length)
     for again in range(15):
         hot.turn(0, again)
@@ -320,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "starts": asked.starts,
         "engines": "in several processes" if several else "in one process each",
         "bare_copy_seconds": {
-            "in_turns": copy.summary(),
+            "in_turns": copy.summary() if copy.seconds else None,
             "one_after_the_other": hot.summary(),
         },
         "connectors": {
@@ -344,7 +363,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m benchmarks.engines.vllm_ttft", description=__doc__
     )
     parser.add_argument("--connector", nargs="+", choices=names, default=["none", "hexkv"])
-    parser.add_argument("--tier", choices=["memory", "disk", "cold"], default="memory")
+    parser.add_argument("--tier", choices=TIERS, default="memory")
+    parser.add_argument("--misses", action="store_true", help="only, saved beside the steps")
+    parser.add_argument("--batch", type=int, default=8192, help="most tokens of a step")
+    parser.add_argument("--model", type=Path, help="a folder; by default a tiny Llama")
     parser.add_argument("--chunks", type=int, default=16, help=f"of {CHUNK} tokens in a prompt")
     parser.add_argument("--tokens", type=int, help="of a prompt that ends within a chunk")
     parser.add_argument("--starts", type=int, default=1, help="of every engine")

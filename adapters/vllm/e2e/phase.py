@@ -159,13 +159,16 @@ class Phase:
         return {"awake": self._llm.wake_up()}
 
     def rest(self, seconds: float) -> Json:
-        """Wait until the engine has done almost nothing for a while: what it stores is stored."""
+        """Wait until the engine has done almost nothing for a while: what it stores is stored.
+
+        ``cpu_seconds`` are those of its processes since they began.
+        """
         began = time.perf_counter()
         while time.perf_counter() < began + seconds:
             busy = _cpu_seconds()
             time.sleep(_WHILE)
             if _cpu_seconds() - busy < _WHILE / 10:
-                return {"rested": True}
+                return {"rested": True, "cpu_seconds": busy}
         return {"rested": False}
 
     def flush(self, seconds: float) -> Json:

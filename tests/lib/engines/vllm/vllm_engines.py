@@ -215,8 +215,13 @@ class Engine:
         assert self.ask("sleep", level=level)["awake"]
 
     def rest(self):
-        """Wait until nothing is under way, whatever there is beside the engine."""
-        assert self.ask("rest", seconds=PATIENCE / 5)["rested"]
+        """Wait until nothing is under way, whatever there is beside the engine.
+
+        Return the CPU seconds that it has taken since it began.
+        """
+        rest = self.ask("rest", seconds=PATIENCE / 5)
+        assert rest["rested"]
+        return rest["cpu_seconds"]
 
     def flush(self):
         """Wait until hexkv has written what it was given to store, on every rank."""
