@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vllm_engines import Engine, connector
+from engines.vllm.vllm_engines import Engine, connector
 
 LARGE: Mapping[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

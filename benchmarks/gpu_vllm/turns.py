@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 
 from benchmarks.gpu_vllm.sides import Side
-from vllm_engines import Answer, Engine, prompt
+from engines.vllm.vllm_engines import Answer, Engine, prompt
 
 LEAST = 3
 """Rounds without which a length is left out."""

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vllm_engines import ROOT, Answer
+from engines.vllm.vllm_engines import ROOT, Answer
 
 SIDES = ("offloading", "hexkv", "disk", "node")
 
