@@ -244,4 +244,4 @@ def saved(one: Side) -> tuple[float, float]:
 def first_token(answer: Answer) -> float:
     """Seconds until it."""
     assert answer.first_token_seconds is not None, "no token came"
-    return answer.first_token_seconds
+    return float(answer.first_token_seconds)
