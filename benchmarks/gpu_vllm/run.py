@@ -110,7 +110,8 @@ class Run:
 
         def begin(one: Side) -> None:
             log = self.folder / f"{one.name}.log"
-            start(one, self.folder / "model", log, self.asked.total / 2, settings)
+            patience = self.asked.total / 2
+            start(one, self.folder / "model", log, patience, self.asked.device, settings)
 
         with ThreadPoolExecutor(len(sides)) as together:
             list(together.map(begin, sides))

@@ -51,12 +51,14 @@ PATIENT = {"deadlines": {"lookup": 20.0, "retrieve": 60.0, "store": 60.0}}
 """A busy machine loads late; it does not lose hits."""
 
 QUIET = {
-    "OMP_NUM_THREADS": "4",
     # Compiled with nvcc where they are first used, which few machines have.
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_USE_DEEP_GEMM": "0",
     "VLLM_HOST_IP": "127.0.0.1",
 }
+
+THREADS = {"cuda": "4", "cpu": "1"}
+"""Of a model's work on the processor: where they are more than cores, they wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -178,11 +180,14 @@ def side(name: str, model: Model, folder: Path, pinned: str) -> Side:
     return Side(name)
 
 
-def start(one: Side, model: Path, log: Path, patience: float, settings: dict[str, object]) -> None:
+def start(
+    one: Side, model: Path, log: Path, patience: float, device: str, settings: dict[str, object]
+) -> None:
     """Start its engine; if it does not start, keep the reason and all that it printed."""
+    env = QUIET | {"OMP_NUM_THREADS": THREADS[device]}
     try:
         one.engine = Engine(
-            model, log, transfer=one.transfer, env=QUIET, patience=patience, **settings
+            model, log, transfer=one.transfer, env=env, patience=patience, **settings
         )
     except AssertionError:
         one.missing = log.read_text(errors="replace")
