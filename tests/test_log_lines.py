@@ -1,11 +1,11 @@
 """Every line that can be logged is in ``docs/logs.md``."""
 
-from tests.lib.log_lines import BEGIN, END, PAGE, all_lines, lines_of, table
+from tests.lib.operating.log_lines import BEGIN, END, PAGE, all_lines, lines_of, table
 
 
 def test_the_document_has_each_line_of_the_code_and_no_other():
     shown = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
-    assert shown == table(), "write it anew: python -m tests.lib.log_lines"
+    assert shown == table(), "write it anew: python -m tests.lib.operating.log_lines"
 
 
 def test_lines_are_found_wherever_they_are_logged():

@@ -1,6 +1,6 @@
 """All lines that the product can log, read from its code: the table of ``docs/logs.md``.
 
-``python -m tests.lib.log_lines`` writes the table anew.
+``python -m tests.lib.operating.log_lines`` writes the table anew.
 """
 
 import ast
