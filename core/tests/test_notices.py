@@ -79,7 +79,7 @@ def test_a_store_that_does_not_answer_is_one_kind_whatever_finds_it(notices, clo
         notices.failed(what, f"{what} is refused", 4, detail=" (4 of 4 chunks)", outage=outage)
     for direction in (READING, WRITING):
         notices.switched_off(direction, "1 s", "why")
-    clock.advance(EVERY)
+        clock.advance(EVERY)
     notices.failed("write", "refused", outage=WRITING)
     notices.answers(READING, notices.unanswered - 1)  # it was under way before
     notices.answers(READING, notices.unanswered)
@@ -88,7 +88,7 @@ def test_a_store_that_does_not_answer_is_one_kind_whatever_finds_it(notices, clo
         "tier disk: does not answer: read: read is refused (4 of 4 chunks)",
         "tier disk: is switched off for 1 s: why",
         "tier disk: does not answer: write: refused; 8 more since the last line",
-        "tier disk: is back after 60 s and 15 failures",
+        "tier disk: is back after 120 s and 14 failures",
     ]
     assert not notices.troubles
 

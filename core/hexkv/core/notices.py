@@ -106,6 +106,9 @@ class Notices:
         self._silent: set[str] = set()
         """The directions without an answer since the outage began."""
 
+        self._off = False
+        """True if a breaker has opened since then."""
+
     def failed(
         self,
         what: str,
@@ -149,6 +152,9 @@ class Notices:
             if direction in self._silent or self.troubles.keys() <= {_STORE}:
                 self._silent.add(direction)  # no other failure explains it
                 what = _STORE
+                if self._off:
+                    return
+                self._off = True
         self._log_failure(what, OFF, f"{what} {OFF} {pauses}: {why}", 1)
 
     def _log_failure(
@@ -203,6 +209,7 @@ class Notices:
         with self._lock:
             if over := direction in self._silent and unanswered == self.unanswered:
                 self._silent.clear()
+                self._off = False
         if over:
             self.works(_STORE)
         self.works(direction)
