@@ -107,15 +107,18 @@ LIES = st.sampled_from(["apart", "upwards", "downwards", "anyhow", "aslant"])
 
 
 def allocated(draw, tensors):
-    """*tensors* as they are, or those of one shape in one allocation, in order or in none."""
-    axis, shuffled = draw(st.sampled_from([None, 0, 1])), draw(st.booleans())
+    """*tensors* as they are, or those of one shape in one allocation: in order, or otherwise."""
+    axis, order = draw(st.sampled_from([None, 0, 1])), draw(st.sampled_from(["", "planes", "none"]))
     if axis is None:
         return tensors
     flat = [tensor for given in tensors for tensor in given]
     whole = {}
     for shape in {tensor.shape for tensor in flat}:
         parts = list(torch.stack([t for t in flat if t.shape == shape], axis).unbind(axis))
-        if shuffled:
+        if order == "planes":  # of two: all of one before all of the other
+            half = (len(parts) + 1) // 2
+            parts = [parts[i % 2 * half + i // 2] for i in range(len(parts))]
+        elif order:
             parts.sort(key=lambda part: part.storage_offset() * 7 % 11)
         whole[shape] = iter(parts)
     return [[next(whole[tensor.shape]) for tensor in given] for given in tensors]
