@@ -178,14 +178,15 @@ def tiers(device: torch.device, size: Size) -> Iterator[Rate | Value]:
                 assert cache.flush(_SECONDS), f"{name}: writes are not done"
                 return cache
 
+            limit: tuple[str, Callable[[], object]]
             try:
                 if name == "node":
                     node = opened.enter_context(served(folder / "node", pool))
                     config = {"node": str(node.socket), "chunk": {"size": size.chunk}}
                     cache = held(open_cache(config, model="benchmark", layout=size.layout))
                     mine = held(_cache(size, 2 * prompts.bytes, [{"store": "memory"}]))
-                    limit = "the same in one process", partial(_hit, mine, prompts, kept)
-                    goal = 0.95
+                    same = partial(_hit, mine, prompts, kept)
+                    limit, goal = ("the same in one process", same), 0.95
                 else:
                     store = {"store": name, "settings": {"root": str(folder / "chunks")}}
                     cache = held(_cache(size, prompts.bytes, [store | {"promote": False}]))

@@ -243,5 +243,6 @@ def saved(one: Side) -> tuple[float, float]:
 
 def first_token(answer: Answer) -> float:
     """Seconds until it."""
-    assert answer.first_token_seconds is not None, "no token came"
-    return float(answer.first_token_seconds)
+    seconds: float | None = answer.first_token_seconds
+    assert seconds is not None, "no token came"
+    return seconds
