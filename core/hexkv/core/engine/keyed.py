@@ -15,6 +15,7 @@ from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Loading
 from hexkv.core.requests.store import Storing
+from hexkv.core.runtime import pauses
 from hexkv.core.tiers.batches import Published
 from hexkv.ports import (
     ChunkCache,
@@ -93,12 +94,15 @@ class KeyedCache:
         wait: bool = True,
     ) -> StoreReport:
         def save(owner: str) -> StoreReport:
+            pause = pauses(self._requests.runtime, beside=not wait)
             prompt = self._window(wanted, device)
             if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)
             laps = Laps(self._clock)
+            pause()
             request = PromptRequest(prompt, device, owner, laps)
-            kept = Storing(self._requests, request, deadline, wait=wait).run(prompt)
+            kept = Storing(self._requests, request, deadline, wait=wait, pause=pause).run(prompt)
+            pause()
             spent = laps.end(self._requests.runtime.steps, "store", owner, prompt.keys)
             return self._accounts.stored(prompt, kept, spent)
 
