@@ -103,11 +103,9 @@ class Executor:
 
 def test_a_pause_waits_also_on_a_slow_machine():
     executor = Executor()
-    pause = runtime.pauses(
-        runtime.Runtime(clock=SlowClock(), executor=executor, telemetry=RecordingTelemetry()),
-        beside=True,
-    )
+    slow = runtime.Runtime(clock=SlowClock(), executor=executor, telemetry=RecordingTelemetry())
+    stretch = runtime.Stretch(slow)
     for _ in range(20):
-        pause()
+        stretch.pause()
     assert len(executor.waits) >= 3
     assert min(executor.waits) > 0, "a wait of no time gives the interpreter's lock to no thread"

@@ -117,10 +117,5 @@ class Stretch:
         _here.since = clock.now()
 
 
-def pauses(runtime: Runtime, *, beside: bool) -> Pause:
-    """Return the pauses of a thread's work: of that *beside* a host's alone."""
-    return Stretch(runtime).pause if beside else no_pause
-
-
 def _never() -> bool:
     return False

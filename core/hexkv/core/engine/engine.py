@@ -34,7 +34,7 @@ from hexkv.core.requests.prefetch import AT_ONCE
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Loading
 from hexkv.core.requests.store import Storing
-from hexkv.core.runtime import pauses
+from hexkv.core.runtime import Stretch, no_pause
 from hexkv.core.tiers.index.tenants import Tenant, TenantsBySalt
 from hexkv.ports import (
     Administration,
@@ -297,7 +297,7 @@ class CacheEngine:
     ) -> StoreReport:
         def store(owner: str) -> StoreReport:
             laps = Laps(self._clock)
-            pause = pauses(self._requests.runtime, beside=not wait)
+            pause = no_pause if wait else Stretch(self._requests.runtime).pause
             until = deadline_of(self._clock, laps.begun, timeout, self._deadlines.store)
             prompt = self._naming.prompt(tokens, namespace, until, pause)
             check_window(device, prompt.layout, prompt.length)

@@ -15,7 +15,7 @@ from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.retrieve import Loading
 from hexkv.core.requests.store import Storing
-from hexkv.core.runtime import pauses
+from hexkv.core.runtime import Stretch, no_pause
 from hexkv.core.tiers.batches import Published
 from hexkv.ports import (
     ChunkCache,
@@ -94,7 +94,7 @@ class KeyedCache:
         wait: bool = True,
     ) -> StoreReport:
         def save(owner: str) -> StoreReport:
-            pause = pauses(self._requests.runtime, beside=not wait)
+            pause = no_pause if wait else Stretch(self._requests.runtime).pause
             prompt = self._window(wanted, device)
             if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)

@@ -12,7 +12,7 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copy
 from hexkv.core.requests.accounts import Kept
 from hexkv.core.requests.request import PromptRequest
-from hexkv.core.runtime import Pause, pauses
+from hexkv.core.runtime import Pause
 from hexkv.ports import (
     CounterName,
     Deadline,
@@ -54,11 +54,11 @@ class Storing:
         deadline: Deadline,
         *,
         wait: bool,
-        pause: Pause | None = None,
+        pause: Pause,
     ) -> None:
         """Store chunks of the prompt of *request*; *wait* for the writes of slower tiers.
 
-        *pause* is that of the call; by default pauses begin here, if this does not wait.
+        *pause* is that of the call.
         """
         self.kept = Kept()
         self.deadline = deadline
@@ -70,7 +70,7 @@ class Storing:
         self._telemetry = requests.runtime.telemetry
         self._owner = request.owner
         self._wait = wait
-        self._pause = pauses(requests.runtime, beside=not wait) if pause is None else pause
+        self._pause = pause
         self._writing: deque[tuple[Prompt, ServicePublishing]] = deque()
         self._ahead: ServiceHold | None = None
         """Memory that was requested for the next step."""

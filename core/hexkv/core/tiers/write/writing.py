@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.ticket import Ticket
-from hexkv.core.runtime import Pause, no_pause, pauses
+from hexkv.core.runtime import Pause, Stretch, no_pause
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.evicting import background_deadline, evict_soon
 from hexkv.core.tiers.index.bookkeeping import Reservation
@@ -103,7 +103,7 @@ class Writer:
             return None
 
         def work(go: bool) -> tuple[list[bool], bool | None]:
-            pause = pauses(self._runtime, beside=mine.beside)
+            pause = Stretch(self._runtime).pause if mine.beside else no_pause
             try:
                 if not go:
                     self.dropped(tier, mine.keys, Reason.TIMED_OUT)
@@ -166,7 +166,7 @@ class Writer:
     ) -> tuple[list[bool], bool | None]:
         """Reserve space, write and update the index. Return which chunks are there, and success."""
         runtime = self._runtime
-        pause = pauses(runtime, beside=batch.beside)
+        pause = Stretch(runtime).pause if batch.beside else no_pause
         if tier.indexing and not fill_index(runtime, tier, self.evict):
             self.dropped(tier, batch.keys, Reason.NOT_INDEXED)
             return [False] * len(batch.keys), False
