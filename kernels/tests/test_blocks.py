@@ -79,14 +79,11 @@ def test_a_block_that_is_not_there_is_refused(block):
         BlockKV(layout_for(given), given, [0, block], TOKENS)
 
 
-def test_pages_of_another_size_than_the_layouts_are_refused():
+def test_pages_of_other_sizes_and_layouts_of_unequal_tokens_are_refused():
     given = pages(2, 4, (0, 1, 2))
     with pytest.raises(LayoutMismatch, match="blocks of"):
         BlockKV(layout_for(given), [given[0], given[1].narrow(1, 0, 2)], [0], TOKENS)
     with pytest.raises(LayoutMismatch, match="layers"):
         BlockKV(layout_for(given), given[:1], [0], TOKENS)
-
-
-def test_a_block_that_tokens_cannot_share_has_no_layout():
     with pytest.raises(LayoutMismatch, match="equal size"):
         opaque_layout(16, [100])
