@@ -42,9 +42,9 @@ def test_interpreted_they_do_what_numpy_and_torch_do(options):
 
 @pytest.mark.thorough
 def test_they_compile_for_gpus_that_are_not_here(tmp_path):
-    """A100 and H100; the interpreter does not know what a GPU cannot do."""
+    """A100, H100 and B200; the interpreter does not know what a GPU cannot do."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", HERE / "interpreted" / "compiling.py", "90", "80"],
+        [sys.executable, "-W", "error", HERE / "interpreted" / "compiling.py", "90", "80", "100"],
         env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
