@@ -215,16 +215,13 @@ def test_what_is_computed_again_is_used_and_stored_where_it_is_loaded_sooner(rig
     assert line.load().hit_tokens == FULL, "a slower model, or a longer prompt"
 
 
-def test_a_configured_rate_overrides_a_measured_one(rig):
+def test_a_configured_rate_overrides_a_measured_one_and_without_any_all_is_loaded(rig):
     line = Line(rig, compute_rate=1000.0)
     line.engine.computes(1e-3)
     line.keep(0)
     line.takes(5.0)
     line.load()
     assert line.load().misses == {Reason.SLOWER: 1, "behind a miss": 9}
-
-
-def test_without_a_rate_of_computing_everything_is_loaded(rig):
     line = Line(rig)
     line.keep(0)
     line.takes(9.0)

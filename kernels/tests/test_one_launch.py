@@ -151,7 +151,7 @@ def test_windows_of_every_kind_send_a_table_of_planes_once_and_slots_once_a_wind
     assert [counts["launches"] for counts in found] == [1, 1]
 
 
-def test_windows_of_an_engine_share_what_its_pages_need():
+def test_what_is_known_of_planes_and_pages_is_worked_out_once_for_all_windows(monkeypatch):
     cuda = CudaKV("cpu")
     layout = KVLayout.attention(DType.BFLOAT16, layers=4, heads=2, key_width=16)
     pages = pages_of(layout, 8, 16)
@@ -159,6 +159,14 @@ def test_windows_of_an_engine_share_what_its_pages_need():
     assert cuda.paged(layout, [tuple(given) for given in pages], range(9))._window._pages is memory
     other = cuda.paged(layout, pages_of(layout, 8, 16), range(16))._window._pages
     assert other is not memory
+    recording(monkeypatch)
+    layout = KVLayout.attention(DType.BFLOAT16, layers=2, heads=2, key_width=16)
+    window = PagedKV(layout, pages_of(layout, 2, 16), range(32), fused=True)
+    launches = window._pages.fused
+    made = encoded.decoder_of(launches, SERDES["int8"])
+    assert encoded.decoder_of(launches, SERDES["int8"]) is made
+    assert encoded.decoder_of(launches, SERDES["int4"]) is not made
+    assert columns(layout, range(2)) is columns(layout, range(2))
 
 
 def test_events_that_have_not_passed_give_the_ring_another_part(driver, monkeypatch):
@@ -235,14 +243,3 @@ def test_encoded_chunks_are_few_launches_and_one_word_comes_back(monkeypatch, na
         assert counts["allocations"] <= allocations + 1, "the word"
         assert counts["tables"] <= 8 + 3, "planes, slots and the word once"
         assert counts["bytes in"] <= sum(len(span.payload) for span in spans)
-
-
-def test_what_is_known_of_planes_and_pages_is_worked_out_once(monkeypatch):
-    recording(monkeypatch)
-    layout = KVLayout.attention(DType.BFLOAT16, layers=2, heads=2, key_width=16)
-    window = PagedKV(layout, pages_of(layout, 2, 16), range(32), fused=True)
-    launches = window._pages.fused
-    made = encoded.decoder_of(launches, SERDES["int8"])
-    assert encoded.decoder_of(launches, SERDES["int8"]) is made
-    assert encoded.decoder_of(launches, SERDES["int4"]) is not made
-    assert columns(layout, range(2)) is columns(layout, range(2))
