@@ -20,6 +20,10 @@ from processes import free_port, listening_ports
 ADMIN = "for this test only"
 """The key that SGLang asks of those who change its storage."""
 
+LOG = "server.log"
+MOST = 3600.0
+"""Seconds for the imports of a server on a busy machine: its end is an event, not a time."""
+
 _SAMPLE = re.compile(r"^([\w:]+)(?:{[^}]*})? (\S+)$", re.MULTILINE)
 
 
@@ -28,19 +32,8 @@ class Server:
 
     def __init__(self, model, folder, **settings):
         self.port = free_port()
-        self.log = Path(folder) / "server.log"
-        given = {"admin_api_key": ADMIN, "enable_metrics": True, "host": "127.0.0.1"}
-        words = _words(SETTINGS | given | {"port": self.port, "model_path": model} | settings)
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "sglang.launch_server", *words],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment(),
-                start_new_session=True,
-            )
+        self.log = Path(folder) / LOG
+        self._process = _launched(model, folder, self.port, settings)
         try:
             self._wait()
         except BaseException:
@@ -127,15 +120,44 @@ class Server:
 
     def kill(self):
         """Every process of the server, at once."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        _kill(self._process)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.kill()
+
+
+def log_of_failed_start(model, folder, **settings):
+    """The lines of a server that cannot start, once it has ended by itself."""
+    process = _launched(model, folder, free_port(), settings)
+    try:
+        assert process.wait(MOST) != 0
+    finally:
+        _kill(process)
+    return (Path(folder) / LOG).read_text(errors="replace").splitlines()
+
+
+def _launched(model, folder, port, settings):
+    given = {"admin_api_key": ADMIN, "enable_metrics": True, "host": "127.0.0.1"}
+    words = _words(SETTINGS | given | {"port": port, "model_path": model} | settings)
+    with (Path(folder) / LOG).open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "sglang.launch_server", *words],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            start_new_session=True,
+        )
+
+
+def _kill(process):
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _words(settings):
