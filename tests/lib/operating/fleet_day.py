@@ -126,7 +126,7 @@ class Fleet:
         with log.open("w") as out:
             command = [sys.executable, "-m", "hexkv.plugins", *words]
             self.directory = subprocess.Popen(command, stdout=out, stderr=out)
-        until(lambda: '"address"' in log.read_text())
+        until(lambda: '"address"' in log.read_text(), LONGEST)
 
     def _end_directory(self):
         self.directory.kill()
@@ -253,7 +253,7 @@ class Day:
         file = self.fleet.folder / "directory.log"
         if name != "directory":
             file = self.fleet.nodes[name].folder / "log"
-        until(lambda: re.search(line, file.read_text()))
+        until(lambda: re.search(line, file.read_text()), LONGEST)
         self.run(["tail", "-n", "25", str(file)], line)
 
     # What happens.
@@ -271,7 +271,7 @@ class Day:
                 traffic := Traffic(lambda prompt, name=name: self.fleet.ask(name, prompt))
             )
             traffic.chosen = asked()
-            until(lambda traffic=traffic: traffic.asked > 40)
+            until(lambda traffic=traffic: traffic.asked > 40, LONGEST)
         self.admin("a", "namespaces", line="red +toy")
         self.hexkv("top", self.fleet.places["engine-a"], "--json", "--count", "1", line="memory")
         self.panel("Tokens hit", 'tier="memory"')
