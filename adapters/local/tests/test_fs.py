@@ -200,9 +200,11 @@ def fail(monkeypatch, call, number, times=1, after=False):
 )
 def test_a_file_that_went_stale_once_is_read_at_the_second_try(store, monkeypatch, call, number):
     put(store, A, FRAME)
+    before = os.listdir("/proc/self/fd")
     with monkeypatch.context() as patch:
         fail(patch, call, number)
         assert get(store, A) == FRAME
+    assert len(os.listdir("/proc/self/fd")) == len(before), "the first file is closed"
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOENT])

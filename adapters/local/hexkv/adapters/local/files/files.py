@@ -248,10 +248,14 @@ def open_frame(path: str) -> int | None:
         if error.errno == errno.ELOOP:
             return None
         raise
-    if stat.S_ISREG(os.fstat(file).st_mode):
-        return file
-    os.close(file)
-    return None
+    found = None
+    try:
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            found = file
+    finally:
+        if found is None:
+            os.close(file)
+    return found
 
 
 def make_file(path: str, size: int, fill: Callable[[int], None], *, reserves: bool = True) -> None:
