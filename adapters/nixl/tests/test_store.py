@@ -1,6 +1,9 @@
 """The store keeps the contract of stores, in files and on a strict S3, and says who is at fault."""
 
+import errno
 import os
+from contextlib import suppress
+from itertools import count
 
 import pytest
 
@@ -279,6 +282,29 @@ def test_a_full_disk_and_one_that_is_read_only_are_told(open_nixl, tmp_path, mon
         (outcome,) = store.write([Item(KEYS[1], memoryview(bytes(100)))], deadline())
     assert isinstance(outcome.error, StoreUnreachable)
     assert list(tmp_path.rglob("*.tmp")) == []
+
+
+@pytest.mark.thorough
+def test_a_file_whose_size_is_not_told_is_closed(open_nixl, tmp_path, monkeypatch):
+    store, real = open_nixl(root=str(tmp_path)), os.fstat
+    store.write([Item(KEYS[0], memoryview(bytes(8192)))], deadline())
+    into = memoryview(bytearray(4096))
+    for read in (
+        lambda: store.read(KEYS[:1], ListSink(), deadline()),
+        lambda: store.read_range(KEYS[0], 0, into, deadline()),
+    ):
+        for number in range(1, 4):  # the first is of the store of files
+            calls, before = count(1), os.listdir("/proc/self/fd")
+
+            def failing(file, calls=calls, number=number):
+                if next(calls) >= number:
+                    raise OSError(errno.EIO, "no size")
+                return real(file)
+
+            with monkeypatch.context() as patch, suppress(OSError):
+                patch.setattr(os, "fstat", failing)
+                read()
+            assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 @pytest.mark.thorough

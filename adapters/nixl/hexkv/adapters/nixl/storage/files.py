@@ -45,7 +45,7 @@ class _Open:
 
     def __init__(self, file: int, size: int) -> None:
         self.file = file
-        self.size = os.fstat(file).st_size
+        self.size = _size_of(file)
         if size % PAGE == 0 and sys.platform == "linux":
             # Other sizes go through the page cache, and on some file systems all do.
             with suppress(OSError):
@@ -54,6 +54,19 @@ class _Open:
 
     def release(self) -> None:
         os.close(self.file)
+
+
+def _size_of(file: int) -> int:
+    """Return the bytes of an open file, which is closed if it has no answer.
+
+    Raises:
+        OSError: the call fails.
+    """
+    try:
+        return os.fstat(file).st_size
+    except BaseException:
+        os.close(file)
+        raise
 
 
 class _Coming:
@@ -141,8 +154,9 @@ class NixlFileStore(OverFiles):
         file = self._opened(key, deadline)
         if not isinstance(file, int):
             return file
+        size = _size_of(file)
         try:
-            into = sink.room(i, os.fstat(file).st_size)
+            into = sink.room(i, size)
         except BaseException:
             os.close(file)
             raise
@@ -161,7 +175,7 @@ class NixlFileStore(OverFiles):
         return Miss() if file is None else file
 
     def _fill(self, file: int, start: int, into: memoryview, deadline: Deadline) -> ReadOutcome:
-        coming, whole = _Coming(0, file, start, into), os.fstat(file).st_size
+        coming, whole = _Coming(0, file, start, into), _size_of(file)
         outcome = self._start(coming, None, deadline) or self._copied(coming, deadline)
         return replace(outcome, whole=whole) if isinstance(outcome, Hit) else outcome
 
