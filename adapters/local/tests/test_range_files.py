@@ -1,6 +1,8 @@
 """Files that are read in ranges: opened once for a load, closed after it, never served stale."""
 
+import errno
 import os
+import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -94,6 +96,38 @@ def test_files_of_a_load_that_was_given_up_are_closed_and_never_more_than_some_o
     files.close()
     assert files.read(names[0], 0, into) == Hit(PAGE)
     assert files.count == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which files are open")
+def test_a_file_system_that_reports_an_error_at_close_costs_no_read_and_no_descriptor(
+    tmp_path, monkeypatch
+):
+    names = [str(tmp_path / name) for name in "ab"]
+    for name in names:
+        with open(name, "wb") as file:
+            file.write(OLD)
+    files, real = RangeFiles(FileIO("off", names[0]), idle=1e6), os.close
+    into = memoryview(bytearray(PAGE))
+    before = os.listdir("/proc/self/fd")
+
+    def failing(file):
+        folder = stat.S_ISDIR(os.fstat(file).st_mode)
+        real(file)
+        if not folder:
+            raise OSError(errno.ENOTCONN, "the file server has gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", failing)
+        for start in range(4):
+            assert files.read(names[0], start * PAGE, into) == Hit(PAGE, len(OLD))
+        for name in names:
+            files.read(name, 0, into)
+        files.sweep()
+        files.sweep()
+        assert files.count == 0
+        files.close()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 @pytest.mark.thorough

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from threading import Condition, Lock, Thread
 
 from hexkv.adapters.local.files.direct import REFUSALS, go_direct
@@ -170,7 +171,7 @@ class RangeFiles:
                 self._unlist(place)
             over = not (file.listed or file.users)
         if over:
-            os.close(file.descriptor)
+            _close([file.descriptor])
 
     def _unlist(self, place: tuple[str, bool]) -> int | None:
         """Remove a file from the list. Return its descriptor if the caller must close it."""
@@ -207,4 +208,5 @@ class RangeFiles:
 def _close(descriptors: list[int | None]) -> None:
     for descriptor in descriptors:
         if descriptor is not None:
-            os.close(descriptor)
+            with suppress(OSError):  # it is closed all the same, and was only read
+                os.close(descriptor)
