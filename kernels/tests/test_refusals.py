@@ -109,44 +109,33 @@ def together() -> list[list[torch.Tensor]]:
     return [[k[layer], v[layer]] for layer in range(2)]
 
 
-@each(
-    ("window", "tensors"),
-    [
-        (ContiguousKV(LAYOUT, tensors := sequence()), tensors),
-        (ContiguousKV(LAYOUT, tensors := together()), tensors),
-        (PagedKV(LAYOUT, tensors := pages(), range(5)), tensors),
-    ],
-)
-def test_memory_that_was_taken_away_after_the_first_copy_is_not_touched(window, tensors):
-    span = Span(0, 4, chunk(4))
-    window.gather([span])
-    storage = tensors[1][1].untyped_storage()
+def resize(tensor: torch.Tensor) -> None:
+    storage = tensor.untyped_storage()
     storage.resize_(2 * storage.nbytes())
-    for move in (window.gather, window.scatter):
-        with pytest.raises(InvalidRequest, match="other memory"):
-            move([span])
 
 
 @each(
-    ("made", "change"),
+    ("window", "made", "change"),
     [
-        (made, change)
-        for made in (sequence, together)
-        for change in (
-            lambda tensor: tensor.as_strided_((1, 2, 5, 4), (40, 4, 8, 1)),
-            lambda tensor: tensor.transpose_(1, 2),
-            lambda tensor: tensor.set_(torch.ones(1, 2, 5, 4)),
-            lambda tensor: tensor.set_(torch.ones(1, 5, 2, 4).transpose(1, 2)),
-            lambda tensor: setattr(tensor, "data", torch.ones(1, 2, 5, 4)),
-        )
+        (lambda tensors: PagedKV(LAYOUT, tensors, range(5)), pages, resize),
+        *[
+            (lambda tensors: ContiguousKV(LAYOUT, tensors), made, change)
+            for made in (sequence, together)
+            for change in (
+                resize,
+                lambda tensor: tensor.as_strided_((1, 2, 5, 4), (40, 4, 8, 1)),
+                lambda tensor: tensor.transpose_(1, 2),
+                lambda tensor: tensor.set_(torch.ones(1, 2, 5, 4)),
+                lambda tensor: tensor.set_(torch.ones(1, 5, 2, 4).transpose(1, 2)),
+                lambda tensor: setattr(tensor, "data", torch.ones(1, 2, 5, 4)),
+            )
+        ],
     ],
 )
-def test_a_sequence_that_lies_otherwise_than_at_the_first_copy_is_not_touched(made, change):
-    window = ContiguousKV(LAYOUT, tensors := made())
-    span = Span(0, 4, chunk(4))
+def test_memory_that_moved_after_the_first_copy_is_not_touched(window, made, change):
+    window, span = window(tensors := made()), Span(0, 4, chunk(4))
     window.gather([span])
     change(tensors[1][1])
-    window.gather([span], range(1))
     for move in (window.gather, window.scatter):
         with pytest.raises(InvalidRequest, match="other memory"):
             move([span])
