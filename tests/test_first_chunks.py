@@ -125,6 +125,7 @@ def test_what_the_first_chunks_cannot_be_is_as_it_was(rig):
 
     for given in (
         {"tokens": spoilt},
+        {"tokens": np.zeros(len(PROMPT), "M8[s]")},
         {"device": short},
         {"skip": -1},
         {"skip": 9 * CHUNK},
@@ -148,16 +149,20 @@ def test_what_the_first_chunks_cannot_be_is_as_it_was(rig):
     long.begins(True)
     assert long.load(device := Late(long.hashed), lookup_id="held").tiers == {"slow": FULL}
     assert device.seen[0] == CHUNKS, "what a prefetch holds comes first"
-    tokens = [*PROMPT]
-
-    def change(number):
-        tokens[0] ^= number == FIRST  # the next one is the first once more
-
-    long.then = change
-    with pytest.raises(InvalidTokens, match="changed"):
-        long.load(device := Late(), tokens)
-    assert device.queued
-    assert long.rest(device)
+    for change, error, why in (
+        (lambda tokens: tokens.__setitem__(0, tokens[0] ^ 1), InvalidTokens, "changed"),
+        (lambda tokens: tokens.append(1), InvalidRequest, "addresses"),
+    ):
+        with case(why):
+            tokens = [*PROMPT]
+            # The next chunk that is hashed is the first once more.
+            long.then = lambda number, change=change, tokens=tokens: (
+                change(tokens) if number == FIRST else None
+            )
+            with pytest.raises(error, match=why):
+                long.load(device := Late(), tokens)
+            assert device.queued
+            assert long.rest(device)
 
 
 def soon(long):

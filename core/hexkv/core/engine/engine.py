@@ -246,7 +246,7 @@ class CacheEngine:
                 )
             else:
                 prompt = self._naming.prompt(tokens, namespace, until)
-            check_window(device, prompt.layout, prompt.length)
+                check_window(device, prompt.layout, prompt.length)
             if first := skipped(skip, prompt.length):
                 prompt = prompt.since(first)
             laps.mark(("name", "", laps.now()))

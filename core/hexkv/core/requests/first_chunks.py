@@ -45,7 +45,7 @@ class FirstChunks:
         Args:
             first: returns this number of the first chunks to load or more, if others follow.
             whole: returns the prompt.
-            device: the window on all of it.
+            device: the window on all of it, which is checked.
             owner: the call.
             laps: of the call.
             lookup_id: the call's prefetch. If that holds chunks, these come first.
@@ -53,19 +53,21 @@ class FirstChunks:
 
         Raises:
             InvalidTokens: the tokens were changed in between.
+            InvalidRequest, LayoutMismatch: the window is not one on the prompt.
             HexKVError: *whole* raises it.
         """
         step = self._begin(first, device, owner, laps, lookup_id)
-        if step is None:
-            return whole(), None
-        part = step.part
         try:
             prompt = whole()
-            here = prompt.since(part.starts[0]).keys[: len(part)]
-            if list(here) == list(part.keys):
+            check_window(device, prompt.layout, prompt.length)
+            if step is None:
+                return prompt, None
+            here = prompt.since(step.part.starts[0]).keys[: len(step.part)]
+            if list(here) == list(step.part.keys):
                 return prompt, step
         except BaseException:
-            give_up(self._requests.copier, step, deadline)
+            if step is not None:
+                give_up(self._requests.copier, step, deadline)
             raise
         give_up(self._requests.copier, step, deadline)
         if not prompt.unnamed.ends:
