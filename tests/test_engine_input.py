@@ -42,7 +42,11 @@ def test_prompts_shorter_than_a_chunk_store_and_hit_nothing(rig, tokens):
     assert r.engine.retrieve(tokens, empty(tokens)).hit_tokens == 0
 
 
-@each("tokens", [[-1], [2**32], [1.5], "text", None, 5, [[1, 2]], [None]])
+RELEASED = memoryview(array("I", PROMPT))
+RELEASED.release()
+
+
+@each("tokens", [[-1], [2**32], [1.5], "text", None, 5, [[1, 2]], [None], RELEASED])
 def test_wrong_tokens_are_refused(rig, tokens):
     r = rig([memory()])
     with pytest.raises(InvalidTokens):

@@ -274,7 +274,7 @@ class ChunkHasher:
         """
         try:
             count = len(tokens)  # type: ignore[arg-type]
-        except TypeError:  # without a length it is no prompt; packing raises the error
+        except (TypeError, ValueError):  # it has no length, or is closed: packing raises the error
             count = 0
         if count > self._longest:
             raise InvalidTokens(
