@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -124,6 +124,10 @@ def _lines(places: Sequence[int]) -> Sequence[int]:
     return lines if _even(lines) and expected == [*places] else ()
 
 
+_Traits: TypeAlias = tuple[int, int, tuple[int, ...], int]
+"""Heads, width, strides in elements, and the address of the storage; 0: any."""
+
+
 class HostSequence:
     """Planes of ``[1, heads, tokens, width]`` in host memory.
 
@@ -179,12 +183,17 @@ class HostSequence:
 
     def _look(self, layers: range) -> list[_Planes]:
         element = self._layout.dtype.itemsize
-        found: dict[tuple[int, int, tuple[int, ...]], tuple[list[int], list[torch.Tensor]]] = {}
+        some = self._tensors[layers.start : layers.stop]
+        # Layers in storages of their own are viewed together in a chunk, others by storage.
+        first = {planes[0].untyped_storage().data_ptr() for planes in some[:2]}
+        apart = len(first) == len(some[:2])
+        found: dict[_Traits, tuple[list[int], list[torch.Tensor]]] = {}
         last = None
-        for layer in layers:
+        for layer, given in zip(layers, some, strict=True):
             before = self._layout.layer_span(layer, 1)[0]
-            for plane, tensor in zip(self._layout.planes[layer], self._tensors[layer], strict=True):
-                traits = heads, width, _ = plane.heads, plane.width, tensor.stride()
+            for plane, tensor in zip(self._layout.planes[layer], given, strict=True):
+                home = 0 if apart else tensor.untyped_storage().data_ptr()
+                traits = heads, width, *_ = plane.heads, plane.width, tensor.stride(), home
                 if traits != last:  # mostly all lie alike
                     befores, tensors = found.setdefault(traits, ([], []))
                     last = traits
@@ -193,7 +202,7 @@ class HostSequence:
                 before += heads * width * element
         made: list[_Planes] = []
         for traits, (befores, tensors) in found.items():
-            shape = _Shape.of(*traits, tensors[0].shape[2], element)
+            shape = _Shape.of(*traits[:3], tensors[0].shape[2], element)
             if _even(befores):
                 made.append(_Planes.of(shape, befores, tensors))
             else:
