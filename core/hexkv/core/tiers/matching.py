@@ -65,8 +65,7 @@ def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Re
     if off:
         return Reason.TIER_OFF
     if runtime.history.places:
-        names = [tier.name for tier in tiers if tier.rules.reads]
-        newest = runtime.history.find(key, *names)
+        newest = runtime.history.find(key, *[tier.name for tier in tiers if tier.rules.reads])
         if newest is not None and newest.cause.gone:
             return newest.cause
     return Reason.LOST if lost else Reason.ABSENT
