@@ -12,7 +12,7 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copy
 from hexkv.core.requests.accounts import Kept
 from hexkv.core.requests.request import PromptRequest
-from hexkv.core.runtime import Pause
+from hexkv.core.runtime import Pause, Stretch, no_pause
 from hexkv.ports import (
     CounterName,
     Deadline,
@@ -54,11 +54,11 @@ class Storing:
         deadline: Deadline,
         *,
         wait: bool,
-        pause: Pause,
+        pause: Pause | None = None,
     ) -> None:
         """Store chunks of the prompt of *request*; *wait* for the writes of slower tiers.
 
-        *pause* is that of the call.
+        *pause* is that of the call; by default pauses begin here, if this does not wait.
         """
         self.kept = Kept()
         self.deadline = deadline
@@ -70,6 +70,8 @@ class Storing:
         self._telemetry = requests.runtime.telemetry
         self._owner = request.owner
         self._wait = wait
+        if pause is None:
+            pause = no_pause if wait else Stretch(requests.runtime).pause
         self._pause = pause
         self._writing: deque[tuple[Prompt, ServicePublishing]] = deque()
         self._ahead: ServiceHold | None = None

@@ -12,7 +12,6 @@ from hexkv.core.requests.layers.groups import layer_groups
 from hexkv.core.requests.layers.limits import TimeBudget, room
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.store import Storing
-from hexkv.core.runtime import Stretch, no_pause
 from hexkv.core.tiers.matching import runs
 from hexkv.ports import (
     Deadline,
@@ -42,8 +41,7 @@ class LayeredStore:
         self._copier = requests.copier
         self._prompt = prompt = request.prompt
         self._device = request.device
-        pause = no_pause if wait else Stretch(requests.runtime).pause
-        self._storing = Storing(requests, request, patience.end(), wait=wait, pause=pause)
+        self._storing = Storing(requests, request, patience.end(), wait=wait)
         self._owner = request.owner
         self._patience = patience
         self._hosts = requests.hosts
