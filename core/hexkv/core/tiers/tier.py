@@ -20,6 +20,7 @@ from hexkv.core.io.scheduler import Lane
 from hexkv.core.io.ticket import Room, Ticket
 from hexkv.core.keys.bounded import BoundedKeys
 from hexkv.core.memory.pool import per_task
+from hexkv.core.runtime import Pause, no_pause
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.index.deleting import Deleting
 from hexkv.core.tiers.index.indexes import Index, Unindexed
@@ -45,6 +46,9 @@ Work = Callable[[bool], tuple[T, bool | None]]
 
 _AT_ONCE = 1024
 """The most chunks that a store deletes in one call, so that a retry repeats only some."""
+
+_TOGETHER = 8
+"""The number of chunks deleted from memory between two pauses for other threads."""
 
 _KEPT = Stored(0)
 
@@ -220,18 +224,22 @@ class Tier:
         with self.deleting.taking_in(Deadline(self._runtime.clock, 0.0), turn) as free:
             return self.index.restore(strange) if free else []
 
-    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline, pause: Pause = no_pause) -> bool:
         """Remove chunks that left the index, and return their bytes to the budget.
 
         Chunks that the store fails to delete still take space: they are deferred. Return True if
-        none of *keys* is left to delete.
+        none of *keys* is left to delete. *pause* is called between parts of the work.
         """
-        for start in range(0, len(keys), _AT_ONCE):
-            with self.deleting.now(keys[start : start + _AT_ONCE]) as part:
-                if (start and deadline.expired) or (part and not self.calls.delete(part, deadline)):
+        few = self.lends and pause is not no_pause  # each call of another store is a round trip
+        step = _TOGETHER if few else _AT_ONCE
+        for start in range(0, len(keys), step):
+            with self.deleting.now(keys[start : start + step]) as part:
+                late = start and not self.lends and deadline.expired
+                if late or (part and not self.calls.delete(part, deadline)):
                     self.put_off(keys[start:])
                     return False
                 self.deleting.done(part)
+            pause()
         return True
 
     def put_off(self, keys: Sequence[ChunkKey]) -> None:

@@ -44,9 +44,6 @@ _FINAL = (Reason.NOT_COPIED, Reason.NO_ROOM, Reason.UNLIKELY)
 
 _SPILLING = "spill"
 
-_TOGETHER = 8
-"""The number of chunks that are deleted between two pauses for other threads."""
-
 _spec_of, _size_of, _frame_of = attrgetter("spec"), attrgetter("size"), attrgetter("frame")
 _tokens_of = attrgetter("tokens")
 
@@ -154,10 +151,7 @@ class Writer:
         if below is not None:
             self._spill(tier, below, victims, patience, pause)
             pause()
-        gone, step = True, len(victims) if pause is no_pause else _TOGETHER
-        for start in range(0, len(victims), step):
-            gone = tier.delete(victims[start : start + step], deadline) and gone
-            pause()
+        gone = tier.delete(victims, deadline, pause)
         remember_evicted(self._runtime, tier, victims)
         return gone
 
