@@ -115,6 +115,22 @@ def resize(tensor: torch.Tensor) -> None:
 
 
 @each(
+    "made",
+    [
+        lambda: (ContiguousKV(LAYOUT, tensors := sequence()), tensors),
+        lambda: (ContiguousKV(LAYOUT, tensors := together()), tensors),
+        lambda: (PagedKV(LAYOUT, tensors := pages(), range(5)), tensors),
+    ],
+)
+def test_memory_that_was_given_up_before_the_first_copy_is_not_touched(made):
+    window, tensors = made()
+    tensors[1][1].untyped_storage().resize_(0)
+    for move in (window.gather, window.scatter):
+        with pytest.raises(InvalidRequest, match="memory"):
+            move([Span(0, 4, chunk(4))])
+
+
+@each(
     ("window", "made", "change"),
     [
         (lambda tensors: PagedKV(LAYOUT, tensors, range(5)), pages, resize),

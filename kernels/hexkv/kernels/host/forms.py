@@ -17,6 +17,7 @@ import torch
 
 from hexkv.kernels.dtypes import INTEGERS
 from hexkv.kernels.host.batches import Array
+from hexkv.ports import InvalidRequest
 
 
 class StridedView(NamedTuple):
@@ -162,9 +163,14 @@ def on_host(
 
     The caller keeps the storage, and ensures that it is still there. NumPy checks that it is not
     left. (A torch tensor would do both, in four times as long.)
+
+    Raises:
+        InvalidRequest: the storage is empty.
     """
     if 0 in shape:
         return np.empty(shape, dtype)  # it may begin anywhere, also outside its storage
+    if not home:  # NumPy would take memory of its own for it, and check nothing
+        raise InvalidRequest("KV has no memory: its storage was emptied")
     return np.ndarray(shape, dtype, _seen(home, length, _WRITABLE), offset, strides)
 
 
