@@ -1,5 +1,7 @@
 """Who waits for room in a queue or for a block: first come, first served, the large ones too."""
 
+from logging import getLogger
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules, Priority, Refused
 from hexkv.core.io.scheduler import Lane
 from hexkv.core.memory.pool import BlockPool
+from hexkv.core.notices import Notices
 from hexkv.ports import PAGE, Deadline, PoolExhausted
 from simulation.stage import Heap, Tallies
 from simulation.world import World
@@ -23,7 +26,8 @@ CALLERS = st.lists(
 
 def lane_of(world, parts=PARTS):
     rules = LaneRules(workers=3, queue_bytes=parts, breaker=BreakerRules())
-    return Lane("disk/read", rules, world, world, Tallies())
+    notices = Notices(getLogger("hexkv.tests"), "tier disk", world)
+    return Lane("disk/read", rules, world, world, Tallies(), notices)
 
 
 def one_by_one(world, works):

@@ -110,8 +110,7 @@ class CacheEngine:
         self.namespace = namespace
         self._requests = requests
         self._chunks = chunks = requests.chunks
-        self.computes = chunks.computes
-        self.why_absent = chunks.why_absent
+        self.computes, self.why_absent = chunks.computes, chunks.why_absent
         self._clock = requests.runtime.clock
         self._accounts = Accounts(requests.runtime)
         self._deadlines = deadlines
@@ -129,9 +128,8 @@ class CacheEngine:
         self._calls = Calls(requests, deadlines.close)
         self._door = self._calls.door
         self.chunks: ChunkCache = KeyedCache(requests, self._calls, deadlines.pin)
-        self.segments = segments and segments(
-            EngineParts(self._naming, requests, self._calls, deadlines, chunker.size, algorithm)
-        )
+        parts = EngineParts(self._naming, requests, self._calls, deadlines, chunker.size, algorithm)
+        self.segments = segments and segments(parts)
         self._admin = administer if isinstance(administer, str) else administer(self._calls)
 
     @property
@@ -237,13 +235,11 @@ class CacheEngine:
         def retrieve(owner: str) -> Retrieved:
             laps = Laps(self._clock)
             until = deadline_of(self._clock, laps.begun, timeout, self._deadlines.retrieve)
-            begun, count = None, getattr(device, "tokens", None)
-            if type(count) is int and count > self._first.longer:
+            ahead, begun, count = self._first, None, getattr(device, "tokens", None)
+            if type(count) is int and count > ahead.longer:
                 front = partial(self._naming.first, tokens, namespace, skip, until)
                 whole = partial(self._naming.prompt, tokens, namespace, until)
-                prompt, begun = self._first.begin(
-                    front, whole, device, owner, laps, lookup_id, until
-                )
+                prompt, begun = ahead.begin(front, whole, device, owner, laps, lookup_id, until)
             else:
                 prompt = self._naming.prompt(tokens, namespace, until)
                 check_window(device, prompt.layout, prompt.length)

@@ -100,7 +100,7 @@ class Naming:
             if not isinstance(tokens, list | tuple):
                 some = memoryview(some)
             some = some[: end * self._size]
-        except Exception:  # noqa: BLE001 - of any kind: what is no prompt is refused as a whole
+        except Exception:  # noqa: BLE001 - of any kind: the whole prompt is refused for it
             return None
         keyer, packed = self.keyer(namespace), pack_within(some, deadline)
         keys = [] if packed is None else keyer.name(packed, deadline)

@@ -110,7 +110,7 @@ class TestFoldsAdapters(EngineContract):
             naming = copy(vars(self)["_naming"])
             named = naming.prompt
 
-            def prompt(tokens, namespace, deadline=None):
+            def prompt(tokens, namespace, deadline=None, *pause):
                 whose = namespace or self.namespace
                 return named(tokens, replace(whose, lora=whose.lora.lower()), deadline)
 
@@ -129,7 +129,7 @@ class TestNamesChunksAlone(EngineContract):
             naming = copy(vars(self)["_naming"])
             named = naming.prompt
 
-            def prompt(tokens, namespace, deadline=None):
+            def prompt(tokens, namespace, deadline=None, *pause):
                 whole = named(tokens, namespace, deadline)
                 spans = zip(whole.starts, whole.ends, strict=True)
                 alone = [named(tokens[a:b], namespace) for a, b in spans]
@@ -156,7 +156,7 @@ class TestForgetsTheTenant(EngineContract):
             naming = copy(vars(self)["_naming"])
             named = naming.prompt
 
-            def prompt(tokens, namespace, deadline=None):
+            def prompt(tokens, namespace, deadline=None, *pause):
                 return named(tokens, replace(namespace or self.namespace, salt=""), deadline)
 
             naming.prompt = prompt
