@@ -163,6 +163,10 @@ def test_what_the_first_chunks_cannot_be_is_as_it_was(rig):
                 long.load(device := Late(), tokens)
             assert device.queued
             assert long.rest(device)
+    long.then = None
+    for name in long.rig.tiers:
+        long.engine._chunks.stack.detach(name, soon(long))
+    assert outcome(True) == outcome(False)
 
 
 def soon(long):

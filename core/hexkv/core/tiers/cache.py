@@ -120,7 +120,9 @@ class TierStack(Arrangement):
 
     def lend(self, wanted: Sequence[ChunkSpec], owner: str) -> tuple[Sequence[Lease], str]:
         """Return leases of chunks that the first tier keeps raw in memory: of all, or of none."""
-        tier, keys = self.tiers[0], [spec.key for spec in wanted]
+        if not (tiers := self.tiers):
+            return (), ""
+        tier, keys = tiers[0], [spec.key for spec in wanted]
         now = Deadline(self.runtime.clock, 0.0)
         if not (tier.lends and tier.rules.reads and all(tier.contains(keys, now))):
             return (), tier.name
