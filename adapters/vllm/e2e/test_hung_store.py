@@ -4,8 +4,8 @@ import uuid
 
 import pytest
 
+from engines.vllm.vllm_engines import PATIENCE, PATIENT, prompt
 from processes import until
-from vllm_engines import PATIENCE, PATIENT, prompt
 
 pytestmark = pytest.mark.thorough
 
