@@ -7,6 +7,7 @@ import stepping
 from stepping import TOKENS, kv
 
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.core.memory import copying
 from hexkv.ports import Namespace, frame_bytes
 from nodes import Node
 from processes import until
@@ -35,7 +36,8 @@ class Interrupt(stepping.Interrupt):
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
-def test_an_interrupt_at_any_line_leaves_nothing_behind(tmp_path, call):
+def test_an_interrupt_at_any_line_leaves_nothing_behind(tmp_path, call, monkeypatch):
+    monkeypatch.setattr(copying, "LOST", 0.01)  # seconds that blocks below a lost copy are kept
     frame = frame_bytes(LAYOUT.chunk_bytes(CHUNK))
     with Node(tmp_path, slots=24, frame=frame, memory=12, disk=False) as node:
         engine = node.engine(Namespace("toy", LAYOUT), chunk={"size": CHUNK})
@@ -65,7 +67,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_behind(tmp_path, call):
                 target = HeapKV(LAYOUT, len(TOKENS))
                 assert engine.retrieve(TOKENS, target).hit_tokens == FULL
                 assert target.agrees(kv(TOKENS), FULL)
-                assert engine._chunks.ledger() == {}
+                until(lambda: engine.lookup(TOKENS) and engine._chunks.ledger() == {})
                 assert not engine._chunks._ledger._asked
                 assert not engine._requests.copier.begun
                 until(lambda: node.server.leased_bytes == 0)
