@@ -176,7 +176,7 @@ class Run:
         for name, rows in found.items():
             if rows.copy:
                 about["bare_copy_ms"] = spread(rows.copy)
-            about["sides"][name] = _told(rows)
+            about["sides"][name] = _in_json(rows)
         for row in judged(length, found):
             self.result["compared"].append(row)
             print(_line(row), flush=True)
@@ -192,7 +192,7 @@ class Run:
             part.replace(output)
 
 
-def _told(rows: Rows) -> dict[str, Any]:
+def _in_json(rows: Rows) -> dict[str, Any]:
     return {
         "alone": spread(rows.alone),
         "own": spread(rows.own),

@@ -28,11 +28,11 @@ def gpu(*arguments):
 @pytest.mark.thorough
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_it_says_so_and_every_part_that_is_asked_for_runs(tmp_path):
-    told = tmp_path / "gpu.json"
-    done = gpu("--part", "copies", "--site", tmp_path / "site", "--output", told)
+    written = tmp_path / "gpu.json"
+    done = gpu("--part", "copies", "--site", tmp_path / "site", "--output", written)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "there is no CUDA device on this machine" in done.stdout
-    found = json.loads(told.read_text())
+    found = json.loads(written.read_text())
     assert not found["measured"]
     assert [(part["name"], part["state"]) for part in found["parts"]] == [("copies", "passed")]
     names = [result["name"] for result in found["parts"][0]["results"]]
@@ -42,7 +42,7 @@ def test_without_a_gpu_it_says_so_and_every_part_that_is_asked_for_runs(tmp_path
 @pytest.mark.thorough
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_every_part_that_measures_runs_interpreted(tmp_path):
-    told = tmp_path / "gpu.json"
+    written = tmp_path / "gpu.json"
     parts = (
         "device",
         "layers",
@@ -56,9 +56,9 @@ def test_every_part_that_measures_runs_interpreted(tmp_path):
         "ttft",
     )
     many = ("--total", 1800)  # a busy machine, interpreted kernels
-    done = gpu("--part", *parts, *many, "--site", tmp_path / "site", "--output", told)
+    done = gpu("--part", *parts, *many, "--site", tmp_path / "site", "--output", written)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = {part["name"]: part["results"] for part in json.loads(told.read_text())["parts"]}
+    found = {part["name"]: part["results"] for part in json.loads(written.read_text())["parts"]}
     assert set(found) == set(parts)
     assert all(found.values())
     coded = " ".join(result["name"] for result in found["coding"])

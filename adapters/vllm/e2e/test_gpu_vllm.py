@@ -75,10 +75,10 @@ def go(parts, monkeypatch, tmp_path):
         monkeypatch.setattr(parts.run, "monotonic", lambda: clock.now)
         monkeypatch.setattr(parts.sides, "Engine", type("Engine", (kind,), {"clock": clock}))
         monkeypatch.setattr(parts.run, "served", lambda *_: nullcontext())
-        told = tmp_path / "told.json"
-        ended = parts.run.main(["--device", "cpu", "--output", str(told), *map(str, options)])
+        written = tmp_path / "written.json"
+        ended = parts.run.main(["--device", "cpu", "--output", str(written), *map(str, options)])
         assert {*clock.engines} == {*clock.killed}
-        return ended, json.loads(told.read_text())
+        return ended, json.loads(written.read_text())
 
     return went
 
@@ -193,11 +193,11 @@ REAL = ("--device", "cpu", "--rounds", "2", "--total", "3000")
 
 @pytest.mark.thorough
 def test_on_a_processor_a_real_vllm_is_measured_whole_and_has_the_same_tokens(tmp_path):
-    told = tmp_path / "told.json"
+    written = tmp_path / "written.json"
     command = [sys.executable, "-m", "benchmarks.gpu_vllm", *REAL]
-    site = ("--site", str(tmp_path / "site"), "--output", str(told))
+    site = ("--site", str(tmp_path / "site"), "--output", str(written))
     ended = subprocess.run([*command, *site], cwd=ROOT, timeout=3600).returncode
-    found = json.loads(told.read_text())
+    found = json.loads(written.read_text())
     assert (ended, found["failures"]) == (0, [])
     assert "Exception: CPU Offloading" in found["left_out"][0]
     assert [*found["lengths"]] == ["260", "516"]
@@ -221,10 +221,10 @@ def test_on_a_processor_other_weights_below_hexkv_fail_the_run(parts, monkeypatc
         return begin(model, log, transfer=transfer, **settings | {"seed": seed})
 
     monkeypatch.setattr(parts.sides, "Engine", other)
-    told = tmp_path / "told.json"
-    only = ("--side", "hexkv", "--lengths", "260", "--pool", "mmap", "--output", str(told))
+    written = tmp_path / "written.json"
+    only = ("--side", "hexkv", "--lengths", "260", "--pool", "mmap", "--output", str(written))
     assert parts.run.main([*REAL, *only]) == 1
-    assert "hexkv, a miss of 260 tokens" in json.loads(told.read_text())["failures"][0]
+    assert "hexkv, a miss of 260 tokens" in json.loads(written.read_text())["failures"][0]
 
 
 def test_without_a_gpu_it_says_so_in_one_line_and_starts_nothing(parts, monkeypatch, capsys):
