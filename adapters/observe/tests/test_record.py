@@ -189,11 +189,11 @@ def test_a_disk_that_fails_costs_a_minute_of_the_record_and_nothing_else(tmp_pat
 
 def _another(folder, ready, done):
     one = recorder(Path(folder), SystemClock(), most=3 << 14, files=3)
-    one.record(a_call(3))
+    one.record(a_call(3, SystemClock().now()))
     one.flush()
     ready.set()
     assert done.wait(60)
-    one.record(a_call(5))
+    one.record(a_call(5, SystemClock().now()))
     one.close()
 
 
@@ -206,7 +206,7 @@ def test_no_process_takes_the_file_that_another_one_writes(tmp_path):
     assert ready.wait(60)
     mine = recorder(tmp_path, SystemClock(), most=3 << 14, files=3)
     for _ in range(60):
-        mine.record(a_call(200))
+        mine.record(a_call(200, SystemClock().now()))
         mine.flush()
     done.set()
     other.join(60)
