@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 
 from hexkv.ports import (
     REPORT_KEYS,
@@ -40,6 +41,8 @@ class DictDirectory:
         self.answers = True
         """False if every call is to fail as not answered in time."""
         self._closed = False
+        self._lock = Lock()
+        """Held while nodes come, go or are listed: their threads share this object."""
 
     def forget(self) -> None:
         """Lose everything, as a server does at a restart."""
@@ -52,7 +55,9 @@ class DictDirectory:
         known = self.nodes.get(member.name)
         if known is not None and known.member.generation > member.generation:
             return False
-        node = self.nodes[member.name] = Membership(member, self.clock.now())
+        node = Membership(member, self.clock.now())
+        with self._lock:
+            self.nodes[member.name] = node
         for batch in snapshot:
             _bounded(len(batch))
             node.keys |= set(batch)
@@ -74,7 +79,8 @@ class DictDirectory:
 
     def leave(self, member: Member, deadline: Deadline) -> None:
         if self._heard(member, deadline) is not None:
-            del self.nodes[member.name]
+            with self._lock:
+                del self.nodes[member.name]
 
     def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[Sequence[Member]]:
         self._check(deadline)
@@ -90,7 +96,8 @@ class DictDirectory:
 
     def _alive(self) -> list[Membership]:
         since = self.clock.now() - SILENT_HEARTBEATS * self.heartbeat_seconds
-        return [node for node in self.nodes.values() if node.heard > since]
+        with self._lock:
+            return [node for node in self.nodes.values() if node.heard > since]
 
     def _heard(self, member: Member, deadline: Deadline) -> Membership | None:
         self._check(deadline)
