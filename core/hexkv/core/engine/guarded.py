@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from hexkv.core.engine.calls import Door
 from hexkv.ports import (
@@ -107,11 +107,3 @@ class GuardedPublishing:
     @property
     def tiers(self) -> Mapping[str, Sequence[bool]]:
         return self._door.do(lambda: self._publishing.tiers)
-
-
-if TYPE_CHECKING:
-
-    def _are_as_ports_say(
-        read: GuardedRead, write: GuardedWrite, hold: GuardedHold, publishing: GuardedPublishing
-    ) -> tuple[LayeredRead, LayeredWrite, Hold, Publishing]:
-        return read, write, hold, publishing

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import sub
-from typing import TYPE_CHECKING
 
 from hexkv.core.engine.calls import Calls
 from hexkv.core.engine.guarded import GuardedHold, GuardedPublishing
@@ -18,7 +17,6 @@ from hexkv.core.requests.store import Storing
 from hexkv.core.runtime import Stretch, no_pause
 from hexkv.core.tiers.batches import Published
 from hexkv.ports import (
-    ChunkCache,
     ChunkKey,
     ChunkSpec,
     Deadline,
@@ -138,9 +136,3 @@ class KeyedCache:
         self._check_size(prompt.layout.chunk_bytes(max(map(sub, prompt.ends, prompt.starts))))
         check_window(device, prompt.layout, prompt.length)
         return prompt
-
-
-if TYPE_CHECKING:
-
-    def _is_a_cache(cache: KeyedCache) -> ChunkCache:
-        return cache

@@ -394,7 +394,3 @@ class Ledger:
             self.freed += 1
         if self.freed != freed and self.line.turns:
             self.line.wake()
-
-
-def _is_a_lease(lease: BlockLease) -> Lease:
-    return lease  # mypy checks here that BlockLease keeps the port's promises

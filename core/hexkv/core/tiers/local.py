@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from hexkv.core.tiers.batches import Batch, Pending, Published
 from hexkv.core.tiers.cache import TierStack
@@ -26,7 +26,6 @@ from hexkv.core.tiers.write.clearing import settle_writes
 from hexkv.ports import (
     KEY_BYTES,
     ChunkKey,
-    ChunkService,
     ChunkSpec,
     Cleared,
     CounterName,
@@ -388,9 +387,3 @@ def _check(leases: Sequence[Lease]) -> None:
 def keeping(tiers: Sequence[Tier], below: int) -> list[Tier]:
     """Return those of *tiers* that keep chunks of fewer than *below* tokens."""
     return [tier for tier in tiers if tier.rules.shortest < below]
-
-
-if TYPE_CHECKING:
-
-    def _are_as_ports_say(chunks: LocalChunks, hold: LentHold) -> tuple[ChunkService, ServiceHold]:
-        return chunks, hold

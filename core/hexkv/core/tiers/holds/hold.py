@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import accumulate, groupby
 from threading import Lock
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from hexkv.core.io.rules import Priority
 from hexkv.core.tiers.batches import Batch
@@ -24,7 +24,6 @@ from hexkv.ports import (
     HoldTerms,
     Lease,
     Reason,
-    ServiceHold,
     WholeChunks,
     frame_bytes,
     release_all,
@@ -355,9 +354,3 @@ class LocalHold(WholeChunks):
             if self._terms.passing:
                 self._origins[number] = tier.name
         return None
-
-
-if TYPE_CHECKING:
-
-    def _is_a_hold(hold: LocalHold) -> ServiceHold:
-        return hold
