@@ -11,10 +11,9 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.accounts import Accounts
 from hexkv.core.requests.checks import deadline_of
 from hexkv.core.requests.pipeline import Pipeline
-from hexkv.core.requests.prefix import Prefix, find_prefix
+from hexkv.core.requests.prefix import Prefix, find_prefix, find_tail
+from hexkv.core.tiers.matching import run_of
 from hexkv.ports import (
-    ChunkKey,
-    ChunkService,
     Deadline,
     InvalidTokens,
     Lookup,
@@ -61,15 +60,15 @@ class Lookups:
         if not isinstance(prompts, Iterable):
             raise InvalidTokens(f"a {type(prompts).__name__} is not a sequence of prompts")
         named = [self._naming.prompt(tokens, namespace, until) for tokens in prompts]
-        keys = list(dict.fromkeys(chain.from_iterable(prompt.keys for prompt in named)))
-        known = _KnownTiers(
-            self._chunks, dict(zip(keys, self._chunks.match(keys, until), strict=True))
-        )
-        found = [find_prefix(known, prompt, until) for prompt in named]
-        return [
-            self._answer(prompt, prefix, began, None)
-            for prompt, prefix in zip(named, found, strict=True)
-        ]
+        full = [prompt.keys[: prompt.full] for prompt in named]
+        keys = list(dict.fromkeys(chain.from_iterable(full)))
+        known = dict(zip(keys, self._chunks.match(keys, until), strict=True))
+        answers = []
+        for prompt, own in zip(named, full, strict=True):
+            tiers = run_of(list(map(known.__getitem__, own)))
+            found = find_tail(self._chunks, prompt, tiers, until)
+            answers.append(self._answer(prompt, found, began, None))
+        return answers
 
     def kept(self, tokens: Tokens, namespace: Namespace | None) -> Prefix:
         """Return the longest prefix of *tokens* on any tier, also those that serve no requests."""
@@ -84,26 +83,3 @@ class Lookups:
         if self._accounts.watched:
             self._accounts.looked_up(prompt, answer, began, pin)
         return answer
-
-
-class _KnownTiers:
-    """Answers of a service; other chunks are looked up there."""
-
-    def __init__(self, chunks: ChunkService, tiers: dict[ChunkKey, str | None]) -> None:
-        self._chunks = chunks
-        self._tiers = tiers
-        self.near = chunks.near
-
-    def match(
-        self,
-        keys: Sequence[ChunkKey],
-        deadline: Deadline,
-        *,
-        served: bool = True,
-        below: int = 0,
-        loads: bool = False,
-    ) -> Sequence[str | None]:
-        try:
-            return [self._tiers[key] for key in keys]
-        except KeyError:  # shorter chunks than those of the prompts
-            return self._chunks.match(keys, deadline, served=served, below=below, loads=loads)

@@ -10,27 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.tiers.matching import run_of
-from hexkv.ports import ChunkKey, Deadline
-
-
-class Matches(Protocol):
-    """What a search needs of a :class:`~hexkv.ports.ChunkService`."""
-
-    @property
-    def near(self) -> bool: ...
-    def match(
-        self,
-        keys: Sequence[ChunkKey],
-        deadline: Deadline,
-        *,
-        served: bool = True,
-        below: int = 0,
-        loads: bool = False,
-    ) -> Sequence[str | None]: ...
+from hexkv.ports import ChunkKey, ChunkService, Deadline
 
 
 @dataclass(slots=True)  # a frozen one takes three times as long to make
@@ -81,7 +64,7 @@ class Prefix:
 
 
 def find_prefix(
-    chunks: Matches,
+    chunks: ChunkService,
     prompt: Prompt,
     deadline: Deadline,
     *,
@@ -111,7 +94,7 @@ def find_prefix(
 
 
 def find_tail(
-    chunks: Matches,
+    chunks: ChunkService,
     prompt: Prompt,
     tiers: Sequence[str],
     deadline: Deadline,
