@@ -83,3 +83,19 @@ class Order:
         """Take *key* out."""
         older, newer = self._older.pop(key), self._newer.pop(key)
         self._newer[older], self._older[newer] = newer, older
+
+
+class OneOrder:
+    """A policy whose chunks are in one order, and are evicted from its oldest on."""
+
+    __slots__ = ("_order",)
+
+    def __init__(self) -> None:
+        self._order = Order()
+
+    def drop(self, key: ChunkKey, *, evicted: bool) -> None:
+        del evicted
+        self._order.remove(key)
+
+    def victims(self) -> Iterator[ChunkKey]:
+        return iter(self._order)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from hexkv.core.policies._order import Order
+from hexkv.core.policies._order import OneOrder
 from hexkv.ports import ChunkKey
 
 
-class FIFO:
+class FIFO(OneOrder):
     """Evicts the chunk that was stored longest ago; use does not matter.
 
     Chunks admitted in one call came at one moment, and of those the last goes first. Across calls a
     parent may go before its child: that is the meaning of first in, first out.
     """
 
-    __slots__ = ("_order",)
-
-    def __init__(self) -> None:
-        self._order = Order()
+    __slots__ = ()
 
     def admit(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
         del after
@@ -27,10 +24,3 @@ class FIFO:
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         pass
-
-    def drop(self, key: ChunkKey, *, evicted: bool) -> None:
-        del evicted
-        self._order.remove(key)
-
-    def victims(self) -> Iterator[ChunkKey]:
-        return iter(self._order)

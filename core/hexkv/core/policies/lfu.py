@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from hexkv.core.policies._order import Order
+from hexkv.core.policies._order import OneOrder
 from hexkv.ports import ChunkKey
 
 
-class LFU:
+class LFU(OneOrder):
     """Evicts the chunk that was used least often since it was stored.
 
     After Shah, Mitra and Matani, "An O(1) algorithm for implementing the LFU cache eviction scheme"
@@ -18,10 +18,10 @@ class LFU:
     are forgotten with the chunk.
     """
 
-    __slots__ = ("_count", "_newest", "_order")
+    __slots__ = ("_count", "_newest")
 
     def __init__(self) -> None:
-        self._order = Order()
+        super().__init__()
         self._count: dict[ChunkKey, int] = {}
         self._newest: dict[int, ChunkKey] = {}
 
@@ -48,9 +48,6 @@ class LFU:
         del evicted
         self._take(key)
         del self._count[key]
-
-    def victims(self) -> Iterator[ChunkKey]:
-        return iter(self._order)
 
     def _take(self, key: ChunkKey) -> ChunkKey | None:
         """Remove *key* from the order; return the next older key."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from hexkv.core.policies._order import Order
+from hexkv.core.policies._order import OneOrder
 from hexkv.ports import ChunkKey
 
 
-class LRU:
+class LRU(OneOrder):
     """Evicts the chunk that was not used for longest.
 
     Within one call the last key counts as used first, and new chunks go in just below the chunk
@@ -16,10 +16,7 @@ class LRU:
     of the prefix tree, without a tree.
     """
 
-    __slots__ = ("_order",)
-
-    def __init__(self) -> None:
-        self._order = Order()
+    __slots__ = ()
 
     def admit(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
         parent = after if after is not None and after in self._order else None
@@ -31,10 +28,3 @@ class LRU:
         for key in reversed(keys):
             self._order.remove(key)
             self._order.put_below(None, key)
-
-    def drop(self, key: ChunkKey, *, evicted: bool) -> None:
-        del evicted
-        self._order.remove(key)
-
-    def victims(self) -> Iterator[ChunkKey]:
-        return iter(self._order)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hexkv.core.policies._order import Order
+from hexkv.core.policies._order import OneOrder
 from hexkv.ports import ChunkKey
 
 
-class MRU:
+class MRU(OneOrder):
     """Evicts the chunk that was used last, so a cyclic sweep keeps a part of itself.
 
     Within one call the last key counts as used last, so it goes first. Across calls a parent may go
     before a child that was not used since: that is the meaning of most recent.
     """
 
-    __slots__ = ("_order",)
-
-    def __init__(self) -> None:
-        self._order = Order()
+    __slots__ = ()
 
     def admit(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
         del after
@@ -29,10 +26,6 @@ class MRU:
         for key in keys:
             self._order.remove(key)
             self._order.put_below(None, key)
-
-    def drop(self, key: ChunkKey, *, evicted: bool) -> None:
-        del evicted
-        self._order.remove(key)
 
     def victims(self) -> Iterator[ChunkKey]:
         return reversed(self._order)
