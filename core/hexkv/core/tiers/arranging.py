@@ -110,7 +110,7 @@ class Arrangement:
             self._arrange(self.tiers)
 
     def limit(self, tier: Tier, budget: int, quotas: Mapping[str, int]) -> None:
-        """Give *tier* a budget, and some tenants quotas, that it can have: see :meth:`check_limit`.
+        """Give *tier* a budget, and some tenants quotas, that it can have.
 
         Chunks beyond them are evicted in the background, pinned ones once their pins end.
 
@@ -119,24 +119,6 @@ class Arrangement:
         """
         tier.calls.limit(budget)
         self.writer.evict_soon(tier, tier.index.limit(budget, quotas))
-
-    def check_limit(self, tier: Tier, budget: int, quotas: Mapping[str, int]) -> None:
-        """Refuse a budget of *tier*, and quotas of some tenants, that it cannot have.
-
-        Raises:
-            InvalidRequest
-        """
-        shares = tier.index.quotas()
-        if not tier.index.decides:
-            raise InvalidRequest(
-                f"tier {tier.name!r}: its store cannot list its chunks, so no budget can be kept"
-            )
-        if lacking := [name for name in quotas if name not in shares]:
-            raise InvalidRequest(f"tier {tier.name!r}: tenant {lacking[0]!r} has no quota there")
-        if (total := sum({**shares, **quotas}.values())) > budget:
-            raise InvalidRequest(
-                f"tier {tier.name!r}: the quotas are {total} bytes together, the budget {budget}"
-            )
 
     def named(self, names: Sequence[str] | None) -> list[Tier]:
         """Return the tiers of these names, or all for ``None``.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hexkv.core.io.rules import LaneRules
-from hexkv.ports import InvalidRequest
 
 
 class Writes(StrEnum):
@@ -44,24 +43,3 @@ class TierRules:
     """Forms that may encode new chunks on their way to the tier, the most faithful first."""
 
     lane: LaneRules = field(default_factory=LaneRules)
-
-
-def changed_rules(
-    rules: TierRules, *, reads: bool | None, writes: str | None, promotes: bool | None
-) -> TierRules:
-    """Return *rules* with the arguments that are not ``None`` in place of theirs.
-
-    Raises:
-        InvalidRequest: *writes* is not a member of :class:`Writes`.
-    """
-    try:
-        kept = rules.writes if writes is None else Writes(writes)
-    except ValueError as error:
-        known = ", ".join(Writes)
-        raise InvalidRequest(f"no tier writes {writes!r}; there are {known}") from error
-    return replace(
-        rules,
-        reads=rules.reads if reads is None else reads,
-        writes=kept,
-        promotes=rules.promotes if promotes is None else promotes,
-    )

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from hexkv.core.engine.calls import Calls
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.rules import changed_rules
 from hexkv.core.tiers.tier import Tier
+from hexkv.operate.tier_changes import changed_rules, check_limit
 from hexkv.plugins.composition.checking import check
 from hexkv.plugins.composition.tiers import TierOpener
 from hexkv.plugins.configuration.config import Loaded
@@ -212,7 +212,7 @@ class Adjusting:
                 budget = min(budget, self._opener.most)
             if budget < (self._opener.block or 0):
                 raise ConfigError(f"{where}: does not hold one chunk of {self._opener.block} bytes")
-        self._stack.check_limit(tier, budget, quotas)
+        check_limit(tier, budget, quotas)
         return budget
 
     def _change_rules(self, tier: Tier, settings: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from hexkv.core.engine.calls import Calls
 from hexkv.core.requests.checks import check_seconds
 from hexkv.core.tiers.cache import TierStack, contains_by_deadline
 from hexkv.core.tiers.read.pieces import STEP
-from hexkv.core.tiers.rules import Writes, changed_rules
+from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier, TierPlan
 from hexkv.core.tiers.write.clearing import forget, part_with, settle_writes
@@ -21,6 +21,7 @@ from hexkv.operate.adjusting import Adjusting
 from hexkv.operate.moving import Moved, Mover
 from hexkv.operate.relocations import Relocations
 from hexkv.operate.selecting import Chosen, Namespaces
+from hexkv.operate.tier_changes import changed_rules
 from hexkv.operate.time_limit import TimeLimit
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.ports import (
