@@ -14,7 +14,7 @@ from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import ChunkHasher
-from hexkv.plugins.composition.observing import CheckedPrompts
+from hexkv.peers.serving.prompts import CheckedPrompts
 from hexkv.ports import ConfigError
 from nodes import NAMESPACE, NodeProcess
 from operating.routers import Router, said

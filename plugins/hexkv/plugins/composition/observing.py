@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from threading import Lock
 from weakref import ref
 
-from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.plugins.composition.tiers import naming
 from hexkv.plugins.configuration.config import Loaded
 from hexkv.plugins.discovery.registry import Registry
-from hexkv.plugins.observing.described import hasher_of
 from hexkv.plugins.observing.telemetry import Counted, render
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import (
-    Bounds,
     CallSink,
     Clock,
     ConfigError,
     ContentFeed,
     Health,
     HexKVError,
-    NamedPrompt,
     Namespace,
     Observed,
     Observer,
@@ -33,9 +27,6 @@ from hexkv.ports import (
     TierHealth,
     frame_bytes,
 )
-
-_NAMESPACES = 256
-"""Namespaces of other processes' prompts whose hashers are kept."""
 
 
 class ObservedCache:
@@ -187,44 +178,6 @@ class Observation:
 
 def _no_counts() -> None:
     """Stands for the cache until one is served."""
-
-
-class CheckedPrompts:
-    """Passes on another process's prompts, if these tokens name their keys."""
-
-    def __init__(self, sink: PromptSink) -> None:
-        self._sink = sink
-        self._lock = Lock()
-        self._hashers: OrderedDict[str, NamespaceHasher | None] = OrderedDict()
-
-    def named(self, prompt: NamedPrompt) -> bool:
-        """Pass on *prompt*. False if its keys are those of other tokens, or cannot be checked."""
-        hasher = self._hasher(prompt.identity)
-        if hasher is None:
-            return False
-        # An empty chunk represents the one before.
-        known = () if prompt.after is None else (prompt.after,)
-        ends = (*(0 for _ in known), *prompt.ends)
-        starts = (*(0 for _ in known), 0, *prompt.ends[:-1])
-        keys = hasher.name(prompt.tokens, None, known, Bounds(starts, ends))
-        if keys[len(known) :] != list(prompt.keys):
-            return False
-        self._sink.named(prompt)
-        return True
-
-    def _hasher(self, identity: str) -> NamespaceHasher | None:
-        with self._lock:
-            if identity in self._hashers:
-                return self._hashers[identity]
-        try:
-            hasher, _ = hasher_of(identity)
-        except HexKVError:
-            hasher = None
-        with self._lock:
-            self._hashers[identity] = hasher
-            if len(self._hashers) > _NAMESPACES:
-                self._hashers.popitem(last=False)
-        return hasher
 
 
 def open_observation(

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 from weakref import ref
 
@@ -28,10 +27,11 @@ from hexkv.peers.pushing.pushing import Pushing
 from hexkv.peers.serving.addresses import Addresses
 from hexkv.peers.serving.inheritance import Inheritance
 from hexkv.peers.serving.listing import in_memory
+from hexkv.peers.serving.prompts import CheckedPrompts
 from hexkv.plugins.composition.administering import serve_admin
 from hexkv.plugins.composition.checking import check
 from hexkv.plugins.composition.compose import open_serdes, open_stack
-from hexkv.plugins.composition.observing import CheckedPrompts, open_observation
+from hexkv.plugins.composition.observing import open_observation
 from hexkv.plugins.composition.starting import begin_log, report_start
 from hexkv.plugins.composition.tiers import TierOpener, tenants_of
 from hexkv.plugins.configuration.config import Loaded
@@ -342,12 +342,7 @@ class ServedChunks:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _headers(
