@@ -143,7 +143,7 @@ def test_a_store_that_fails_to_clear_is_said_to(rig):
     r.engine.store(PROMPT, kv())
     store.works = False
     assert set(r.engine.clear().left) == {"remote"}
-    assert r.tiers["remote"].failures == 1
+    assert r.tiers["remote"].calls.failures == 1
     store.works = True
     assert r.engine.clear().complete
 

@@ -281,7 +281,7 @@ def test_booleans_of_numpy_pass_for_some_and_what_is_merely_true_does_not(rig):
         place = replace(place, index=Unindexed())
         r = rig([place])
         r.engine.store(PROMPT, computed())
-        return r.engine.lookup(PROMPT).hit_tokens, r.tiers["abroad"].failures > 0
+        return r.engine.lookup(PROMPT).hit_tokens, r.tiers["abroad"].calls.failures > 0
 
     assert found(lambda good: [Numpy(one) for one in good]) == (160, False)
     assert found(lambda good: [int(one) for one in good]) == (0, True)
@@ -338,7 +338,7 @@ def test_a_lent_block_is_a_new_share_of_the_very_chunk(rig, how):
     got = r.engine.retrieve(PROMPT, window)
     assert window.agrees(computed(), got.hit_tokens)
     assert got.hit_tokens == 0
-    assert r.tiers["abroad"].failures
+    assert r.tiers["abroad"].calls.failures
     assert set(r.engine.health().leases) == {"abroad store"}
 
 

@@ -94,7 +94,7 @@ def balanced(r):
             kept += len(held)
         else:
             assert one.index.used == sum(held.values())
-        assert not one.failures
+        assert not one.calls.failures
     assert sum(r.pool.ledger().values()) == kept
 
 

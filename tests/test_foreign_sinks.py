@@ -47,7 +47,7 @@ def test_a_sink_gives_no_memory_after_its_call_nor_for_a_chunk_that_was_not_aske
     assert late.sink.room(0, FRAME) is None
     assert rooms
     assert set(rooms) == {None}
-    assert s.tiers["stray"].failures
+    assert s.tiers["stray"].calls.failures
 
 
 TOLD = [(-1, 0), (1 << 40, 0), (True, 0), ("0", 0), (0, -1), (0, FRAME + 1), (0, 1.0), (0, None)]
@@ -71,4 +71,4 @@ def test_a_store_that_tells_a_sink_what_cannot_be_has_failed_and_nothing_of_it_i
         one = rig([tier("tells", Tells({}))])
         one.engine.store(PROMPT, computed())
         assert one.engine.retrieve(PROMPT, empty()).hit_tokens == 0, said
-        assert one.tiers["tells"].failures, said
+        assert one.tiers["tells"].calls.failures, said

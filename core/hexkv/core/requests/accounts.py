@@ -171,13 +171,12 @@ class Kept:
 class Accounts:
     """Counts calls, and records and traces them if that is configured."""
 
-    def __init__(self, runtime: Runtime, *, by_key: bool = False) -> None:
-        """Report calls to the sinks of *runtime*. *by_key*: hosts name the chunks themselves."""
+    def __init__(self, runtime: Runtime) -> None:
+        """Report calls to the sinks of *runtime*."""
         self._clock = runtime.clock
         self._telemetry = runtime.telemetry
         self._sink = runtime.calls
         self._spans = runtime.spans
-        self._by_key = by_key
         self.watched = runtime.calls is not None or runtime.spans is not None
         """True if calls are recorded or traced."""
 
@@ -296,7 +295,7 @@ class Accounts:
                 misses or {},
                 present,
                 request,
-                self._by_key or not prompt.placed,
+                not prompt.placed,
                 _steps(spent),
             )
         )

@@ -22,19 +22,14 @@ def background_deadline(runtime: TierRuntime) -> Deadline:
 
 
 def evict_soon(runtime: TierRuntime, tier: Tier, victims: Sequence[ChunkKey]) -> None:
-    """Delete evicted chunks in the background. Never blocks."""
-    delete_soon(runtime, tier, victims)
-    remember_evicted(runtime, tier, victims)
-
-
-def delete_soon(runtime: TierRuntime, tier: Tier, keys: Sequence[ChunkKey]) -> None:
-    """Delete chunks that left the index in the background. Never blocks.
+    """Delete evicted chunks in the background. Never blocks.
 
     If the lane takes no work at present, the next write deletes them first.
     """
-    if keys:
-        tier.put_off(keys)
+    if victims:
+        tier.put_off(victims)
         _sweep_soon(runtime, tier)
+        remember_evicted(runtime, tier, victims)
 
 
 def _sweep_soon(runtime: TierRuntime, tier: Tier) -> None:

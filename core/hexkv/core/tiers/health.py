@@ -8,8 +8,8 @@ from hexkv.core.tiers.cache import TierStack
 from hexkv.ports import Health, TierHealth
 
 
-def health_of(stack: TierStack, prefetches: int = 0) -> Health:
-    """Return the state of *stack*; *prefetches* is the number of waiting ones."""
+def health_of(stack: TierStack) -> Health:
+    """Return the state of *stack*, without prefetches."""
     pins: Counter[str] = Counter()
     tiers = []
     for tier in stack.tiers:
@@ -22,7 +22,7 @@ def health_of(stack: TierStack, prefetches: int = 0) -> Health:
                 chunks=len(index) if index.decides else None,
                 used_bytes=index.used if index.decides else None,
                 budget_bytes=index.budget,
-                failures=tier.failures,
+                failures=tier.calls.failures,
                 reading=reading,
                 writing=writing,
                 queued_bytes=sum(lane.pending_bytes for lane in tier.lanes),
@@ -43,6 +43,6 @@ def health_of(stack: TierStack, prefetches: int = 0) -> Health:
         leases=stack.pool.ledger(),
         pins=dict(pins),
         pin_seconds=stack.pins.seconds(),
-        prefetches=prefetches,
+        prefetches=0,
         directory=stack.runtime.directory(),
     )

@@ -130,11 +130,6 @@ class Tier:
         self._lock = Lock()
 
     @property
-    def failures(self) -> int:
-        """The failures of :class:`hexkv.core.tiers.stores.calls.StoreCalls`."""
-        return self.calls.failures
-
-    @property
     def off(self) -> bool:
         """True while the breaker refuses reads."""
         return not self.lends and self.reading.breaker.pause > 0 and self.reading.breaker.refuses

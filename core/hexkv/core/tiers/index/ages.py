@@ -32,11 +32,10 @@ class _Sample:
 class Ages:
     """Observes the ages of chunks, by tier. Safe from any thread."""
 
-    def __init__(self, clock: Clock, telemetry: Telemetry, most: int = _MOST) -> None:
-        """Sample at most *most* chunks of each tier."""
+    def __init__(self, clock: Clock, telemetry: Telemetry) -> None:
+        """Report to *telemetry*, by *clock*."""
         self._clock = clock
         self._telemetry = telemetry
-        self._most = most
         self._tiers: dict[str, _Sample] = {}
         self._lock = Lock()
 
@@ -51,7 +50,7 @@ class Ages:
                 if sample.mask and _digits(key) & sample.mask:
                     continue
                 sample.used[key] = now
-                while len(sample.used) > self._most:
+                while len(sample.used) > _MOST:
                     sample.mask = sample.mask << 1 | 1
                     sample.used = {
                         key: when
