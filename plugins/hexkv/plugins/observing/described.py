@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from hexkv.core.admin.explain import Difference as Difference  # for commands
 from hexkv.core.admin.explain import differing as differing
@@ -14,7 +13,7 @@ from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import UNSEEDED, NamespaceHasher
 from hexkv.core.keys.tokens import pack as pack
 from hexkv.plugins.discovery.algorithms import hash_algorithm
-from hexkv.ports import ChunkKey, ConfigError, HashFunction, InvalidRequest
+from hexkv.ports import ConfigError, HashFunction, InvalidRequest
 
 _HASHES = ("sha256", "blake2b", "blake3")
 
@@ -64,29 +63,6 @@ def hasher_of(identity: str) -> tuple[NamespaceHasher, PrefixChunker]:
         raise ConfigError("its frames are of another version") from error
     chunker = _chunker(scheme)
     return NamespaceHasher.of_identity(identity, algorithm_called(algorithm), chunker), chunker
-
-
-class PromptKeys(NamedTuple):
-    """The chunks of a prompt, in order; the last may be shorter than the others."""
-
-    keys: Sequence[ChunkKey]
-    ends: Sequence[int]
-    """Token position at which each ends."""
-
-    size: int
-    """Tokens of a whole chunk."""
-
-
-def prompt_keys(identity: str, tokens: Sequence[int]) -> PromptKeys:
-    """Name the chunks of a prompt as the engines of *identity* do.
-
-    Raises:
-        InvalidTokens: they are none.
-        ConfigError, AdapterUnavailable: as :func:`hasher_of`.
-    """
-    keyer, chunker = hasher_of(identity)
-    packed = pack(tokens)
-    return PromptKeys(keyer.name(packed), keyer.cut(packed).ends, chunker.size)
 
 
 def algorithm_called(name: str) -> HashFunction:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hexkv.plugins.cli.output import refuse
-from hexkv.plugins.observing.described import PromptKeys, prompt_keys, tokens_in
+from hexkv.plugins.observing.described import hasher_of, pack, tokens_in
 from hexkv.ports import (
     KEY_BYTES,
     AdapterUnavailable,
@@ -25,6 +25,29 @@ class Known(Protocol):
     def namespaces(self) -> Sequence[NamespaceState]:
         """See :class:`hexkv.ports.Administration`."""
         ...
+
+
+class PromptKeys(NamedTuple):
+    """The chunks of a prompt, in order; the last may be shorter than the others."""
+
+    keys: Sequence[ChunkKey]
+    ends: Sequence[int]
+    """Token position at which each ends."""
+
+    size: int
+    """Tokens of a whole chunk."""
+
+
+def _prompt_keys(identity: str, tokens: Sequence[int]) -> PromptKeys:
+    """Name the chunks of a prompt as the engines of *identity* do.
+
+    Raises:
+        InvalidTokens: they are none.
+        ConfigError, AdapterUnavailable: as :func:`hasher_of`.
+    """
+    keyer, chunker = hasher_of(identity)
+    packed = pack(tokens)
+    return PromptKeys(keyer.name(packed), keyer.cut(packed).ends, chunker.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +107,7 @@ class Words:
             refuse("--namespace", f"a prompt has other keys in each namespace: name one of {names}")
         for state in states:
             try:
-                yield state, prompt_keys(state.identity, tokens)
+                yield state, _prompt_keys(state.identity, tokens)
             except InvalidRequest as error:
                 refuse("--tokens", str(error))
             except (ConfigError, AdapterUnavailable) as error:

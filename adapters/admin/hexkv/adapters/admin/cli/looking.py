@@ -8,10 +8,10 @@ from typing import NamedTuple
 import typer
 
 from hexkv.adapters.admin.cli import showing
-from hexkv.adapters.admin.cli.choosing import Words
+from hexkv.adapters.admin.cli.choosing import PromptKeys, Words
 from hexkv.adapters.admin.cli.options import choosing, target_of
 from hexkv.plugins.cli.output import Json, print_json, print_table, refuse
-from hexkv.plugins.observing.described import PromptKeys, model_and_layout
+from hexkv.plugins.observing.described import model_and_layout
 from hexkv.ports import Administration, NamespaceState, Reason, Why
 
 
