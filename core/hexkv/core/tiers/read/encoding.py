@@ -9,7 +9,7 @@ from hexkv.core.frames.codec import layers_per_part
 from hexkv.core.frames.opening import Opening, opened
 from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.stores.checked import CheckedSerde
-from hexkv.core.tiers.stores.encoding_choice import Encoding, choose
+from hexkv.core.tiers.stores.encoding_choice import Encoding
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,
@@ -39,8 +39,8 @@ def form_on(runtime: TierRuntime, tier: Tier, lease: Lease, spec: ChunkSpec) -> 
         return names[0]
     forms = [_form(runtime, name, tier.rules.lane.workers, lease, spec) for name in names]
     known = [form for form in forms if form is not None]
-    best = choose(known, size=spec.raw_bytes, tokens=spec.tokens, link_rate=link, prefill_rate=0.0)
-    return best.serde or names[0]
+    best = min(known, key=lambda form: form.seconds(spec.raw_bytes, link), default=None)
+    return names[0] if best is None else best.serde
 
 
 def _form(

@@ -1,13 +1,7 @@
-"""Choose the form in which to load KV: raw, encoded, or not at all; and what loading saves.
-
-After CacheGen (arXiv 2310.07240, section 5.3), which takes the best quality that a deadline allows,
-and recomputes what a link would bring too late. A pure function of measured rates, for any caller
-that has some.
-"""
+"""The time that KV takes to load in each form, raw or encoded, and what loading saves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -32,46 +26,6 @@ class Encoding:
     def seconds(self, size: int, link_rate: float) -> float:
         """The time that *size* bytes of KV take over a link, and then through the serde."""
         return _seconds(size, self.ratio * link_rate) + _seconds(size, self.decode_rate)
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The form to load, and the time that it takes."""
-
-    serde: str | None
-    """The form to load; ``None``: recompute the tokens."""
-
-    seconds: float
-
-
-def choose(
-    forms: Iterable[Encoding],
-    *,
-    size: int,
-    tokens: int,
-    link_rate: float,
-    prefill_rate: float,
-    within: float = 0.0,
-) -> Decision:
-    """Return the first of *forms* that arrives in time, or else the fastest choice.
-
-    Args:
-        forms: in the order of their fidelity, the best first.
-        size: bytes of KV.
-        tokens: the number of tokens of this KV.
-        link_rate: bytes per second that the tier brings.
-        prefill_rate: tokens per second that the model computes; zero: do not recompute.
-        within: seconds in which the KV should arrive; zero asks for the fastest.
-    """
-    again = fastest = Decision(None, _seconds(tokens, prefill_rate))
-    for form in forms:
-        decision = Decision(form.serde, form.seconds(size, link_rate))
-        # A form slower than computing is not loaded, however long the deadline.
-        if decision.seconds <= min(within, again.seconds):
-            return decision
-        if decision.seconds < fastest.seconds:
-            fastest = decision
-    return fastest
 
 
 def rate_to_pay(compute_rate: float, saved: float) -> float:

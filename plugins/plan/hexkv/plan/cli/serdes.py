@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from math import inf
 from random import Random
 from statistics import NormalDist
@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from hexkv.core.tiers.runtime import RAW
-from hexkv.core.tiers.stores.encoding_choice import Encoding, choose
+from hexkv.core.tiers.stores.encoding_choice import Encoding
 from hexkv.plugins.cli.output import (
     Json,
     aside,
@@ -34,6 +34,49 @@ from hexkv.ports import DType, KVLayout, Serde
 
 _LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=2, heads=8, key_width=128)
 _TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The form to load, and the time that it takes."""
+
+    serde: str | None
+    """The form to load; ``None``: recompute the tokens."""
+
+    seconds: float
+
+
+def choose(
+    forms: Iterable[Encoding],
+    *,
+    size: int,
+    tokens: int,
+    link_rate: float,
+    prefill_rate: float,
+    within: float,
+) -> Decision:
+    """Return the first of *forms* that arrives in time, or else the fastest choice.
+
+    After CacheGen (arXiv 2310.07240, section 5.3), which takes the best quality that a deadline
+    allows, and recomputes the tokens that a link would bring too late.
+
+    Args:
+        forms: in the order of their fidelity, the best first.
+        size: bytes of KV.
+        tokens: the number of tokens of this KV.
+        link_rate: bytes per second that the tier brings.
+        prefill_rate: tokens per second that the model computes.
+        within: seconds in which the KV should arrive; zero asks for the fastest.
+    """
+    again = fastest = Decision(None, tokens / prefill_rate)
+    for form in forms:
+        decision = Decision(form.serde, form.seconds(size, link_rate))
+        # A form slower than computing is not loaded, however long the deadline.
+        if decision.seconds <= min(within, again.seconds):
+            return decision
+        if decision.seconds < fastest.seconds:
+            fastest = decision
+    return fastest
 
 
 def serdes(
