@@ -18,8 +18,7 @@ from hexkv.core.memory.pool import BlockPool
 from hexkv.core.tiers.read.encoding import form_on
 from hexkv.core.tiers.read.lookups import KEPT
 from hexkv.core.tiers.runtime import TierRuntime
-from hexkv.core.tiers.stores.bandwidth import PROBE_EVERY
-from hexkv.core.tiers.stores.encoding_choice import Encoding, rate_to_pay
+from hexkv.core.tiers.stores.bandwidth import PROBE_EVERY, Encoding, rate_to_pay
 from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.threads import Threads
 from hexkv.ports import ChunkSpec, CounterName, Deadline, Namespace, Reason, StoreError, frame_bytes

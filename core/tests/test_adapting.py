@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.core.tiers.stores.encoding_choice import Encoding, Rate
+from hexkv.core.tiers.stores.bandwidth import Encoding, Rate
 
 rates = st.floats(1e5, 1e11)
 forms = st.builds(Encoding, st.text(max_size=3), st.floats(1, 20), st.one_of(st.just(inf), rates))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.kit.cases import each
-from hexkv.core.tiers.stores.encoding_choice import Encoding
+from hexkv.core.tiers.stores.bandwidth import Encoding
 from hexkv.plan.cli.serdes import Decision, choose
 
 RAW = Encoding("raw")

@@ -20,7 +20,7 @@ from hexkv.core.tiers.holds.layered_hold import LayeredHold
 from hexkv.core.tiers.holds.recording import counting
 from hexkv.core.tiers.matching import computed_again, run_of, runs, why_absent, why_dropped
 from hexkv.core.tiers.read.direct import read_to_room
-from hexkv.core.tiers.stores.encoding_choice import rate_to_pay
+from hexkv.core.tiers.stores.bandwidth import rate_to_pay
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.write.clearing import settle_writes
 from hexkv.ports import (

@@ -8,8 +8,8 @@ from itertools import pairwise
 from hexkv.core.frames.codec import layers_per_part
 from hexkv.core.frames.opening import Opening, opened
 from hexkv.core.tiers.runtime import RAW, TierRuntime
+from hexkv.core.tiers.stores.bandwidth import Encoding
 from hexkv.core.tiers.stores.checked import CheckedSerde
-from hexkv.core.tiers.stores.encoding_choice import Encoding
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from hexkv.core.tiers.runtime import RAW
-from hexkv.core.tiers.stores.encoding_choice import Encoding
+from hexkv.core.tiers.stores.bandwidth import Encoding
 from hexkv.plugins.cli.output import (
     Json,
     aside,
