@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from hexkv.contracts.doubles import HeapBlock, HeapLease
 from hexkv.ports import (
@@ -50,16 +50,6 @@ class HeapHold(WholeChunks):
         del deadline, first
         return True
 
-    def known(self, deadline: Deadline) -> bool:
-        """Return True: all is known at once."""
-        del deadline
-        return True
-
-    def keep(self, deadline: Deadline, encoded: Collection[str] = ()) -> bool:
-        """Return True: it has no limit."""
-        del deadline, encoded
-        return True
-
     def bring(self, group: int, deadline: Deadline) -> int:
         """Return how many of the first chunks are here, and release the others."""
         del group, deadline
@@ -80,12 +70,6 @@ class HeapHold(WholeChunks):
         for lease in leases:
             if lease is not None:
                 lease.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class HeapPublishing:

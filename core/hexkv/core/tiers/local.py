@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from operator import attrgetter
-from typing import Self
 
 from hexkv.core.tiers.batches import Batch, Pending, Published
 from hexkv.core.tiers.cache import TierStack
@@ -65,14 +64,6 @@ class LentHold(WholeChunks):
         del deadline, first
         return True
 
-    def known(self, deadline: Deadline) -> bool:
-        del deadline
-        return True
-
-    def keep(self, deadline: Deadline, encoded: Collection[str] = ()) -> bool:
-        del deadline, encoded
-        return True
-
     def bring(self, group: int, deadline: Deadline) -> int:
         del group, deadline
         return len(self.leases)
@@ -81,12 +72,6 @@ class LentHold(WholeChunks):
         leases, self.leases = self.leases, ()
         if leases:
             release_all(leases)  # type: ignore[arg-type] # all were lent
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class LocalChunks:

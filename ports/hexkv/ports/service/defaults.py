@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from math import inf
+from typing import Self
 
 from hexkv.ports.abilities.on_device import DeviceRoom
 from hexkv.ports.chunk import ChunkSpec
@@ -19,6 +20,16 @@ class WholeChunks:
     lent = False
     replaced = 0
 
+    def known(self, deadline: Deadline) -> bool:
+        """Return True: all is known at once."""
+        del deadline
+        return True
+
+    def keep(self, deadline: Deadline, encoded: Collection[str] = ()) -> bool:
+        """Return True: it has no limit."""
+        del deadline, encoded
+        return True
+
     def once(self, group: int, then: Callable[[], None]) -> None:
         """Call *then*: all layers are here."""
         del group
@@ -29,6 +40,16 @@ class WholeChunks:
 
     def used(self, deadline: Deadline) -> None:
         """Do nothing: there is no faster tier."""
+
+    def release(self) -> None:
+        """Release all leases."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class FarTiers:

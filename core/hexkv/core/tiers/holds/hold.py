@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import accumulate, groupby
 from threading import Lock
-from typing import Self
 
 from hexkv.core.io.rules import Priority
 from hexkv.core.tiers.batches import Batch
@@ -127,10 +126,6 @@ class LocalHold(WholeChunks):
     def bytes(self) -> int:
         return sum([frame_bytes(self._wanted[number].raw_bytes) for number in self._tried])
 
-    def known(self, deadline: Deadline) -> bool:
-        del deadline
-        return True
-
     def keep(self, deadline: Deadline, encoded: Collection[str] = ()) -> bool:
         del deadline
         self._encoded = encoded
@@ -169,12 +164,6 @@ class LocalHold(WholeChunks):
                 claim.drop()
             if held := [lease for lease in leases if lease is not None]:
                 release_all(held)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
     def _start(self) -> None:
         """Find the chunks and begin to read them."""

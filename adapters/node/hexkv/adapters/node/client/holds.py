@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from struct import pack
 from threading import Lock
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.rpc.answer import Answer
@@ -285,12 +285,6 @@ class NodeHold(WholeChunks):
                 self._give_back()
         if leases := [lease for lease in self._leases if lease is not None]:
             release_all(leases)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
     def __del__(self) -> None:
         if getattr(self, "_owes", False):
