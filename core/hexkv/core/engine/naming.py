@@ -83,11 +83,10 @@ class Naming:
     ) -> Prompt | None:
         """Return *least* full chunks behind *skip* tokens, or a sixteenth of all, 256 at most.
 
-        ``None`` if no full chunk follows these, if the first tokens cannot be cut off, or after
-        *deadline*.
+        ``None`` if no full chunk follows these, or after *deadline*.
 
         Raises:
-            InvalidRequest, InvalidTokens, LayoutMismatch
+            Exception: the first tokens cannot be cut off, or are refused.
         """
         namespace, count = self.checked(namespace), self._namer.count(tokens)
         whole = count // self._size
@@ -96,13 +95,9 @@ class Naming:
         if end >= whole:
             return None
         some: Any = tokens
-        try:
-            if not isinstance(tokens, list | tuple):
-                some = memoryview(some)
-            some = some[: end * self._size]
-        except Exception:  # noqa: BLE001 - of any kind: the whole prompt is refused for it
-            return None
-        keyer, packed = self.keyer(namespace), pack_within(some, deadline)
+        if not isinstance(tokens, list | tuple):
+            some = memoryview(some)
+        keyer, packed = self.keyer(namespace), pack_within(some[: end * self._size], deadline)
         keys = [] if packed is None else keyer.name(packed, deadline)
         if packed is None or len(keys) < end:
             return None

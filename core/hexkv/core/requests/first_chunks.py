@@ -7,6 +7,7 @@ more in short chunks. So what memory has of the front is copied first, and the r
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from math import inf
 
 from hexkv.core.keys.prompts import Prompt
@@ -16,7 +17,7 @@ from hexkv.core.requests.pipeline import Pipeline
 from hexkv.core.requests.retrieve import Held
 from hexkv.core.requests.waiting import LoadStep, give_up
 from hexkv.core.tiers.local import LentHold
-from hexkv.ports import Deadline, DeviceKV, HexKVError, InvalidRequest, InvalidTokens, release_all
+from hexkv.ports import Deadline, DeviceKV, InvalidRequest, InvalidTokens, release_all
 
 
 class FirstChunks:
@@ -57,22 +58,18 @@ class FirstChunks:
             HexKVError: *whole* raises it.
         """
         step = self._begin(first, device, owner, laps, lookup_id)
-        try:
+        with ExitStack() as unused:
+            if step is not None:
+                unused.callback(give_up, self._requests.copier, step, deadline)
             prompt = whole()
             check_window(device, prompt.layout, prompt.length)
-            if step is None:
+            if step is None or prompt.unnamed.ends:
                 return prompt, None
             here = prompt.since(step.part.starts[0]).keys[: len(step.part)]
-            if list(here) == list(step.part.keys):
-                return prompt, step
-        except BaseException:
-            if step is not None:
-                give_up(self._requests.copier, step, deadline)
-            raise
-        give_up(self._requests.copier, step, deadline)
-        if not prompt.unnamed.ends:
-            raise InvalidTokens("the tokens were changed during the call")
-        return prompt, None
+            if list(here) != list(step.part.keys):
+                raise InvalidTokens("the tokens were changed during the call")
+            unused.pop_all()
+            return prompt, step
 
     def _begin(
         self,
@@ -90,7 +87,7 @@ class FirstChunks:
             if part is None:
                 return None
             check_window(device, part.layout, part.length)
-        except HexKVError:  # the call raises it once more
+        except Exception:  # noqa: BLE001 - of any kind: the call raises it once more
             return None
         leases, tier = requests.chunks.lend(part.specs(), owner)
         if not leases:
