@@ -95,7 +95,7 @@ class Stage:
             return bytes(block.payload)
 
     def head(self):
-        return Head.of(self.runtime, self.frame[: self.index], self.key, self.spec)
+        return Head.of(self.runtime, self.frame[: self.index], self.spec)
 
     def part(self, index):
         return self.frame[slice(*part_span(self.header.parts, index))]
@@ -141,11 +141,11 @@ def test_a_bit_that_flips_in_a_part_is_found_in_that_part(stage, data):
 def test_a_beginning_that_is_damaged_or_another_s_begins_no_reading_by_parts(stage, data):
     damaged = bytearray(stage.frame[: stage.index])
     damaged[data.draw(st.integers(0, PAGE - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    assert Head.of(stage.runtime, memoryview(damaged), stage.key, stage.spec) is None
+    assert Head.of(stage.runtime, memoryview(damaged), stage.spec) is None
     data = stage.frame[: stage.index]
-    assert Head.of(stage.runtime, data, chunk_key("other"), stage.spec) is None
+    assert Head.of(stage.runtime, data, stage.spec._replace(key=chunk_key("other"))) is None
     shorter = stage.spec._replace(tokens=CHUNK - 1)
-    assert Head.of(stage.runtime, data, stage.key, shorter) is None
+    assert Head.of(stage.runtime, data, shorter) is None
 
 
 def test_encoded_chunks_are_read_by_layers_each_byte_once(rig):

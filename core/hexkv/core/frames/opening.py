@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from hexkv.ports import (
     PAGE,
@@ -17,6 +17,9 @@ from hexkv.ports import (
     StoreError,
     frame_bytes,
 )
+
+if TYPE_CHECKING:
+    from hexkv.core.frames.codec import FrameCodec
 
 log = logging.getLogger(__name__)
 
@@ -43,26 +46,18 @@ class HeaderPage(NamedTuple):
     """A copy of the page."""
 
 
-class Pages(Protocol):
-    """Reads header pages."""
-
-    def page(self, frame: memoryview) -> HeaderPage:
-        """See :meth:`hexkv.core.frames.codec.FrameCodec.page`."""
-        ...
-
-
 class Opening:
     """One frame that is being opened. One thread at a time uses it.
 
     Args:
-        pages: reads the header page.
+        codec: reads the header page.
         frame: the memory of the frame, filled now or later.
     """
 
-    __slots__ = ("_digests", "_frame", "_marked", "_page", "_pages")
+    __slots__ = ("_codec", "_digests", "_frame", "_marked", "_page")
 
-    def __init__(self, pages: Pages, frame: memoryview) -> None:
-        self._pages = pages
+    def __init__(self, codec: FrameCodec, frame: memoryview) -> None:
+        self._codec = codec
         self._frame = frame
         self._marked = False
         self._page: HeaderPage | None = None
@@ -89,7 +84,7 @@ class Opening:
             return
         try:
             if self._page is None and upto >= PAGE:
-                self._page = self._pages.page(self._frame)
+                self._page = self._codec.page(self._frame)
                 sizes = [end - start for start, end in pairwise((0, *self._page.header.parts))]
                 self._marked = min(sizes) >= _MARKED
             if self._page is not None and self._marked:
@@ -105,7 +100,7 @@ class Opening:
         Raises:
             CorruptFrame, StoreError: see :meth:`hexkv.core.frames.codec.FrameCodec.open`.
         """
-        page = self._page or self._pages.page(self._frame)
+        page = self._page or self._codec.page(self._frame)
         header, size = page.header, frame_bytes(page.header.payload_bytes)
         if len(self._frame) != size:
             raise CorruptFrame(f"the frame has {len(self._frame)} bytes, not {size}")

@@ -32,12 +32,12 @@ _HOOKS = ("hexkv_adapters", "hexkv_commands")
 _Spec = TypeVar("_Spec", AdapterSpec, CommandSpec)
 
 
-def discover(*, group: str = GROUP) -> Registry:
+def discover() -> Registry:
     """Return the offers of the installed plugins, and the broken plugins."""
     registry = Registry()
     _take(registry, Origin("builtin", _distribution("hexkv")), builtin)
     first: dict[str, Origin] = {}
-    for origin, entry in _entries(group):
+    for origin, entry in _entries():
         holder = first.setdefault(origin.plugin, origin)
         if holder is not origin:
             registry.broken[origin] = ConfigError(
@@ -53,12 +53,12 @@ def discover(*, group: str = GROUP) -> Registry:
     return registry
 
 
-def _entries(group: str) -> tuple[tuple[Origin, importlib.metadata.EntryPoint], ...]:
+def _entries() -> tuple[tuple[Origin, importlib.metadata.EntryPoint], ...]:
     """Return the entry points in an order that does not depend on that of ``sys.path``."""
     # Reading every distribution's files takes most of a discovery, and each cache that is opened
     # discovers: they are read once for as long as no folder has got or lost a distribution.
     folders = tuple((folder, _state(folder)) for folder in sys.path)
-    return _read_entries(group, folders, tuple(sys.meta_path))
+    return _read_entries(folders, tuple(sys.meta_path))
 
 
 def _state(folder: str) -> tuple[int, int, int]:
@@ -72,12 +72,11 @@ def _state(folder: str) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=4)
 def _read_entries(
-    group: str,
     folders: tuple[tuple[str, tuple[int, int, int]], ...],  # noqa: ARG001 - part of the cache's key
     finders: tuple[object, ...],  # noqa: ARG001 - part of the cache's key
 ) -> tuple[tuple[Origin, importlib.metadata.EntryPoint], ...]:
     found = []
-    for entry in importlib.metadata.entry_points(group=group):
+    for entry in importlib.metadata.entry_points(group=GROUP):
         label = f"{entry.dist.name} {entry.dist.version}" if entry.dist else ""
         found.append((Origin(entry.name, label), entry))
     found.sort(key=lambda one: (not _is_ours(one[0]), one[0].plugin, one[0].distribution))

@@ -16,7 +16,7 @@ from hexkv.core.tiers.read.encoding import by_layers
 from hexkv.core.tiers.runtime import RAW, TierRuntime
 from hexkv.core.tiers.stores.answers import words
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import PAGE, ChunkKey, ChunkSpec, CorruptFrame, KVLayout, LayerSerde
+from hexkv.ports import PAGE, ChunkSpec, CorruptFrame, KVLayout, LayerSerde
 
 log = logging.getLogger(__name__)
 
@@ -56,18 +56,15 @@ class Head:
     """``(start, end)`` of each layer in an encoded payload."""
 
     @classmethod
-    def of(
-        cls, runtime: TierRuntime, data: memoryview, key: ChunkKey, spec: ChunkSpec
-    ) -> Head | None:
-        """Return the head of the frame of *key*; ``None`` if it has to be read whole.
+    def of(cls, runtime: TierRuntime, data: memoryview, spec: ChunkSpec) -> Head | None:
+        """Return the head of the frame of *spec*; ``None`` if it has to be read whole.
 
         The places of the layers are not verified yet: :meth:`open` does that with the first part.
         """
         try:
             header = runtime.codec.peek(data)
-            if header.key != key or header.tokens != spec.tokens:
-                return None
-            if header.raw_bytes != spec.raw_bytes:
+            found = header.key, header.tokens, header.raw_bytes
+            if found != (spec.key, spec.tokens, spec.raw_bytes):
                 return None
             raw_parts = layer_parts(spec.layout, spec.tokens)
             if header.serde == RAW:

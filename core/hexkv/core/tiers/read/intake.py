@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from hexkv.core.frames.opening import Opening, Pages, opened
+from hexkv.core.frames.codec import FrameCodec
+from hexkv.core.frames.opening import Opening, opened
 from hexkv.core.tiers.evicting import evict_soon
 from hexkv.core.tiers.remembering import (
     GONE,
@@ -78,8 +79,8 @@ class _Some:
 class _Verifying:
     """A sink that verifies frames while they arrive, as far as the store reports progress."""
 
-    def __init__(self, pages: Pages, frames: Frames) -> None:
-        self._pages = pages
+    def __init__(self, codec: FrameCodec, frames: Frames) -> None:
+        self._codec = codec
         self._frames = frames
         self.openings: dict[int, Opening] = {}
         """The opening of each chunk's last buffer."""
@@ -88,7 +89,7 @@ class _Verifying:
         """See :class:`hexkv.ports.Sink`."""
         data = self._frames.room(index, size)
         if data is not None:
-            self.openings[index] = opening = Opening(self._pages, data)
+            self.openings[index] = opening = Opening(self._codec, data)
             opening.mark()
         return data
 

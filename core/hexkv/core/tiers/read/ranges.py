@@ -316,13 +316,12 @@ class RangeReader:
 
     def _meet(self, strip: _Strip, number: int, deadline: Deadline) -> ReadOutcome:
         """Read the places of a frame's parts from its beginning."""
-        key, spec = self._wanted[number].key, self._wanted[number]
-        data = scratch(strip.head)
-        outcome = strip.tier.calls.read_range(key, 0, data, deadline)
+        spec, data = self._wanted[number], scratch(strip.head)
+        outcome = strip.tier.calls.read_range(spec.key, 0, data, deadline)
         if not isinstance(outcome, Hit):
             return outcome
         try:
-            head = Head.of(self._runtime, data, key, spec)
+            head = Head.of(self._runtime, data, spec)
         except Exception as error:  # noqa: BLE001 - a serde's error must not leave a worker
             log.warning("tier %s: the index of a payload: %s", strip.tier.name, error)
             head = None
@@ -378,14 +377,12 @@ class RangeReader:
 
     def _is_whole(self, number: int, parts: range, block: BlockLease) -> bool:
         ends, codec, frame = self._parts_of(number), self._runtime.codec, block.frame
+        spec = self._wanted[number]
         try:
             if not parts[0]:
-                header = codec.peek(frame)
-                if (header.key, header.serde) != (self._wanted[number].key, RAW):
-                    return False
-                if (header.tokens, header.raw_bytes) != (self._wanted[number].tokens, ends[-1]):
-                    return False
-                if header.parts != ends:
+                it = codec.peek(frame)
+                found = it.key, it.serde, it.tokens, it.raw_bytes, it.parts
+                if found != (spec.key, RAW, spec.tokens, ends[-1], ends):
                     return False
             for part in parts:
                 codec.check_part(frame, part, frame[slice(*part_span(ends, part))])

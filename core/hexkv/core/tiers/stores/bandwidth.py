@@ -13,21 +13,22 @@ STALE = 60.0
 """Seconds after which an unused form is measured again."""
 
 
+_KEEP = 0.9
+"""The factor by which earlier observations decay with each new one."""
+
+
 class Rate:
     """Bytes per second over a link or out of a serde; recent transfers count more."""
 
-    __slots__ = ("_bytes", "_keep", "_seconds")
+    __slots__ = ("_bytes", "_seconds")
 
-    def __init__(self, keep: float = 0.9) -> None:
-        self._keep = keep
-        """The factor by which earlier observations decay with each new one."""
-
+    def __init__(self) -> None:
         self._bytes = self._seconds = 0.0
 
     def observe(self, size: float, seconds: float) -> None:
         """Count a transfer; large ones weigh more than small ones."""
-        self._bytes = self._bytes * self._keep + size
-        self._seconds = self._seconds * self._keep + seconds
+        self._bytes = self._bytes * _KEEP + size
+        self._seconds = self._seconds * _KEEP + seconds
 
     @property
     def value(self) -> float | None:
