@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hexkv.core.admin.explain import ELSEWHERE
 from hexkv.core.engine.calls import Calls
@@ -65,6 +65,27 @@ log = logging.getLogger(__name__)
 _ANY_CHUNK = ChunkKey(bytes(KEY_BYTES))
 
 
+@dataclass(frozen=True, slots=True)
+class BuildContext:
+    """The parts of a process that all others are built with."""
+
+    opened: ExitStack
+    """Closes everything that was opened."""
+
+    loaded: Loaded
+    registry: Registry
+    clock: Clock
+    telemetry: Telemetry
+    """Receives every operation."""
+
+    observation: Observation
+    events: Sequence[EventSink] = ()
+    """Receive the content of each tier, beside those of *observation*."""
+
+    rank: int = 0
+    """The value of ``{rank}`` in the address of administration."""
+
+
 def build(
     settings: EngineSettings | Loaded,
     namespace: Namespace,
@@ -119,9 +140,10 @@ def build(
         opened.callback(observation.close)
         observation.record(namespace, settings.chunk.size)
         observation.trace(namespace.model)
-        requests, tail, peers = open_chunks(
-            opened, loaded, namespace, registry, clock, telemetry, events, observation
+        context = BuildContext(
+            opened, loaded, registry, clock, telemetry, observation, events, part
         )
+        requests, tail, peers = open_chunks(context, namespace)
         deadlines = Deadlines(**settings.deadlines.model_dump())
         tenants = tenants_of(loaded)
         administer: Callable[[Calls], Administration] | str = ELSEWHERE
@@ -162,32 +184,14 @@ def _block(loaded: Loaded, namespace: Namespace) -> int:
 
 
 def _over_tiers(
-    opened: ExitStack,
-    loaded: Loaded,
-    namespace: Namespace,
-    registry: Registry,
-    clock: Clock,
-    telemetry: Telemetry,
-    events: Sequence[EventSink],
-    observation: Observation,
+    context: BuildContext, namespace: Namespace
 ) -> tuple[Pipeline, int, OpenedPeers | None]:
     """Return the pool and tiers of this process, where tails of chunks end, and its peers."""
-    settings = loaded.settings
+    loaded, settings = context.loaded, context.loaded.settings
     block = _block(loaded, namespace)
     check_sizes(loaded, block)
-    serdes = open_serdes(loaded, registry, OpenContext(clock))
-    stack, peers = open_stack(
-        opened,
-        loaded,
-        registry,
-        clock,
-        telemetry,
-        events,
-        serdes,
-        block,
-        rank=namespace.parallel.rank,
-        observation=observation,
-    )
+    serdes = open_serdes(loaded, context.registry, OpenContext(context.clock))
+    stack, peers = open_stack(context, serdes, block)
     # Tails that no tier keeps are not named either.
     kept = any(tier.rules.shortest < settings.chunk.size for tier in stack.tiers)
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
@@ -195,75 +199,52 @@ def _over_tiers(
     return Pipeline(chunks, stack.runtime, prefetch), settings.chunk.tail if kept else 0, peers
 
 
-def _over_node(
-    opened: ExitStack,
-    loaded: Loaded,
-    namespace: Namespace,
-    registry: Registry,
-    clock: Clock,
-    telemetry: Telemetry,
-    events: Sequence[EventSink],
-    observation: Observation,
-) -> tuple[Pipeline, int, None]:
+def _over_node(context: BuildContext, _: Namespace) -> tuple[Pipeline, int, None]:
     """Return the pool and the tiers of a node, which decides which of them keep tails."""
-    del namespace, events
-    settings = loaded.settings
+    loaded, settings = context.loaded, context.loaded.settings
+    observation, plain = context.observation, OpenContext(context.clock)
     with naming(loaded, ("node",)):
-        service = registry.open("node", "unix", {"socket": settings.node}, OpenContext(clock))
-    opened.callback(service.close)
+        service = context.registry.open("node", "unix", {"socket": settings.node}, plain)
+    context.opened.callback(service.close)
     observation.tell(service)
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
-    calls, spans = observation.calls, observation.spans
     runtime = Runtime(
-        clock=clock,
+        clock=context.clock,
         executor=Threads(),
-        telemetry=telemetry,
-        calls=calls,
-        spans=spans,
-        serdes=open_serdes(loaded, registry, OpenContext(clock)),
+        telemetry=context.telemetry,
+        calls=observation.calls,
+        spans=observation.spans,
+        serdes=open_serdes(loaded, context.registry, plain),
     )
     return Pipeline(service, runtime, prefetch), settings.chunk.tail, None
 
 
-def open_stack(  # noqa: PLR0913
-    opened: ExitStack,
-    loaded: Loaded,
-    registry: Registry,
-    clock: Clock,
-    telemetry: Telemetry,
-    events: Sequence[EventSink],
+def open_stack(
+    context: BuildContext,
     serdes: Mapping[str, Serde],
     block: int | None,
     region: MemoryRegion | None = None,
-    rank: int = 0,
-    observation: Observation | None = None,
     meet: Callable[[str, bytes], None] | None = None,
     stores: Mapping[str, FrameFile] | None = None,
 ) -> tuple[TierStack, OpenedPeers | None]:
     """Return the pool and the tiers of a checked configuration, and the peers it names.
 
     Args:
-        opened: closes everything that was opened.
-        loaded: the configuration.
-        registry: the installed plugins.
-        clock: of every tier.
-        telemetry: receives every operation.
-        events: receive the content of each tier.
+        context: of the process, with the configuration.
         serdes: those that frames may have been written with, beside plain ones.
         block: bytes of the largest frame; ``None`` where frames are of any size: then they lie in
             the pool wherever there is room, and a tier in memory keeps as many as its budget
             allows.
         region: the pool's memory, which another process still has: peers are served once that gave
             it up. ``None``: the provider gives it.
-        rank: the value of ``{rank}`` in the address of administration.
-        observation: follows the content of the tiers.
         meet: see :class:`~hexkv.plugins.composition.peers.OpenedPeers`.
         stores: by tier, the memory that its store has passed on in the process that has *region*.
 
     Raises:
         ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as :func:`build`.
     """
-    settings = loaded.settings
+    loaded, registry, clock = context.loaded, context.registry, context.clock
+    settings, opened = loaded.settings, context.opened
     codec = frame_codec(registry, settings.checksum)
     pool = settings.pool
     executor = Threads()
@@ -276,7 +257,7 @@ def open_stack(  # noqa: PLR0913
     size = len(region.buffer) // PAGE * PAGE
     blocks = BlockPool(region, block or size, poison=pool.poison, executor=executor)
     opened.callback(blocks.close)
-    admin = reachable(admin_address(loaded, rank))
+    admin = reachable(admin_address(loaded, context.rank))
     peers: OpenedPeers | None = None
     if settings.peers.channel or settings.directory.adapter:
         open_peers: PeersOpener = registry.open("peers", "service", {}, OpenContext(clock))
@@ -293,19 +274,19 @@ def open_stack(  # noqa: PLR0913
         codec=codec,
         clock=clock,
         executor=executor,
-        telemetry=telemetry,
-        events=events,
+        telemetry=context.telemetry,
+        events=context.events,
         serdes=serdes,
         computing=ComputeRate(settings.compute_rate),
         occupied=step_aside,
     )
     if peers is not None:
         runtime = peers.report(runtime, tiers)
-    if observation is not None:
-        runtime = replace(runtime, calls=observation.calls, spans=observation.spans)
-        kinds = {tier.name: in_memory(tier.store) for tier in tiers}
-        if (feed := observation.follow(kinds)) is not None:
-            runtime = replace(runtime, events=(*runtime.events, feed))
+    observation = context.observation
+    runtime = replace(runtime, calls=observation.calls, spans=observation.spans)
+    kinds = {tier.name: in_memory(tier.store) for tier in tiers}
+    if (feed := observation.follow(kinds)) is not None:
+        runtime = replace(runtime, events=(*runtime.events, feed))
     stack = TierStack(tiers, runtime)
     until = Deadline.after(clock, settings.deadlines.retrieve)
     for wanted, opened_tier in zip(settings.tiers, stack.tiers, strict=True):

@@ -30,7 +30,7 @@ from hexkv.peers.serving.listing import in_memory
 from hexkv.peers.serving.prompts import CheckedPrompts
 from hexkv.plugins.composition.administering import serve_admin
 from hexkv.plugins.composition.checking import check
-from hexkv.plugins.composition.compose import open_serdes, open_stack
+from hexkv.plugins.composition.compose import BuildContext, open_serdes, open_stack
 from hexkv.plugins.composition.observing import open_observation
 from hexkv.plugins.composition.starting import begin_log, report_start
 from hexkv.plugins.composition.tiers import TierOpener, tenants_of
@@ -128,20 +128,12 @@ class ServedChunks:
             if loaded.settings.observe.get("record"):
                 where = loaded.locate(("observe", "record"))
                 raise ConfigError(f"{where}: is for engines, which know prompts: a node does not")
-            stack, peers = open_stack(
-                opened,
-                loaded,
-                registry,
-                clock,
-                self.telemetry,
-                [] if leaving is None else [leaving],
-                serdes,
-                None,
-                region,
-                meet=_Meeting(self),
-                observation=self._observation,
-                stores=stores,
+            events = [] if leaving is None else [leaving]
+            context = BuildContext(
+                opened, loaded, registry, clock, self.telemetry, self._observation, events
             )
+            meet = _Meeting(self)
+            stack, peers = open_stack(context, serdes, None, region, meet=meet, stores=stores)
             opened.pop_all()
         self._stack = stack
         if leaving is not None:
