@@ -12,7 +12,6 @@ from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.stores.checked import CheckedSerde
 from hexkv.ports import (
-    Deadline,
     DeviceKV,
     EncodedSpan,
     InvalidRequest,
@@ -77,31 +76,6 @@ class Decodable(Collection[str]):
         if self._names is None:
             self._names = decoded_by(self._serdes, self._device)
         return self._names
-
-
-def load(
-    serdes: Mapping[str, Serde],
-    copier: Copier,
-    device: DeviceKV,
-    part: Prompt,
-    leases: Sequence[Lease],
-    owner: str,
-    deadline: Deadline,
-    layers: range,
-) -> bool:
-    """Copy *layers* of the chunks of *part*, raw or encoded, into *device*. True if done in time.
-
-    The copies are those of the call *owner*.
-
-    Raises:
-        InvalidRequest: the device raised it.
-    """
-    begun: list[Copy] = []
-    try:
-        whole = begin(serdes, copier, device, part, leases, owner, begun, layers)
-    finally:
-        done = copier.finish_all(begun, deadline)
-    return whole and done
 
 
 def begin(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from hexkv.core.memory.background import in_background, open_lane
 from hexkv.core.memory.copying import Copy
 from hexkv.core.requests.accounts import Arrived
-from hexkv.core.requests.decoding import decoded_by, is_raw, load
+from hexkv.core.requests.decoding import begin, decoded_by, is_raw
 from hexkv.core.requests.layers.groups import layer_groups
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.prefix import Prefix, find_prefix
@@ -341,14 +341,20 @@ class LayeredRetrieve:
         leases, spans = self._spans()
         if not spans:
             return
-        layers, device = self._groups[group], self._device
+        layers, device, copier = self._groups[group], self._device, self._copier
         if not self._encoded or all(map(is_raw, leases)):
-            copied = self._copier.copy(
+            copied = copier.copy(
                 device, spans, leases, self._owner, deadline, gather=False, layers=layers
             )
         else:
-            part, copier = self._prompt.part(0, self._hit), self._copier
-            copied = load(self._serdes, copier, device, part, leases, self._owner, deadline, layers)
+            part, begun = self._prompt.part(0, self._hit), list[Copy]()
+            try:
+                whole = begin(
+                    self._serdes, copier, device, part, leases, self._owner, begun, layers
+                )
+            finally:
+                done = copier.finish_all(begun, deadline)
+            copied = whole and done
         if not copied:
             self._shorten(0, Reason.DEVICE)
 
