@@ -18,7 +18,6 @@ from hexkv.ports import (
     Health,
     HexKVError,
     Namespace,
-    Observed,
     Observer,
     PromptSink,
     RecordedCache,
@@ -83,22 +82,6 @@ def check_observed(address: str, registry: Registry) -> None:
     """
     if address:
         registry.parse("observe", "server", {"address": address})
-
-
-def serve_at(
-    address: str, observed: Observed, registry: Registry, clock: Clock, *, exposed: bool = False
-) -> Observer:
-    """Serve *observed* at ``host:port``, for commands that have no configuration.
-
-    Other machines may read it without a secret if it is *exposed*.
-
-    Raises:
-        ConfigError, AdapterUnavailable: it cannot be served there.
-    """
-    settings = {"address": address, "exposed": exposed}
-    observer: Observer = registry.open("observe", "server", settings, OpenContext(clock))
-    observer.serve(observed)
-    return observer
 
 
 class Observation:

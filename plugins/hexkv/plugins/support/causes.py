@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 _NAME = "hexkv-cause"
 _LONGEST = 4096
@@ -20,21 +19,6 @@ _LONGEST = 4096
 
 _MOST = 16
 """Generations of processes between the first one and a rank's, at most."""
-
-
-def end_with_cause(host: str) -> None:
-    """Make this process end its log with the cause that a descendant passes on, if one does.
-
-    Args:
-        host: the engine's name.
-    """
-    before, report = sys.excepthook, cause_report(host)
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        before(kind, error, trace)
-        report()
-
-    sys.excepthook = hook
 
 
 def cause_report(host: str) -> Callable[[], bool]:

@@ -35,9 +35,11 @@ from hexkv.plugins.cli.serving import (
     check_tls,
 )
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.composition.observing import check_observed, serve_at
+from hexkv.plugins.composition.observing import check_observed
 from hexkv.plugins.discovery.discovery import installed_version
 from hexkv.plugins.observing.families import Family, Sample, text_format
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import Observer
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +122,11 @@ def serve(  # noqa: PLR0913
                 listener, cell, clock, secret=secret, tls=tls, connections=connections
             )
         if observe:
-            shown = serve_at(observe, ObservedCell(cell), installed(), clock, exposed=exposed)
+            settings = {"address": observe, "exposed": exposed}
+            context = OpenContext(clock)
+            shown: Observer = installed().open("observe", "server", settings, context)
             opened.callback(shown.close)
+            shown.serve(ObservedCell(cell))
         sys.setswitchinterval(_SWITCH)
         signals.end(server.stop)
         place = Address(*server.address)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from hexkv.plugins.support.available import available_bytes
-from hexkv.plugins.support.causes import end_with_cause
+from hexkv.plugins.support.causes import cause_report
 from hexkv.ports import ConfigError, HexKVError
 
 CONNECTOR = "HexKVConnector"
@@ -43,7 +43,7 @@ def _checking(find: Callable[..., object]) -> Callable[..., object]:
                 _report_last(error)
                 raise
             if not _checked:
-                end_with_cause("vLLM")
+                end_with_cause()
             _checked.add(transfer.engine_id)
         return found
 
@@ -68,6 +68,17 @@ def _check(connector: str | None, extra: Mapping[str, object]) -> None:
     if size > most:  # before anything is in it, weights or a pool
         where = configured.locate(("pool", "bytes"))
         raise ConfigError(f"{where}: each rank takes {size:,} bytes of the {most:,} there are")
+
+
+def end_with_cause() -> None:
+    """Make this process end its log with the cause that a descendant passes on, if one does."""
+    before, report = sys.excepthook, cause_report("vLLM")
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        report()
+
+    sys.excepthook = hook
 
 
 def _report_last(cause: HexKVError) -> None:

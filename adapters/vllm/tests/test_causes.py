@@ -14,8 +14,8 @@ with causing():
 BETWEEN = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {RANK!r}])"
 FIRST = """
 import subprocess, sys
-from hexkv.plugins.support.causes import end_with_cause
-end_with_cause("vLLM")
+from hexkv.adapters.vllm.configuration.early import end_with_cause
+end_with_cause()
 subprocess.run([sys.executable, '-c', {}])
 raise RuntimeError("Engine core initialization failed. See root cause above.")
 """
