@@ -347,6 +347,7 @@ class Loading:
             self._patience(start) if alone else Deadline(self._deadline.clock, 0.0),
             self._encoded,
             passing=True,
+            last=self._asked.keys[-1],
         )
         return self._chunks.hold(
             prompt.specs(start, stop), self._request.owner, self._deadline, terms

@@ -45,17 +45,21 @@ def computed_again(tiers: Sequence[Tier], compute_rate: float) -> Sequence[Tier]
     return slow if any(takes[: tiers.index(slow[0])] if slow else ()) else ()
 
 
-def why_absent(tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey) -> Reason:
+def why_absent(
+    tiers: Sequence[Tier], runtime: TierRuntime, key: ChunkKey, rate: float | None = None
+) -> Reason:
     """Return why no tier that serves requests holds a chunk. Queries no store.
+
+    *rate* is that of a host in another process; see :class:`~hexkv.ports.HoldTerms`.
 
     For chunks that left a tier, the reason is the history's newest note: with more space, or more
     time, the chunk would have been a hit.
     """
-    rate, off, lost = runtime.computing.rate, False, False
+    off = lost = False
     for tier in tiers:
         if not tier.rules.reads:
             continue
-        slow = rate is not None and tier.link.slower_than(rate)
+        slow = tier.link.slower_than(runtime.computing.rate) or tier.link.slower_than(rate)
         if slow and (not tier.index.decides or all(tier.index.contains([key]))):
             return Reason.SLOWER
         if not tier.lends:

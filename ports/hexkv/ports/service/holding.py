@@ -45,6 +45,13 @@ class HoldTerms(NamedTuple):
     """For a request that copies a few layers at a time: groups of neighbouring layers, all of them
     in order, which may be read one after another. Nothing behind a chunk without memory is read."""
 
+    rate: float | None = None
+    """Tokens per second that the host of a request from another process computes: slower tiers are
+    left out."""
+
+    last: ChunkKey | None = None
+    """The last chunk of the request, if the hold may be of a part of it."""
+
 
 class ServiceHold(Hold, Protocol):
     """A hold that was requested, and may not be answered yet."""

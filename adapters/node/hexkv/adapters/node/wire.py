@@ -48,7 +48,9 @@ class Verb(IntEnum):
     SPACE = 1
     """Defines a number for later requests: identity, layout, serde."""
     RELEASE = 2
-    """Gives back leases. Not answered, like ``SPACE``, ``LASTS``, ``LAYERS`` and ``ENCODED``."""
+    """Gives back leases. Not answered, like ``SPACE``, ``LASTS``, ``LAYERS``, ``ENCODED`` and
+    ``COMPUTES``."""
+
     PING = 3
     MATCH = 4
     HOLD = 5
@@ -77,6 +79,10 @@ class Verb(IntEnum):
 
     ENCODED = 24
     """Sets the serdes whose payloads the ``HOLD`` behind it may leave encoded."""
+
+    COMPUTES = 25
+    """Sets the tokens per second that the client's host computes: tiers that are slower are left
+    out of the ``HOLD`` behind it."""
 
 
 MINOR = frozenset(

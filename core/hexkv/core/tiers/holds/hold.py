@@ -179,6 +179,8 @@ class LocalHold(WholeChunks):
             return list(map(by_name.get, names))  # one that was detached by now has none
         keys = [spec.key for spec in self._wanted]
         tiers = self._stack.serving(keys, loads=True)
+        if (rate := self._terms.rate) is not None:
+            tiers = [tier for tier in tiers if not tier.link.slower_than(rate)]
         found = self._stack.find_tiers(keys, self._deadline, tiers)
         if not self._terms.passing:
             here = [key for key, tier in zip(keys, found, strict=True) if tier is not None]
@@ -229,7 +231,7 @@ class LocalHold(WholeChunks):
         for number, tier in enumerate(found) if None in found else ():
             if tier is None:
                 key = self._wanted[number].key
-                self._reasons[number] = why_absent(stack.tiers, stack.runtime, key)
+                self._reasons[number] = why_absent(stack.tiers, stack.runtime, key, terms.rate)
 
     def _lend(self, numbers: Sequence[int], tier: Tier, specs: Sequence[ChunkSpec]) -> bool:
         """Take neighbouring chunks of a tier in memory. True if any is present."""
@@ -322,7 +324,8 @@ class LocalHold(WholeChunks):
                 claim.why = Reason.TIMED_OUT
             return None
         for tier in stack.tiers:
-            slow = tier.link.slower_than(stack.runtime.computing.rate)
+            link, rate = tier.link, stack.runtime.computing.rate
+            slow = link.slower_than(rate) or link.slower_than(self._terms.rate)
             if tier.name in tried or not tier.rules.reads or tier.off or slow:
                 continue
             tried.add(tier.name)

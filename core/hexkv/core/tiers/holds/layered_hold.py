@@ -139,9 +139,10 @@ class LayeredHold(LocalHold):
 
     def _why(self, number: int, tier: Tier | None) -> Reason:
         """Return why a chunk on *tier* is not read."""
+        if tier is not None:
+            return Reason.REFUSED
         key, stack = self._wanted[number].key, self._stack
-        absent = why_absent(stack.tiers, stack.runtime, key) if tier is None else None
-        return absent or Reason.REFUSED
+        return why_absent(stack.tiers, stack.runtime, key, self._terms.rate)
 
     def _end(self) -> None:
         """Report the result, unless the last group does."""

@@ -266,19 +266,21 @@ class ServedChunks:
         deadline: Deadline,
         groups: Sequence[range] = (),
         encoded: Collection[str] = (),
+        rate: float | None = None,
     ) -> ServiceHold:
         """Hold chunks as ``chunks.hold`` does, if they fit the pool; by *groups* of layers, if any.
 
-        Payloads of the serdes in *encoded* may stay encoded.
+        Payloads of the serdes in *encoded* may stay encoded. Tiers that bring fewer tokens per
+        second than *rate*, at which the host computes, are left out.
 
         For threads in which no signal handler or finalizer calls this cache again: the steps of the
         returned hold are not counted as calls.
         """
         with self._calls.call():
-            if not (groups or encoded) or not wanted:
+            if not (groups or encoded or rate) or not wanted:
                 return self._chunks.hold(wanted, owner, deadline)
             ended = counting(self._stack.runtime, wanted)
-            terms = HoldTerms(encoded=encoded, layered=groups)
+            terms = HoldTerms(encoded=encoded, layered=groups, rate=rate)
             kind = LayeredHold if groups else LocalHold
             return kind(self._stack, wanted, owner, deadline, terms, ended)
 

@@ -117,6 +117,8 @@ class NodeClient(Announces, ServesSooner):
         deadline: Deadline,
         terms: HoldTerms = _OF_HOSTS,
     ) -> NodeHold:
+        if self.compute_rate is not None and wanted:
+            terms = self._rated(wanted[-1].key, terms)
         return self._lease(Verb.HOLD, wanted, owner, deadline, terms)
 
     def allocate(

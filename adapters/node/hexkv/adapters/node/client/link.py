@@ -116,6 +116,9 @@ class NodeLink(Link):
         if terms.encoded:
             names = pack_encoded(request, terms.encoded)
             before += message(Verb.ENCODED, 0, self.generation, names)
+        if terms.rate is not None:
+            rate = pack("<Qd", request, terms.rate)
+            before += message(Verb.COMPUTES, 0, self.generation, rate)
         answer = self.ask(verb, body, deadline, request, waits=waits, before=before, after=after)
         return answer, about
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from struct import pack
@@ -14,7 +14,7 @@ from hexkv.adapters.net.rpc.answer import Answer
 from hexkv.adapters.net.rpc.wire import Status
 from hexkv.adapters.node.client.link import NodeLink
 from hexkv.adapters.node.wire import Reader, Verb, pack_keys, read_words
-from hexkv.ports import ChunkKey, Clock, Deadline, FarTiers, Reason
+from hexkv.ports import ChunkKey, Clock, Deadline, FarTiers, HoldTerms, Reason
 
 T = TypeVar("T")
 
@@ -26,6 +26,11 @@ _EVERY = 5.0
 
 _ANSWER = 1.0
 
+_KEPT = 60.0
+"""Seconds for which a lookup's answer holds."""
+
+_MOST_FOUND = 1024
+
 _PROBE_EVERY = 16
 """Of this many requests that a slow tier would not serve, one is let through: the node measures its
 tiers by their reads."""
@@ -36,7 +41,8 @@ class ServesSooner(FarTiers):
 
     The node measures its tiers, and the host how fast it computes. No call waits for the rates: an
     answer is used by the calls after it. The node gets the host's rate with the question for them,
-    to explain misses by it.
+    to explain misses by it, and with holds while it has slower tiers, to leave them out. What a
+    lookup has found is held wherever it is.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -49,6 +55,12 @@ class ServesSooner(FarTiers):
 
         self._answer: Answer | None = None
         self._due = 0.0
+        self._found: OrderedDict[ChunkKey, float] = OrderedDict()
+        """The last chunks of lookups that found some on slower tiers, and until when that holds."""
+
+        self._held = 0
+        """Holds that slow tiers were left out of, or let into."""
+
         self._skipped: Counter[str] = Counter()
         self._slower: Collection[ChunkKey] = ()
         """Chunks that a lookup left out, the last one that did."""
@@ -77,16 +89,21 @@ class ServesSooner(FarTiers):
         loads: bool = False,
     ) -> Sequence[str | None]:
         del below, loads  # the node answers with the tiers that would serve
-        found, slow = self._find(keys, deadline), self._slow() if served else frozenset()
-        if slow.isdisjoint(found):
+        found = self._find(keys, deadline)
+        if self.compute_rate is None or not served:
             return found
-        for name in slow.intersection(found):
-            self._skipped[name] += 1
-            if self._skipped[name] == _PROBE_EVERY:
-                self._skipped[name] = 0
-                slow = slow - {name}
-        self._slower = {key for key, name in zip(keys, found, strict=True) if name in slow}
-        return [None if name in slow else name for name in found]
+        slow = self._slow()
+        if some := not slow.isdisjoint(found):
+            for name in slow.intersection(found):
+                self._skipped[name] += 1
+                if self._skipped[name] == _PROBE_EVERY:
+                    self._skipped[name] = 0
+                    slow = slow - {name}
+            self._slower = {key for key, name in zip(keys, found, strict=True) if name in slow}
+            found = [None if name in slow else name for name in found]
+        if found.count(self._first) + found.count(None) < len(found):
+            self._promise(keys, found, whole=not some)
+        return found
 
     def stored(
         self,
@@ -117,6 +134,36 @@ class ServesSooner(FarTiers):
             read = partial(read_words, count=count)
             found += self._ask(Verb.MATCH, pack_keys(part), deadline, read) or [None] * count
         return found
+
+    def _promise(
+        self, keys: Sequence[ChunkKey], found: Sequence[str | None], *, whole: bool
+    ) -> None:
+        """Have the chunks *found*, at the beginning of *keys*, held wherever they are.
+
+        A retrieve ends with the last one found; or, if it is known as a *whole* that no slow tier
+        has the others, with the prompt's own tail behind it, or with all.
+        """
+        run = found.index(None) if None in found else len(found)
+        if run:
+            ends = (*keys[run - 1 : run + 1], keys[-1]) if whole else keys[run - 1 : run]
+            self._found.update(dict.fromkeys(ends, self._time.now() + _KEPT))
+            while len(self._found) > _MOST_FOUND:
+                self._found.popitem(last=False)
+
+    def _rated(self, last: ChunkKey, terms: HoldTerms) -> HoldTerms:
+        """Return *terms* with the host's rate, if slow tiers are to be left out of a hold.
+
+        *last* is its last chunk.
+        """
+        if not self._slow():
+            return terms
+        request = terms.last or last
+        if self._found.get(request, 0.0) > self._time.now():
+            if request == last:
+                self._found.pop(request, None)
+            return terms
+        self._held += 1
+        return terms._replace(rate=self.compute_rate) if self._held % _PROBE_EVERY else terms
 
     def _slow(self) -> frozenset[str]:
         """Return the names of the tiers that are slower than computing, as far as known."""

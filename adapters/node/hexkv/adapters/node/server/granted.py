@@ -16,7 +16,7 @@ from hexkv.ports import Clock, Hold, Lease, frame_bytes, release_all
 class Grant:
     """The leases of one request."""
 
-    __slots__ = ("encoded", "fresh", "gone", "hold", "layers", "leases", "sizes")
+    __slots__ = ("encoded", "fresh", "gone", "hold", "layers", "leases", "rate", "sizes")
 
     def __init__(self) -> None:
         self.hold: Hold | None = None
@@ -25,6 +25,9 @@ class Grant:
 
         self.encoded: Collection[str] = ()
         """The serdes whose payloads may stay encoded."""
+
+        self.rate: float | None = None
+        """Tokens per second that the client's host computes: slower tiers are left out."""
 
         self.leases: list[Lease | None] = []
         self.sizes: dict[int, int] = {}

@@ -51,7 +51,7 @@ def hold(session: Client, asked: Request) -> None:
     until = session.until(asked.head)
     room = session.granted.reserve(grant, frames)
     groups = _groups(asks, specs, grant)
-    found = session.served.hold(specs[:room], owner, until, groups, grant.encoded)
+    found = session.served.hold(specs[:room], owner, until, groups, grant.encoded, grant.rate)
     if groups and not found.done:
         with found:
             _by_layers(session, asked, found, specs, owner, until)

@@ -155,12 +155,8 @@ def _clear(session: Client, asked: Request) -> None:
 
 
 def _health(session: Client, asked: Request) -> None:
-    if asked.body:  # the tokens per second that the client's host computes
-        reader = Reader(asked.body)
-        (rate,) = unpack("<d", reader.data(8))
-        reader.end()
-        if not 0 < rate < inf:
-            raise BadMessage("no rate of computing")
+    if asked.body:
+        rate = _rate(Reader(asked.body))
         session.served.stack.runtime.computing.client(session.name, rate)
     said = asdict(session.served.health())
     del said["why"]  # of a host, never of a node, and older engines do not know it
@@ -222,6 +218,13 @@ def _encoded(session: Client, asked: Head, body: bytes) -> None:
     session.granted.ahead(request).encoded = frozenset(serdes) - {RAW}
 
 
+def _computes(session: Client, asked: Head, body: bytes) -> None:
+    del asked
+    reader = Reader(body)
+    grant = session.granted.ahead(reader.number("Q"))
+    grant.rate = _rate(reader)
+
+
 def _lasts(session: Client, asked: Head, body: bytes) -> None:
     reader = Reader(body)
     session.granted.last(reader.number("Q"), asked.seconds)
@@ -234,6 +237,7 @@ TOLD: dict[int, Callable[[Client, Head, bytes], None]] = {
     Verb.LASTS: _lasts,
     Verb.LAYERS: _layers,
     Verb.ENCODED: _encoded,
+    Verb.COMPUTES: _computes,
 }
 """Messages that are not answered. Handled in order, by the thread that reads."""
 
@@ -269,6 +273,15 @@ AT_ONCE = frozenset(
 def _owner(session: Client, name: str) -> str:
     """Return the name of a pin's owner among the owners of all clients."""
     return name if name.startswith(SHARED_OWNER) else f"{session.name} {name}"
+
+
+def _rate(reader: Reader) -> float:
+    """Return the rest of a body: the tokens per second that the client's host computes."""
+    (rate,) = unpack("<d", reader.data(8))
+    reader.end()
+    if not 0 < rate < inf:
+        raise BadMessage("no rate of computing")
+    return float(rate)
 
 
 def _tiers(publishing: Publishing, count: int) -> bytes:
