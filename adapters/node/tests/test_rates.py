@@ -188,11 +188,32 @@ def test_a_slow_tier_is_left_out_behind_what_a_lookup_found_on_another(tmp_path,
 
 
 @pytest.mark.thorough
+@each("near", [True, False], ids=["one process", "a node"])
+def test_chunks_that_are_left_out_count_as_used(tmp_path, monkeypatch, near):
+    monkeypatch.setattr(rates, "_EVERY", 0.0)
+    root = tmp_path / f"near {near}"
+    disk = {"store": "disk", "budget": 12 * FRAME, "policy": "lru"}
+    disk["settings"] = {"root": str(root / "disk")}
+    other, third = ([token + 1000 * i for token in PROMPT] for i in (1, 2))
+    with opened(root, near=near, tiers=[disk]) as (engine, stack):
+        kv = on_a_slow_disk(engine, PROMPT)
+        stored(engine, other)
+        assert engine.retrieve(PROMPT, empty(PROMPT)).misses[Reason.SLOWER] == 1
+        assert engine.store(PROMPT, kv).present_tokens == len(PROMPT)  # as computed by the host
+        keys = engine.chunk_keys(PROMPT)
+        stored(engine, third)
+        here = stack.find_tiers(keys, soon())
+        assert None not in here
+        assert None in stack.find_tiers(engine.chunk_keys(other), soon())
+
+
+@pytest.mark.thorough
 @each("old", ["a node", "a client"])
 def test_an_old_node_and_an_old_client_load_from_any_tier(tmp_path, monkeypatch, old):
     monkeypatch.setattr(rates, "_EVERY", 0.0)
     if old == "a node":
         monkeypatch.delitem(TOLD, Verb.COMPUTES)
+        monkeypatch.delitem(TOLD, Verb.USED)
     else:
         monkeypatch.setattr(rates.ServesSooner, "_rated", lambda client, last, terms: terms)
     with opened(tmp_path / old) as (engine, _):

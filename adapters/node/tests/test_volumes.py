@@ -184,6 +184,7 @@ def traffic(chance, generation):
             (wire.Verb.CLEAR, b'{"prefixes": ["00"], "tiers": null}'),
             (wire.Verb.HEALTH, chance.choice((b"", pack("<d", 1e3)))),
             (wire.Verb.COMPUTES, pack("<Qd", chance.randrange(1, 9), 1e3)),
+            (wire.Verb.USED, wire.pack_keys(keys)),
         ]
     )
     request = chance.randrange(1, 9)

@@ -48,8 +48,8 @@ class Verb(IntEnum):
     SPACE = 1
     """Defines a number for later requests: identity, layout, serde."""
     RELEASE = 2
-    """Gives back leases. Not answered, like ``SPACE``, ``LASTS``, ``LAYERS``, ``ENCODED`` and
-    ``COMPUTES``."""
+    """Gives back leases. Not answered, like ``SPACE``, ``LASTS``, ``LAYERS``, ``ENCODED``,
+    ``COMPUTES`` and ``USED``."""
 
     PING = 3
     MATCH = 4
@@ -83,6 +83,9 @@ class Verb(IntEnum):
     COMPUTES = 25
     """Sets the tokens per second that the client's host computes: tiers that are slower are left
     out of the ``HOLD`` behind it."""
+
+    USED = 26
+    """Names chunks that one request used, though the client left out their tiers."""
 
 
 MINOR = frozenset(

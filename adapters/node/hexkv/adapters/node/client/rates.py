@@ -117,6 +117,10 @@ class ServesSooner(FarTiers):
     ) -> Sequence[bool]:
         del after, owner, below, asks
         found, slow = self._find(keys, deadline), self._slow()
+        if slow and (link := self._link()) is not None:
+            left = [key for key, name in zip(keys, found, strict=True) if name in slow]
+            for start in range(0, len(left), _MOST):
+                link.tell(Verb.USED, pack_keys(left[start : start + _MOST]), deadline)
         if self._first in slow:
             slow = frozenset()  # no faster tier would take the chunks that are computed again
         return [name is not None and name not in slow for name in found]

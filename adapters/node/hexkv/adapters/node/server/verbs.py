@@ -225,6 +225,14 @@ def _computes(session: Client, asked: Head, body: bytes) -> None:
     grant.rate = _rate(reader)
 
 
+def _used(session: Client, asked: Head, body: bytes) -> None:
+    del asked
+    reader = Reader(body)
+    keys = reader.keys(reader.count(KEY_BYTES))
+    reader.end()
+    session.served.stack.touch(keys)
+
+
 def _lasts(session: Client, asked: Head, body: bytes) -> None:
     reader = Reader(body)
     session.granted.last(reader.number("Q"), asked.seconds)
@@ -238,6 +246,7 @@ TOLD: dict[int, Callable[[Client, Head, bytes], None]] = {
     Verb.LAYERS: _layers,
     Verb.ENCODED: _encoded,
     Verb.COMPUTES: _computes,
+    Verb.USED: _used,
 }
 """Messages that are not answered. Handled in order, by the thread that reads."""
 
