@@ -23,6 +23,7 @@ from encoded import (
     wanted,
 )
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.node.client.client import NodeClient
 from hexkv.adapters.node.server import holding
 from hexkv.adapters.node.server.verbs import TOLD
 from hexkv.adapters.node.wire import Verb
@@ -40,7 +41,7 @@ from hexkv.ports import (
     HoldTerms,
     Reason,
 )
-from layered import DEEP, FULL, PROMPT, empty
+from layered import DEEP, FULL, PROMPT, empty, smooth
 from processes import until
 from rigging import CHUNK
 
@@ -103,11 +104,30 @@ def test_as_many_bytes_and_launches_go_to_the_device_as_in_one_process(tmp_path,
         node.at_rest()
 
 
+def knows_none(monkeypatch, side, first):
+    """Have the node, or its clients, be of before the verb *first* and those after it."""
+    if side == "node":
+        for verb in Verb:
+            if verb >= first:
+                monkeypatch.delitem(TOLD, verb, raising=False)
+        return
+    hold = NodeClient.hold
+
+    def held(client, wanted, owner, deadline, terms):
+        if first == Verb.LAYERS:
+            terms = terms._replace(layered=())
+        return hold(client, wanted, owner, deadline, terms._replace(encoded=(), rate=None))
+
+    monkeypatch.setattr(NodeClient, "hold", held)
+
+
 @pytest.mark.thorough
-def test_a_node_that_knows_no_encoded_chunks_sends_them_raw(node, monkeypatch):
-    monkeypatch.delitem(TOLD, Verb.ENCODED)
-    with over(node) as engine:
-        stored(engine)
+@each("side, first", [*product(("node", "client"), (Verb.ENCODED, Verb.LAYERS))])
+def test_a_node_and_a_client_of_before_a_verb_load_whole_or_raw_chunks(node, side, first):
+    with pytest.MonkeyPatch.context() as patch, over(node) as engine:
+        knows_none(patch, side, first)
+        engine.store(PROMPT, smooth())
+        only_on_disk(engine)
         plain = empty(PROMPT, DEEP)
         assert engine.retrieve(PROMPT, plain).hit_tokens == FULL
         for how in ("whole", "layers", "prefetched", "prefetched"):
