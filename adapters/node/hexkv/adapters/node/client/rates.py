@@ -54,7 +54,7 @@ class ServesSooner(FarTiers):
         """The fastest tier."""
 
         self._answer: Answer | None = None
-        self._due = 0.0
+        self._due = self._now = 0.0
         self._found: OrderedDict[ChunkKey, float] = OrderedDict()
         """The last chunks of lookups that found some on slower tiers, and until when that holds."""
 
@@ -150,7 +150,7 @@ class ServesSooner(FarTiers):
         run = found.index(None) if None in found else len(found)
         if run:
             ends = (*keys[run - 1 : run + 1], keys[-1]) if whole else keys[run - 1 : run]
-            self._found.update(dict.fromkeys(ends, self._time.now() + _KEPT))
+            self._found.update(dict.fromkeys(ends, self._now + _KEPT))
             while len(self._found) > _MOST_FOUND:
                 self._found.popitem(last=False)
 
@@ -162,7 +162,7 @@ class ServesSooner(FarTiers):
         if not self._slow():
             return terms
         request = terms.last or last
-        if self._found.get(request, 0.0) > self._time.now():
+        if self._found.get(request, 0.0) > self._now:
             if request == last:
                 self._found.pop(request, None)
             return terms
@@ -174,6 +174,7 @@ class ServesSooner(FarTiers):
         rate, now = self.compute_rate, self._time.now()
         if rate is None:
             return frozenset()
+        self._now = now
         answer = self._answer
         if answer is not None and answer.final:
             self._answer = None
