@@ -102,7 +102,14 @@ class ServesSooner(FarTiers):
             self._slower = {key for key, name in zip(keys, found, strict=True) if name in slow}
             found = [None if name in slow else name for name in found]
         if found.count(self._first) + found.count(None) < len(found):
-            self._promise(keys, found, whole=not some)
+            # These are held wherever they are: a retrieve ends with the last one found, or, where
+            # no slow tier has the others, with the prompt's own tail behind it, or with all.
+            run = found.index(None) if None in found else len(found)
+            last = max(run - 1, 0)
+            ends = keys[last:run] if some else (*keys[last : run + 1], keys[-1])
+            self._found.update(dict.fromkeys(ends, self._now + _KEPT))
+            while len(self._found) > _MOST_FOUND:
+                self._found.popitem(last=False)
         return found
 
     def stored(
@@ -138,21 +145,6 @@ class ServesSooner(FarTiers):
             read = partial(read_words, count=count)
             found += self._ask(Verb.MATCH, pack_keys(part), deadline, read) or [None] * count
         return found
-
-    def _promise(
-        self, keys: Sequence[ChunkKey], found: Sequence[str | None], *, whole: bool
-    ) -> None:
-        """Have the chunks *found*, at the beginning of *keys*, held wherever they are.
-
-        A retrieve ends with the last one found; or, if it is known as a *whole* that no slow tier
-        has the others, with the prompt's own tail behind it, or with all.
-        """
-        run = found.index(None) if None in found else len(found)
-        if run:
-            ends = (*keys[run - 1 : run + 1], keys[-1]) if whole else keys[run - 1 : run]
-            self._found.update(dict.fromkeys(ends, self._now + _KEPT))
-            while len(self._found) > _MOST_FOUND:
-                self._found.popitem(last=False)
 
     def _rated(self, last: ChunkKey, terms: HoldTerms) -> HoldTerms:
         """Return *terms* with the host's rate, if slow tiers are to be left out of a hold.
