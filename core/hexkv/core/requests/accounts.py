@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import compress, groupby, repeat
+from operator import sub
 from threading import get_ident
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ from hexkv.ports import (
     TraceStep,
     traceparent,
 )
+
+_READ = "read".__eq__
 
 
 class Spent(NamedTuple):
@@ -69,20 +72,16 @@ class Laps:
     def end(self, ring: StepRing, name: str, call: str, keys: Sequence[ChunkKey]) -> Spent:
         """Record the rest as the end of the call: put its parts, and the whole, into *ring*."""
         self.mark(("end", "", self.now()))
-        row = f"calls {get_ident()}"
-        parts: list[StepFields] = []
-        waited, longest, at = 0.0, 0, self.begun
-        for number, (what, tier, until) in enumerate(self._marks):
-            took = until - at
-            parts.append((what, row, at, took, tier, call, 0.0, 0, ""))
-            if what == "read":
-                waited += took
-            if took > parts[longest][3]:
-                longest = number
-            at = until
-        key, seconds = keys[-1].hex() if keys else "", at - self.begun
+        # By column: a loop over the parts takes three times as long.
+        names, tiers, ends = zip(*self._marks, strict=True)
+        begins, row = (self.begun, *ends), f"calls {get_ident()}"
+        took = list(map(sub, ends, begins))
+        alike = repeat(call), repeat(0.0), repeat(0), repeat("")
+        parts = list(zip(names, repeat(row), begins, took, tiers, *alike, strict=False))
+        longest, waited = parts[took.index(max(took))], sum(compress(took, map(_READ, names)), 0.0)
+        key, seconds = keys[-1].hex() if keys else "", ends[-1] - self.begun
         ring.extend((*parts, (name, row, self.begun, seconds, "", call, 0.0, 0, key)))
-        return Spent(seconds, waited, tuple.__new__(TraceStep, parts[longest]), parts)
+        return Spent(seconds, waited, tuple.__new__(TraceStep, longest), parts)
 
 
 @dataclass(slots=True)
