@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from operator import attrgetter
 
 import torch
 
 from hexkv.kernels.dtypes import torch_dtype
 from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span
+
+_about = attrgetter("dtype", "layout", "device", "shape")
 
 
 def check_memory(tensor: torch.Tensor, name: str) -> None:
@@ -45,11 +48,13 @@ def check_planes(layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) ->
     if len(tensors) != layout.layers:
         raise LayoutMismatch(f"{len(tensors)} layers of KV, where the layout has {layout.layers}")
     kinds = layout.planes
-    about = [[(t.dtype, t.layout, t.device, t.is_nested or t.shape) for t in g] for g in tensors]
-    differ = [0]
-    if about.count(about[0]) < len(about) or kinds.count(kinds[0]) < len(kinds):
-        rest = range(1, layout.layers)
-        differ += [i for i in rest if about[i] != about[i - 1] or kinds[i] != kinds[i - 1]]
+    differ, rest = [0], range(1, layout.layers)
+    try:
+        about = [[*map(_about, given)] for given in tensors]
+        if about.count(about[0]) < len(about) or kinds.count(kinds[0]) < len(kinds):
+            differ += [i for i in rest if about[i] != about[i - 1] or kinds[i] != kinds[i - 1]]
+    except RuntimeError:  # a nested one has no shape, or one that cannot be compared
+        differ += rest
     for layer in differ:
         _check_layer(layout, layer, tensors[layer])
     return differ

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import accumulate, chain, repeat
+from operator import attrgetter, mul
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,6 +15,11 @@ from hexkv.kernels.host.batches import Array
 from hexkv.kernels.host.forms import INTS, item, on_host
 from hexkv.kernels.host.moves import Move
 from hexkv.ports import InvalidRequest, KVLayout
+
+_heads_of, _width_of = attrgetter("heads"), attrgetter("width")
+_home_of, _strides_of = torch.Tensor.data_ptr, torch.Tensor.stride
+_storage_of = torch.Tensor.untyped_storage
+_start_of, _size_of = torch.UntypedStorage.data_ptr, torch.UntypedStorage.nbytes
 
 
 class _Shape(NamedTuple):
@@ -46,6 +52,13 @@ class _Shape(NamedTuple):
         return cls(INTS[element], shape, (token, head, step), strides)
 
 
+_Traits: TypeAlias = tuple[int, int, tuple[int, ...], int]
+"""Heads, width, strides in elements, and the address of the storage; 0: any."""
+
+_Row: TypeAlias = tuple[int, torch.Tensor, torch.UntypedStorage]
+"""Bytes of each token of a chunk before a plane, its tensor, and the storage of that."""
+
+
 class _Planes(NamedTuple):
     """Planes of one shape, at equal distances in a chunk."""
 
@@ -76,13 +89,12 @@ class _Planes(NamedTuple):
     """``[tokens, *grid, ...]``."""
 
     @classmethod
-    def of(cls, shape: _Shape, befores: Sequence[int], tensors: Sequence[torch.Tensor]) -> _Planes:
-        """Return that of *tensors*, *befores* bytes of each token of a chunk before each."""
+    def of(cls, shape: _Shape, strides: tuple[int, ...], rows: Sequence[_Row]) -> _Planes:
+        """Return that of tensors with *strides*."""
+        befores, tensors, storages = zip(*rows, strict=True)
         apart = befores[1] - befores[0] if len(befores) > 1 else 0
-        homes = [tensor.data_ptr() for tensor in tensors]
-        strides = [tensor.stride() for tensor in tensors]
-        storages = [tensor.untyped_storage() for tensor in tensors]
-        places = [(storage.data_ptr(), storage.nbytes()) for storage in storages]
+        homes, alike = [*map(_home_of, tensors)], [strides] * len(rows)
+        places = [*zip(map(_start_of, storages), map(_size_of, storages), strict=True)]
         dtype, lies, steps, _ = shape
         # Never across storages: neighbouring allocations are luck.
         lines = _lines(homes) if len({*places}) == 1 else ()
@@ -99,7 +111,7 @@ class _Planes(NamedTuple):
             on_host(*place, dtype, lies, steps, home - place[0])
             for place, home in zip(places, homes, strict=False)
         ]
-        return cls(shape, tensors, homes, strides, storages, befores[0], apart, grid, far, memories)
+        return cls(shape, tensors, homes, alike, storages, befores[0], apart, grid, far, memories)
 
 
 def _even(places: Sequence[int]) -> bool:
@@ -124,10 +136,6 @@ def _lines(places: Sequence[int]) -> Sequence[int]:
     return lines if _even(lines) and expected == [*places] else ()
 
 
-_Traits: TypeAlias = tuple[int, int, tuple[int, ...], int]
-"""Heads, width, strides in elements, and the address of the storage; 0: any."""
-
-
 class HostSequence:
     """Planes of ``[1, heads, tokens, width]`` in host memory.
 
@@ -147,9 +155,7 @@ class HostSequence:
             InvalidRequest: one has other memory or strides.
         """
         for _, tensors, homes, strides, *_ in self._looked.get(layers, ()):
-            if homes != [tensor.data_ptr() for tensor in tensors] or strides != [
-                tensor.stride() for tensor in tensors
-            ]:
+            if homes != [*map(_home_of, tensors)] or strides != [*map(_strides_of, tensors)]:
                 raise InvalidRequest("KV has other memory than when it was looked at")
 
     def gather(self, moves: Sequence[Move], layers: range) -> None:
@@ -182,31 +188,30 @@ class HostSequence:
         return pairs
 
     def _look(self, layers: range) -> list[_Planes]:
-        element = self._layout.dtype.itemsize
-        some = self._tensors[layers.start : layers.stop]
+        if not layers:
+            return []
+        layout, part = self._layout, slice(layers.start, layers.stop)
+        element, some = layout.dtype.itemsize, self._tensors[part]
+        tensors, planes = [*chain(*some)], [*chain(*layout.planes[part])]
+        heads, widths = [*map(_heads_of, planes)], [*map(_width_of, planes)]
+        sizes = [element * size for size in map(mul, heads, widths)]
+        befores = accumulate(sizes, initial=layout.layer_span(layers.start, 1)[0])
+        storages = [*map(_storage_of, tensors)]
         # Layers in storages of their own are viewed together in a chunk, others by storage.
-        first = {planes[0].untyped_storage().data_ptr() for planes in some[:2]}
-        apart = len(first) == len(some[:2])
-        found: dict[_Traits, tuple[list[int], list[torch.Tensor]]] = {}
-        last = None
-        for layer, given in zip(layers, some, strict=True):
-            before = self._layout.layer_span(layer, 1)[0]
-            for plane, tensor in zip(self._layout.planes[layer], given, strict=True):
-                home = 0 if apart else tensor.untyped_storage().data_ptr()
-                traits = heads, width, *_ = plane.heads, plane.width, tensor.stride(), home
-                if traits != last:  # mostly all lie alike
-                    befores, tensors = found.setdefault(traits, ([], []))
-                    last = traits
-                befores.append(before)
-                tensors.append(tensor)
-                before += heads * width * element
+        first = {given[0].untyped_storage().data_ptr() for given in some[:2]}
+        homes = repeat(0) if len(first) == len(some[:2]) else map(_start_of, storages)
+        found: dict[_Traits, list[_Row]] = {}
+        last, rows = None, []
+        each = zip(heads, widths, map(_strides_of, tensors), homes, strict=False)
+        for traits, row in zip(each, zip(befores, tensors, storages, strict=False), strict=False):
+            if traits != last:  # mostly all lie alike
+                last, rows = traits, found.setdefault(traits, [])
+            rows.append(row)
         made: list[_Planes] = []
-        for traits, (befores, tensors) in found.items():
-            shape = _Shape.of(*traits[:3], tensors[0].shape[2], element)
-            if _even(befores):
-                made.append(_Planes.of(shape, befores, tensors))
+        for (head, width, strides, _), rows in found.items():
+            shape = _Shape.of(head, width, strides, rows[0][1].shape[2], element)
+            if _even([row[0] for row in rows]):
+                made.append(_Planes.of(shape, strides, rows))
             else:
-                made += [
-                    _Planes.of(shape, *one) for one in zip(zip(befores), zip(tensors), strict=True)
-                ]
+                made += [_Planes.of(shape, strides, [row]) for row in rows]
         return made
