@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from operator import and_
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from hexkv.core.io.ticket import Ticket
 from hexkv.core.memory.pool import Give
@@ -96,20 +96,21 @@ class Batch:
 class Pending:
     """A batch on its way to one tier, in pieces for several workers."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("_parts",)
 
-    def __init__(self, parts: Sequence[tuple[int, Ticket[list[bool]] | None]]) -> None:
-        self.parts = parts
+    def __init__(self, parts: Sequence[tuple[int, BatchWrite | None]]) -> None:
+        """Combine pieces: the chunks of each, and its write; ``None`` if that was refused."""
+        self._parts = parts
 
     @property
     def done(self) -> bool:
         """True if every piece was written or refused."""
-        return all(ticket is None or ticket.done for _, ticket in self.parts)
+        return all(ticket is None or ticket.done for _, ticket in self._parts)
 
     def wait(self, deadline: Deadline) -> bool:
         """Wait for every piece. Return False if *deadline* passes first."""
         done = True
-        for _, ticket in self.parts:
+        for _, ticket in self._parts:
             done = (ticket is None or ticket.wait(deadline)) and done
         return done
 
@@ -117,9 +118,13 @@ class Pending:
     def result(self) -> list[bool]:
         """True for each chunk that is known to be on the tier by now."""
         found: list[bool] = []
-        for count, ticket in self.parts:
+        for count, ticket in self._parts:
             found += (ticket.result if ticket else None) or [False] * count
         return found
+
+
+BatchWrite: TypeAlias = Pending | Ticket[list[bool]]
+"""Chunks on their way to one tier: many, or those of one write."""
 
 
 class WrittenTier(Protocol):
@@ -138,7 +143,7 @@ class Published:
         self,
         tiers: Sequence[WrittenTier] = (),
         keys: Sequence[ChunkKey] = (),
-        written: Mapping[str, Pending] | None = None,
+        written: Mapping[str, BatchWrite] | None = None,
     ) -> None:
         """Report *keys*, *written* to *tiers*; by default nothing is."""
         self._tiers = tiers
@@ -163,10 +168,10 @@ class Published:
     def tiers(self) -> Mapping[str, Sequence[bool]]:
         on: dict[str, Sequence[bool]] = {}
         for name, written in self._written.items():
-            on[name] = written.result
+            on[name] = written.result or [False] * len(self._keys)
         for tier in self._tiers:
             row = on.get(tier.name, ())
-            if tier.index.decides and True in row:
+            if True in row and tier.index.decides:
                 # A concurrent clear may have deleted it.
                 on[tier.name] = list(map(and_, row, tier.index.contains(self._keys)))
         return on
