@@ -93,7 +93,8 @@ class Storing:
             # Small steps, so that writing begins after the first.
             most = self._chunks.write_step or self.pace.of(prompt).step
             most = most if self._wait else min(most, _BESIDE)
-        left, steps = missing, deque[_Step]()
+        left = missing
+        steps: deque[_Step] = deque()
         try:
             while missing or steps:
                 # The next step is queued before a copy that a device makes is waited for.
