@@ -43,7 +43,7 @@ class ChunkSpec(NamedTuple):
     @property
     def raw_bytes(self) -> int:
         """Bytes of the chunk before encoding."""
-        return self.layout.chunk_bytes(self.tokens)
+        return self.layout.token_bytes * self.tokens
 
 
 def raw_sizes(specs: Sequence[ChunkSpec]) -> list[int]:

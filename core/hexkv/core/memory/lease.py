@@ -190,7 +190,8 @@ class Ledger:
         """
         self._begin()
         memory, own_blocks = self.memory, self.held.setdefault(owner, {})
-        sizes = {payload: frame_bytes(payload) for payload in set(payloads)}
+        kinds = set(payloads)
+        sizes = dict(zip(kinds, map(frame_bytes, kinds), strict=True))
         frames = list(map(sizes.__getitem__, payloads))
         blocks, leases, taken = self._slots.take(frames), [], 0
         rows = zip(blocks, frames, payloads, self._tokens, strict=False)
@@ -272,17 +273,18 @@ class Ledger:
             self._torn = False
             return shares
 
-    def hand_over(self, leases: Sequence[BlockLease], owner: str) -> None:
-        """Transfer *leases* to *owner*; no effect on one that was taken back before."""
+    def hand_over(self, leases: Sequence[Lease], owner: str) -> None:
+        """Transfer those of *leases* that are on these blocks to *owner*, if not taken back yet."""
         with self.lock:
             self._begin()
             held = self.held
             blocks_there = held.setdefault(owner, {})
             for lease in leases:
+                if not isinstance(lease, BlockLease) or lease._ledger is not self:
+                    continue
                 former = lease.owner
                 blocks = held.get(former, {})
-                block = blocks.pop(lease.token, None)
-                if block is not None:
+                if (block := blocks.pop(lease.token, None)) is not None:
                     lease.owner = owner  # first: a lost lease is taken back by this name
                     blocks_there[lease.token] = block
                     if not blocks:

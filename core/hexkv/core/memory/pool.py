@@ -82,6 +82,7 @@ class BlockPool:
         self._used = 0
         self._ledger = Ledger(region.buffer, slots, slot_bytes, poison=poison)
         # The same bound methods, without an extra call.
+        self.hand_over = self._ledger.hand_over
         self.sweep = self._ledger.sweep
         self.own = self._ledger.own
         self.ledger = self._ledger.count
@@ -183,10 +184,6 @@ class BlockPool:
                     raise
                 break
         return run
-
-    def hand_over(self, leases: Sequence[Lease], owner: str) -> None:
-        """Transfer those of *leases* that are on blocks of this pool to *owner*."""
-        self._ledger.hand_over(list(filter(None, map(self._ledger.own, leases))), owner)
 
     @property
     def swept(self) -> int:
