@@ -44,11 +44,14 @@ class Run:
         starts, tokens = batch.starts, batch.tokens
         self._starts = starts
         self._all: slice | None = None
-        end = starts[0] + tokens * len(starts)
-        if starts == [*range(starts[0], end, tokens)]:
-            self._all = slice(starts[0], end)
-        self._alone = self._all if len(starts) == 1 else None
+        self._alone: slice | None = None
         """The slice of a single chunk: the preparation for several takes as long as its copy."""
+
+        end = starts[0] + tokens * len(starts)
+        if len(starts) == 1:
+            self._all = self._alone = slice(starts[0], end)
+        elif starts == [*range(starts[0], end, tokens)]:
+            self._all = slice(starts[0], end)
 
     def gather(self, chunks: Array, memory: Memory) -> None:
         """Copy from *memory*, ``[tokens, ...]``, to *chunks*, ``[rows, tokens, ...]``."""

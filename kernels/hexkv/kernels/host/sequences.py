@@ -182,7 +182,7 @@ class HostSequence:
                     dtype,
                     buffer,
                     offset + tokens * before,
-                    (tokens * apart, step, each, *[tokens * size for size in far], *strides),
+                    (tokens * apart, step, each, *map(tokens.__mul__, far), *strides),
                 )
                 pairs += zip(parts, repeat(move), memories, strict=False)
         return pairs
