@@ -78,7 +78,8 @@ class Laps:
         took = list(map(sub, ends, begins))
         alike = repeat(call), repeat(0.0), repeat(0), repeat("")
         parts = list(zip(names, repeat(row), begins, took, tiers, *alike, strict=False))
-        longest, waited = parts[took.index(max(took))], sum(compress(took, map(_READ, names)), 0.0)
+        longest = parts[took.index(max(took))]
+        waited = sum(compress(took, map(_READ, names))) if "read" in names else 0.0
         key, seconds = keys[-1].hex() if keys else "", ends[-1] - self.begun
         ring.extend((*parts, (name, row, self.begun, seconds, "", call, 0.0, 0, key)))
         return Spent(seconds, waited, tuple.__new__(TraceStep, longest), parts)
