@@ -177,14 +177,13 @@ class HostSequence:
             dtype, (_, *row), _, (each, *strides) = shape
             for move in moves:
                 tokens, _, buffer, offset, step, _ = batch = move.batch
-                parts: Array = np.ndarray(  # one view of all planes
-                    (len(memories), batch.height, tokens, *grid, *row),
-                    dtype,
-                    buffer,
-                    offset + tokens * before,
-                    (tokens * apart, step, each, *map(tokens.__mul__, far), *strides),
-                )
-                pairs += zip(parts, repeat(move), memories, strict=False)
+                sizes = [batch.height, tokens, *grid, *row]
+                steps = [step, each, *map(tokens.__mul__, far), *strides]
+                if several := len(memories) > 1:  # one view of all planes
+                    sizes.insert(0, len(memories))
+                    steps.insert(0, tokens * apart)
+                parts: Array = np.ndarray(sizes, dtype, buffer, offset + tokens * before, steps)
+                pairs += zip(parts if several else [parts], repeat(move), memories, strict=False)
         return pairs
 
     def _look(self, layers: range) -> list[_Planes]:

@@ -172,7 +172,6 @@ class Writer:
         if bad or True in here:
             self.dropped(tier, bad, Reason.FAILED, IN_VAIN)
             todo = [i for i in todo if not here[i] and keys[i] not in bad]
-        if len(todo) < len(here):
             there = list(compress(batch.keys, here))
             if on_stored is not None:
                 on_stored(tier, there)
