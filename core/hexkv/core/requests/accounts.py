@@ -31,8 +31,6 @@ from hexkv.ports import (
     traceparent,
 )
 
-_READ = "read".__eq__
-
 
 class Spent(NamedTuple):
     """The time of one call."""
@@ -79,7 +77,7 @@ class Laps:
         alike = repeat(call), repeat(0.0), repeat(0), repeat("")
         parts = list(zip(names, repeat(row), begins, took, tiers, *alike, strict=False))
         longest = parts[took.index(max(took))]
-        waited = sum(compress(took, map(_READ, names))) if "read" in names else 0.0
+        waited = sum(compress(took, map("read".__eq__, names))) if "read" in names else 0.0
         key, seconds = keys[-1].hex() if keys else "", ends[-1] - self.begun
         ring.extend((*parts, (name, row, self.begun, seconds, "", call, 0.0, 0, key)))
         return Spent(seconds, waited, tuple.__new__(TraceStep, longest), parts)

@@ -99,7 +99,6 @@ class Pending:
     __slots__ = ("_parts",)
 
     def __init__(self, parts: Sequence[tuple[int, BatchWrite | None]]) -> None:
-        """Combine pieces: the chunks of each, and its write; ``None`` if that was refused."""
         self._parts = parts
 
     @property
