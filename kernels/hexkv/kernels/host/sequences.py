@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, repeat
 from operator import attrgetter, mul
 from typing import NamedTuple, TypeAlias
@@ -183,7 +183,8 @@ class HostSequence:
                     sizes.insert(0, len(memories))
                     steps.insert(0, tokens * apart)
                 parts: Array = np.ndarray(sizes, dtype, buffer, offset + tokens * before, steps)
-                pairs += zip(parts if several else [parts], repeat(move), memories, strict=False)
+                apiece: Iterable[Array] = parts if several else [parts]
+                pairs += zip(apiece, repeat(move), memories, strict=False)
         return pairs
 
     def _look(self, layers: range) -> list[_Planes]:
@@ -198,9 +199,12 @@ class HostSequence:
         storages = [*map(_storage_of, tensors)]
         # Layers in storages of their own are viewed together in a chunk, others by storage.
         first = {given[0].untyped_storage().data_ptr() for given in some[:2]}
-        homes = repeat(0) if len(first) == len(some[:2]) else map(_start_of, storages)
+        homes: Iterable[int] = map(_start_of, storages)
+        if len(first) == len(some[:2]):
+            homes = repeat(0)
         found: dict[_Traits, list[_Row]] = {}
-        last, rows = None, []
+        last: _Traits | None = None
+        rows: list[_Row] = []
         each = zip(heads, widths, map(_strides_of, tensors), homes, strict=False)
         for traits, row in zip(each, zip(befores, tensors, storages, strict=False), strict=False):
             if traits != last:  # mostly all lie alike
