@@ -13,7 +13,7 @@ from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.files import ranges as _ranges
 from hexkv.adapters.local.files.files import FileIO
 from hexkv.adapters.local.files.ranges import RangeFiles
-from hexkv.contracts.doubles import chunk_key, deadline
+from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.ports import PAGE, Corrupt, Hit, Item, Miss, Stored
 
 A, B = chunk_key("a"), chunk_key("b")
@@ -107,8 +107,8 @@ def test_a_file_system_that_reports_an_error_at_close_costs_no_read_and_no_descr
     for name in names:
         with open(name, "wb") as file:
             file.write(OLD)
-    files, real = RangeFiles(FileIO("off", names[0]), idle=1e6), os.close
-    into = memoryview(bytearray(PAGE))
+    io, real = FileIO("off", names[0]), os.close
+    files, into = RangeFiles(io, idle=1e6), memoryview(bytearray(PAGE))
     before = os.listdir("/proc/self/fd")
 
     def failing(file):
@@ -119,6 +119,8 @@ def test_a_file_system_that_reports_an_error_at_close_costs_no_read_and_no_descr
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", failing)
+        assert io.read(names[0], 0, ListSink()) == Hit(len(OLD), len(OLD))
+        assert io.read_range(names[0], PAGE, into) == Hit(PAGE, len(OLD))
         for start in range(4):
             assert files.read(names[0], start * PAGE, into) == Hit(PAGE, len(OLD))
         for name in names:

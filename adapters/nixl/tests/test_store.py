@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from contextlib import suppress
 from itertools import count
 
@@ -33,6 +34,7 @@ from hexkv.ports import (
     KVLayout,
     Miss,
     Namespace,
+    Reason,
     Stored,
     StoreError,
     StoreFull,
@@ -305,6 +307,29 @@ def test_a_file_whose_size_is_not_told_is_closed(open_nixl, tmp_path, monkeypatc
                 patch.setattr(os, "fstat", failing)
                 read()
             assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+@pytest.mark.thorough
+def test_a_file_system_that_reports_an_error_at_close_costs_no_read(
+    open_nixl, tmp_path, monkeypatch
+):
+    store, real = open_nixl(root=str(tmp_path)), os.close
+    store.write([Item(KEYS[0], memoryview(bytes(8192)))], deadline())
+    into = memoryview(bytearray(4096))
+
+    def failing(file):
+        folder = stat.S_ISDIR(os.fstat(file).st_mode)
+        real(file)
+        if not folder:
+            raise OSError(errno.ENOTCONN, "the file server has gone")
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", failing)
+        assert store.read(KEYS[:1], ListSink(), deadline()) == [Hit(8192)]
+        assert store.read(KEYS[:1], ListSink(refuse={0}), deadline()) == [Miss(Reason.REFUSED)]
+        assert store.read_range(KEYS[0], 0, into, deadline()) == Hit(4096, 8192)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 @pytest.mark.thorough

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Literal, Protocol, runtime_checkable
 
 from hexkv.plugins.discovery.discovery import discover
@@ -55,6 +56,16 @@ def open_files(directory: Directory, root: str, context: OpenContext) -> FileSto
     if not isinstance(store, FileStore):
         raise ConfigError(f"store {directory} keeps no files that others may read")
     return store
+
+
+def close_read(file: int) -> None:
+    """Close a descriptor of a file that was only read.
+
+    An error at ``close``, as of a network file system, concerns bytes that were written: those
+    that were read are there, and the descriptor is closed all the same.
+    """
+    with suppress(OSError):
+        os.close(file)
 
 
 class OverFiles:

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from hexkv.adapters.gds.cufile import CuFileError
-from hexkv.plugins.file_store import OF_ONE_FILE, FileStore, OverFiles
+from hexkv.plugins.file_store import OF_ONE_FILE, FileStore, OverFiles, close_read
 from hexkv.ports import (
     PAGE,
     ChunkKey,
@@ -125,7 +125,7 @@ class GdsStore(OverFiles):
             kind = StoreError if error.errno in OF_ONE_FILE else StoreUnreachable
             return Failed(kind(f"reading from {self._root}: {error.strerror}"))
         finally:
-            os.close(file)
+            close_read(file)
         self._failures = 0
         if got < len(page) + into.length:
             return Corrupt(f"the file ended after {got} of {len(page) + into.length} bytes")
@@ -183,7 +183,7 @@ def _direct(file: int) -> Iterator[int]:
     try:
         yield direct
     finally:
-        os.close(direct)
+        close_read(direct)
 
 
 def _is_a_store(

@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 
 from hexkv.adapters.local.files.nofollow import open_file
+from hexkv.plugins.file_store import close_read
 from hexkv.ports import PAGE
 
 REFUSALS = {errno.EINVAL, errno.EOPNOTSUPP}
@@ -73,4 +74,4 @@ def try_direct(path: str) -> None:
         with mmap.mmap(-1, PAGE) as page:
             os.preadv(file, [page], 0)
     finally:
-        os.close(file)
+        close_read(file)

@@ -19,6 +19,7 @@ from hexkv.adapters.local.files.layout import (
 from hexkv.adapters.local.files.ledger import ENGINES, Books, EngineRow, Ledger
 from hexkv.adapters.local.files.marker import check_format
 from hexkv.adapters.local.files.nofollow import listed, open_file, remove, resolved
+from hexkv.plugins.file_store import close_read
 from hexkv.ports import ConfigError, HexKVError, StoreBusy
 
 _LEAVING = 0.5
@@ -158,5 +159,5 @@ def living_engines(root: str) -> set[int]:
         except BlockingIOError:
             living.add(engine)
         finally:
-            os.close(file)
+            close_read(file)
     return living

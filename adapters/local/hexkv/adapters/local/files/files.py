@@ -20,7 +20,7 @@ from hexkv.adapters.local.files.direct import (
     try_direct,
 )
 from hexkv.adapters.local.files.nofollow import ABSENT, open_file
-from hexkv.plugins.file_store import OF_ONE_FILE
+from hexkv.plugins.file_store import OF_ONE_FILE, close_read
 from hexkv.ports import (
     PAGE,
     PIECE,
@@ -174,7 +174,7 @@ class FileIO:
                 return Corrupt(f"the file ended after {start + got} of {start + into.nbytes} bytes")
             return Hit(got, size)
         finally:
-            os.close(file)
+            close_read(file)
 
     def _move(
         self,
@@ -254,7 +254,7 @@ def open_frame(path: str) -> int | None:
             found = file
     finally:
         if found is None:
-            os.close(file)
+            close_read(file)
     return found
 
 

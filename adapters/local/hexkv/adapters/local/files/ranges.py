@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
 from threading import Condition, Lock, Thread
 
 from hexkv.adapters.local.files.direct import REFUSALS, go_direct
 from hexkv.adapters.local.files.files import FileIO, open_frame
+from hexkv.plugins.file_store import close_read
 from hexkv.ports import Corrupt, Hit, Miss, ReadOutcome
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class RangeFiles:
                 self._bypass(descriptor)
             size = os.fstat(descriptor).st_size
         except BaseException:
-            os.close(descriptor)
+            close_read(descriptor)
             raise
         file = _OpenFile(descriptor)
         with self._lock:
@@ -171,7 +171,7 @@ class RangeFiles:
                 self._unlist(place)
             over = not (file.listed or file.users)
         if over:
-            _close([file.descriptor])
+            close_read(file.descriptor)
 
     def _unlist(self, place: tuple[str, bool]) -> int | None:
         """Remove a file from the list. Return its descriptor if the caller must close it."""
@@ -208,5 +208,4 @@ class RangeFiles:
 def _close(descriptors: list[int | None]) -> None:
     for descriptor in descriptors:
         if descriptor is not None:
-            with suppress(OSError):  # it is closed all the same, and was only read
-                os.close(descriptor)
+            close_read(descriptor)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.nixl.storage.mover import Fetch, Mover, NixlRange
 from hexkv.adapters.nixl.storage.staging import Slot
-from hexkv.plugins.file_store import FileStore, OverFiles
+from hexkv.plugins.file_store import FileStore, OverFiles, close_read
 from hexkv.ports import (
     PAGE,
     ChunkKey,
@@ -53,7 +53,7 @@ class _Open:
                 fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT)
 
     def release(self) -> None:
-        os.close(self.file)
+        close_read(self.file)
 
 
 def _size_of(file: int) -> int:
@@ -65,7 +65,7 @@ def _size_of(file: int) -> int:
     try:
         return os.fstat(file).st_size
     except BaseException:
-        os.close(file)
+        close_read(file)
         raise
 
 
@@ -132,7 +132,7 @@ class NixlFileStore(OverFiles):
                 finish()
         finally:
             if opened is not None:
-                os.close(opened.file)
+                close_read(opened.file)
             for it in coming:
                 it.leave()
         return outcomes
@@ -158,10 +158,10 @@ class NixlFileStore(OverFiles):
         try:
             into = sink.room(i, size)
         except BaseException:
-            os.close(file)
+            close_read(file)
             raise
         if into is None:
-            os.close(file)
+            close_read(file)
             return Miss(Reason.REFUSED)
         return _Coming(i, file, 0, into.cast("B"))
 
