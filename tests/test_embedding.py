@@ -14,6 +14,7 @@ from hexkv.api.aio import AsyncCache
 from hexkv.api.arrays import ArrayKV
 from hexkv.contracts.device import DeviceContract
 from hexkv.contracts.doubles.heap_kv import HeapKV
+from hexkv.plugins.clock import SystemClock
 
 PAGE = (Path(__file__).parent.parent / "docs" / "embedding.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -129,6 +130,20 @@ def test_a_close_that_is_cancelled_closes_the_cache_and_a_second_one_waits_for_i
         assert (await running).hit_tokens == 32
 
     asyncio.run(closed())
+
+
+@pytest.mark.thorough
+def test_a_machine_whose_clock_is_before_1970_keeps_chunks_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("time.time", lambda: -5.0)
+    tokens = list(range(40))
+    for first in (True, False):
+        config = {"pool": {"bytes": "1MiB"}, "chunk": {"size": 16}, "disk": str(tmp_path)}
+        with open_cache(config, model="toy", layout=LAYOUT) as cache:
+            if first:
+                cache.store(tokens, HeapKV(LAYOUT, 40).compute(tokens))
+                assert cache.flush(60)
+            assert cache.retrieve(tokens, HeapKV(LAYOUT, 40)).hit_tokens == 32
+    assert SystemClock().wall() > 0, "the life of a node is a time in nanoseconds, but never 0"
 
 
 def test_the_page_names_every_call_of_a_cache_and_every_name_of_the_front_door():

@@ -10,6 +10,9 @@ class SystemClock:
 
     __slots__ = ()
 
-    # Not Python functions that call these: the core reads the clock a dozen times in each call.
+    # Not a Python function that calls it: the core reads this a dozen times in each call.
     now = staticmethod(time.monotonic)
-    wall = staticmethod(time.time)
+
+    @staticmethod
+    def wall() -> float:
+        return max(1.0, time.time())  # some systems let their clock be set before 1970

@@ -13,7 +13,10 @@ class Clock(Protocol):
         ...
 
     def wall(self) -> float:
-        """Return seconds since 1970-01-01 UTC. For times that outlive a process: frames, expiry."""
+        """Return seconds since 1970-01-01 UTC, at least 1. For times that outlive a process.
+
+        Frames have no room for a sign, and lives of nodes none for zero.
+        """
         ...
 
 
