@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from processes import free_port
+from processes import ended, free_port, kill_session
 
 _PATIENCE = 120.0
 
@@ -71,7 +69,7 @@ class Daemon:
         until = time.monotonic() + _PATIENCE
         while not self._listens():
             said = self._log.read_text(errors="replace")[-6000:]
-            assert self._process.poll() is None, said
+            assert not ended(self._process), said
             assert time.monotonic() < until, said
             time.sleep(0.2)
 
@@ -92,6 +90,4 @@ class Daemon:
         trace: TracebackType | None,
     ) -> None:
         if self._process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            kill_session(self._process)

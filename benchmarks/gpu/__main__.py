@@ -119,21 +119,26 @@ def _run(
 
 
 def _wait(child: subprocess.Popen[bytes], seconds: float) -> bool:
-    """True if *child* ended by itself within *seconds*. It has ended afterwards."""
+    """True if *child* ended by itself within *seconds*. Its session has ended afterwards."""
+    ended = False
     try:
-        child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        for how in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(child.pid, how)
-                child.wait(_GRACE)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                continue
-        return False
-    finally:
-        if child.poll() is None:  # an interrupt: leave nothing behind
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        ended = _ended(child, seconds)
+        if not ended:
+            os.killpg(child.pid, signal.SIGTERM)  # noqa: TID251 - it is not reaped
+            _ended(child, _GRACE)
+    finally:  # after an interrupt, too
+        os.killpg(child.pid, signal.SIGKILL)  # noqa: TID251 - it is not reaped
+        child.wait()
+    return ended
+
+
+def _ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    """True if *child* ends within *seconds*. It is not reaped, and so keeps its number."""
+    over = time.monotonic() + seconds
+    while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() > over:
+            return False
+        time.sleep(0.05)
     return True
 
 

@@ -60,7 +60,30 @@ def until(reached, seconds=PATIENCE):
 def freeze(process):
     """Stop *process* where it is; when this returns none of its threads runs any more."""
     process.send_signal(signal.SIGSTOP)
-    os.waitpid(process.pid, os.WUNTRACED)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+
+def ended(process):
+    """True if *process* has ended. It is not reaped: until it is, no other has its number."""
+    if process.returncode is None:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return True
+
+
+def signal_session(process, number):
+    """Send signal *number* to *process* and to each one in the session that it leads.
+
+    Nothing is sent once *process* is reaped, for its number may be that of another session then.
+    Wait for its end with :func:`ended`.
+    """
+    if process.returncode is None:
+        os.killpg(process.pid, number)  # noqa: TID251 - the one place
+
+
+def kill_session(process):
+    """End *process* and each one in the session that it leads, at once. Return its exit code."""
+    signal_session(process, signal.SIGKILL)
+    return process.wait()
 
 
 def free_port():

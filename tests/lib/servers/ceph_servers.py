@@ -7,7 +7,6 @@ https://docs.ceph.com/en/latest/radosgw/s3/
 """
 
 import http.client
-import os
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from hexkv.adapters.s3._signing import Credentials, Signer, query_of
 from hexkv.contracts.store import BehindProxy
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
-from processes import free_port, listening_ports
+from processes import free_port, freeze, listening_ports
 from servers.s3_double import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
 from servers.s3_servers import Objects
 
@@ -117,12 +116,10 @@ class Ceph:
             self._gateway = None
 
     def freeze(self):
-        os.kill(self._gateway.pid, signal.SIGSTOP)
-        # Some of its threads may be at work until all of it has stopped.
-        os.waitpid(self._gateway.pid, os.WUNTRACED)
+        freeze(self._gateway)
 
     def thaw(self):
-        os.kill(self._gateway.pid, signal.SIGCONT)
+        self._gateway.send_signal(signal.SIGCONT)
 
     def objects(self, prefix):
         """The back door to what is stored below *prefix*."""

@@ -168,7 +168,7 @@ class Master:
         freeze(self._process)
 
     def thaw(self):
-        os.kill(self._process.pid, signal.SIGCONT)
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self):
         """As a machine goes down: no farewell."""
@@ -228,7 +228,7 @@ class Node:
         freeze(self._process)
 
     def thaw(self):
-        os.kill(self._process.pid, signal.SIGCONT)
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self):
         if self._process is not None:

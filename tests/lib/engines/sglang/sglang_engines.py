@@ -21,6 +21,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from hexkv.plugins.discovery.algorithms import frame_codec
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import CorruptFrame
+from processes import kill_session, signal_session
 
 ROOT = Path(__file__).parents[4]
 ADAPTER = ROOT / "adapters" / "sglang"
@@ -241,20 +242,18 @@ class Engine:
 
     def pause(self):
         """Take the processor from it. An idle SGLang asks for work without a rest."""
-        os.killpg(self._process.pid, signal.SIGSTOP)
+        signal_session(self._process, signal.SIGSTOP)
 
     @contextmanager
     def awake(self):
         """Let it run in the ``with`` block only."""
-        os.killpg(self._process.pid, signal.SIGCONT)
+        signal_session(self._process, signal.SIGCONT)
         yield self
         self.pause()
 
     def kill(self):
         """As a machine goes down: every process of the engine's session, at once."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        kill_session(self._process)
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 

@@ -1,13 +1,12 @@
 """``sglang.launch_server`` in a process of its own, at a free port, and what its clients see."""
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import urllib.request
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Event
 from urllib.error import HTTPError, URLError
@@ -15,7 +14,7 @@ from urllib.error import HTTPError, URLError
 from engines.sglang.sglang_engines import PATIENCE, SETTINGS, environment
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
-from processes import free_port, listening_ports
+from processes import ended, free_port, kill_session, listening_ports, until
 
 ADMIN = "for this test only"
 """The key that SGLang asks of those who change its storage."""
@@ -43,7 +42,7 @@ class Server:
     def _wait(self):
         patience, pause = Deadline.after(SystemClock(), PATIENCE), Event()
         while True:
-            assert self._process.poll() is None, self.tail()
+            assert not ended(self._process), self.tail()
             assert not patience.expired, self.tail()
             with suppress(URLError, ConnectionError, TimeoutError):
                 if self.ask("GET", "/health")[0] == 200:
@@ -120,7 +119,7 @@ class Server:
 
     def kill(self):
         """Every process of the server, at once."""
-        _kill(self._process)
+        kill_session(self._process)
 
     def __enter__(self):
         return self
@@ -133,9 +132,10 @@ def log_of_failed_start(model, folder, **settings):
     """The lines of a server that cannot start, once it has ended by itself."""
     process = _launched(model, folder, free_port(), settings)
     try:
-        assert process.wait(MOST) != 0
+        until(partial(ended, process), MOST)
     finally:
-        _kill(process)
+        code = kill_session(process)
+    assert code != 0
     return (Path(folder) / LOG).read_text(errors="replace").splitlines()
 
 
@@ -152,12 +152,6 @@ def _launched(model, folder, port, settings):
             env=environment(),
             start_new_session=True,
         )
-
-
-def _kill(process):
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _words(settings):

@@ -12,8 +12,11 @@ import subprocess
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Thread
+
+from processes import ended, kill_session, signal_session, until
 
 ROOT = Path(__file__).parents[4]
 E2E = ROOT / "adapters" / "vllm" / "e2e"
@@ -235,26 +238,26 @@ class Engine:
         """End as a program ends: what is under way is finished first."""
         self._process.stdin.close()
         try:
-            assert self._process.wait(PATIENCE) == 0, self.log.read_text(errors="replace")[-6000:]
+            with suppress(AssertionError):  # it hangs, and its code is that of being killed
+                until(partial(ended, self._process), PATIENCE)
         finally:
             self.kill()
+        assert self._process.returncode == 0, self.log.read_text(errors="replace")[-6000:]
 
     def pause(self):
         """Take the processor from it. Some engines' threads never rest."""
-        os.killpg(self._process.pid, signal.SIGSTOP)
+        signal_session(self._process, signal.SIGSTOP)
 
     @contextmanager
     def awake(self):
         """Let it run in the ``with`` block only."""
-        os.killpg(self._process.pid, signal.SIGCONT)
+        signal_session(self._process, signal.SIGCONT)
         yield self
         self.pause()
 
     def kill(self):
         """As a machine goes down: every process of the engine's session, at once."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        kill_session(self._process)
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 
@@ -262,7 +265,7 @@ class Engine:
         return self
 
     def __exit__(self, kind, *_):
-        if kind is None and self._process.poll() is None:
+        if kind is None and not ended(self._process):
             self.close()
         else:
             self.kill()

@@ -1,12 +1,11 @@
 """``vllm serve`` in a process of its own, at a port of its choice, and what its clients see."""
 
-import os
 import re
 import signal
 import subprocess
 import sys
 import urllib.request
-from contextlib import suppress
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from threading import Event
@@ -17,7 +16,7 @@ from openai import OpenAI
 from engines.vllm.vllm_engines import PATIENCE, environment
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
-from processes import listening_ports
+from processes import ended, kill_session, listening_ports, until
 
 _SAMPLE = re.compile(r"^([\w:]+)(?:{[^}]*})? (\S+)$", re.MULTILINE)
 
@@ -69,7 +68,7 @@ class Server:
     def _wait(self):
         patience, pause = Deadline.after(SystemClock(), PATIENCE), Event()
         while True:
-            assert self._process.poll() is None, self.tail()
+            assert not ended(self._process), self.tail()
             assert not patience.expired, self.tail()
             if self._answers():
                 return
@@ -125,15 +124,13 @@ class Server:
         """End it as an operator does."""
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(60)
+            until(partial(ended, self._process))
         finally:
             self.kill()
 
     def kill(self):
         """Every process of the server, at once; and the connections of its clients here."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        kill_session(self._process)
         if self.client is not None:
             self.client.close()
 
