@@ -86,13 +86,19 @@ class Queued:
         self.into = into
         self.done = not events
         self.error: Exception | None = None
-        """Raised by its event, for another thread than the one that waits for it."""
+        """Raised by an event, once perhaps: each wait for these copies raises it from then on."""
 
         self.begun, self.due = self._waiter.expect(self)
 
     def passed(self) -> bool:
-        """True if the copies are done; queries their events."""
-        self.done = self.done or all(event.query() for event in self._events)
+        """True if the copies are done; queries their events. Raise what one of them raises."""
+        if self.error is not None:
+            raise self.error
+        try:
+            self.done = self.done or all(event.query() for event in self._events)
+        except Exception as error:
+            self.error = error
+            raise
         return self.done
 
     def wait(self, deadline: Deadline) -> bool:
@@ -129,9 +135,8 @@ class Waiter:
             with self._lock:
                 self._copies.append(copy)
             while not copy.done and not deadline.expired:
-                if (error := copy.error) is not None:  # read once: another thread may take it, too
-                    copy.error = None
-                    raise error
+                if copy.error is not None:
+                    raise copy.error
                 with self._lock:
                     if self._looker is None:
                         self._looker = me
@@ -164,7 +169,7 @@ class Waiter:
                     for copy in ended:
                         self._directions[copy.into].learn(copy, now)
                     self._changed.notify_all()
-            if own.done or deadline.expired:
+            if not _under_way(own) or deadline.expired:
                 return
             ends = [c.due + self._directions[c.into].late for c in left if not c.done]
             self._pause(ends)
@@ -186,10 +191,9 @@ def _passed(copy: Queued, own: Queued) -> bool:
     """True if *copy* is done. Its own thread raises what its event raises."""
     try:
         return copy.passed()
-    except Exception as error:
+    except Exception:
         if copy is own:
             raise
-        copy.error = error
         return False
 
 
