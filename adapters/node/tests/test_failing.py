@@ -38,6 +38,9 @@ def test_a_node_that_comes_back_is_another_one(tmp_path, caplog):
         assert hold.wait(soon())
         (old,) = client.allocate(some[2:], "old", soon())
         old.payload[:] = content(some[2])
+        other = node.client()  # which reads answers to its holds, and uses none before the end
+        empty, late = (other.hold(part, "late", soon()) for part in (some[2:], some[:2]))
+        until(lambda: other.match([some[0].key], soon()) and late._answer.final)
         generation = node.server.generation
         node.stop()
         assert client.match([some[0].key], soon()) == [None]
@@ -46,14 +49,19 @@ def test_a_node_that_comes_back_is_another_one(tmp_path, caplog):
             assert list(lost.reasons) == [Reason.TIER_OFF] * 3
         assert client.allocate(some, "none", soon()) == []
         node.start()
-        until(lambda: client.connected)
+        until(lambda: client.connected and other.connected)
         assert node.server.generation != generation
         publishing = client.publish([old], None, soon())
         assert publishing.wait(soon())
         assert publishing.tiers == {}
         assert client.match([spec.key for spec in some], soon()) == ["disk", "disk", None]
         put(client, some[2:])
-        assert [bytes(lease.payload) for lease in hold.leases] == [content(c) for c in some[:2]]
+        for kept in hold, late:
+            assert kept.done
+            assert [bytes(lease.payload) for lease in kept.leases] == [content(c) for c in some[:2]]
+        late.release()
+        other.close()
+        assert (empty.done, empty.leases, empty.reasons) == (True, [None], [Reason.ABSENT])
         assert bytes(old.payload) == content(some[2])
         old.release()
         hold.release()
@@ -61,9 +69,10 @@ def test_a_node_that_comes_back_is_another_one(tmp_path, caplog):
         client.close()
         node.at_rest()
         lines = [line for line in caplog.messages if line.startswith(f"node {node.path}: ")]
-    gone, back = lines  # however often it was tried, and whatever failed
-    assert "does not answer: connection: " in gone
-    assert "is back after" in back
+    ends = "does not answer: connection: ", "is back after"
+    for end in ends:  # of each client, however often it was tried, and whatever failed
+        assert sum(end in line for line in lines) == 2
+    assert len(lines) == 4
 
 
 @pytest.mark.thorough

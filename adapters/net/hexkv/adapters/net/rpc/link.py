@@ -167,12 +167,23 @@ class Link:
         """Receive messages for *seconds*, unless another thread reads."""
         turn = Turn()
         try:
-            with self._changed:
-                busy = self._reader is not None and self._reader() is not None
-                if busy or not self.alive:
-                    return
-                self._reader = ref(turn)
-            self._receive(seconds)
+            if self._may_receive(turn):
+                self._receive(seconds)
+        finally:
+            self._leave(turn)
+
+    def end(self) -> None:
+        """Receive what came before the other end closed the connection, and stop using it.
+
+        If another thread reads, that one finds the end, or the next call does.
+        """
+        turn = Turn()
+        try:
+            if self._may_receive(turn):
+                while self.alive and self._pipe.await_bytes(0.0):
+                    self._receive(0.0)
+                if self.alive:
+                    self.abandon()
         finally:
             self._leave(turn)
 
@@ -211,6 +222,14 @@ class Link:
             if self._sender is not None and self._sender() in (turn, None):
                 self._sender = None
             self._changed.notify_all()
+
+    def _may_receive(self, turn: Turn) -> bool:
+        """Take the turn to read, until :meth:`_leave`. False if another thread reads, or none."""
+        with self._changed:
+            if not self.alive or (self._reader is not None and self._reader() is not None):
+                return False
+            self._reader = ref(turn)
+            return True
 
     def _receive(self, seconds: float) -> None:
         """Receive the next messages, for *seconds* at most. By one thread at a time."""
@@ -305,6 +324,10 @@ class Link:
                         self.abandon()
                     return False
             self._half_sent = False
+        except ConnectionError:
+            self._half_sent = False  # each further send fails, too
+            self.end()
+            return False
         except (OSError, ValueError):
             self.abandon()
             return False

@@ -80,9 +80,11 @@ def taken(
                 raise BadMessage(f"a block of {size} bytes at {offset}")
             blocks.append(Block(link, answer.request, place, offset, size))
             here.append(spec)
-        for lease in ledger.grant(link, blocks, owner, here):
+        for lease in ledger.grant(link, blocks, owner, here) if blocks else ():
             place = lease.block.place
             leases[place], reasons[place], origins[place] = lease, None, chunks.words[place]
+    if leases.count(None) == len(leases):
+        link.use_none(answer.request)
     ledger.answered(owner, link, answer.request)
     return leases, reasons, origins, by_groups
 
@@ -169,9 +171,11 @@ class NodeHold(WholeChunks):
         if self._ended or link is None or answer is None:
             return True
         final = deadline.at >= self._own.at
-        if link.wait(answer, self._deadline if final else deadline):
+        there = link.wait(answer, self._deadline if final else deadline)
+        over = not link.alive  # before a second look at the answer: it came before that
+        if there or answer.final:
             self._take(link, answer)
-        elif not link.alive:
+        elif over:
             self._lose(Reason.TIER_OFF)
         elif self._deadline.expired:
             self._lose(Reason.TIMED_OUT)

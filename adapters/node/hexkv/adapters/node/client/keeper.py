@@ -129,9 +129,7 @@ class Keeper:
                 with suppress(OSError):
                     self._woken.recv(4096)
             elif link is not None:
-                link.listen(0.0)  # first its last message, then its end
-                if link.alive:
-                    link.abandon()
+                link.end()
 
     def _try(self) -> bool:
         try:

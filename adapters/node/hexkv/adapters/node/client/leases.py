@@ -142,8 +142,8 @@ class LeaseLedger:
     def grant(
         self, link: NodeLink, blocks: Sequence[Block], owner: str, specs: Sequence[ChunkSpec]
     ) -> list[NodeLease]:
-        """Return leases of the blocks of one request; none if the node took them back."""
-        if not blocks or not link.use(blocks[0].request, [block.place for block in blocks]):
+        """Return leases of one request's blocks, one at least; none if the node took them back."""
+        if not link.use(blocks[0].request, [block.place for block in blocks]):
             return []
         rows = zip(blocks, specs, self._tokens, strict=False)
         leases = [NodeLease(self, block, owner, token, spec) for block, spec, token in rows]

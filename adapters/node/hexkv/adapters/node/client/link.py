@@ -82,7 +82,7 @@ class NodeLink(Link):
         """True while the keeper checks every few milliseconds for leases given back."""
 
         self._used: dict[int, set[int]] = {}
-        """The leases over it: places, by request."""
+        """The leases over it: places, by request; none before the answer of the request is read."""
 
     def __del__(self) -> None:
         # Also if an asynchronous exception left it listed as used: no code refers to it now.
@@ -103,6 +103,7 @@ class NodeLink(Link):
 
         Return its answer, and the one about groups of layers.
         """
+        self._used[request] = set()
         # Under number 0: a node that does not know the verbs answers it.
         before = after = b""
         about = None
@@ -123,11 +124,18 @@ class NodeLink(Link):
         return answer, about
 
     def use(self, request: int, places: Iterable[int]) -> bool:
-        """Note places leased over this connection. False if the node has taken them back."""
+        """Note the places that a request leased. False if the node has taken them back."""
         with self._changed:
             if not self._closed:
                 self._used.setdefault(request, set()).update(places)
             return not self._closed
+
+    def use_none(self, request: int) -> None:
+        """Note that a request leased nothing."""
+        with self._changed:
+            self._used.pop(request, None)
+        if not self.alive:
+            self._close_unused()
 
     def give_back(self, request: int, places: Collection[int] = (ALL,), size: int = _MUCH) -> None:
         """End leases of *size* bytes at the node: places of a request, or all of it.
