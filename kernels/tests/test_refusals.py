@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from hexkv.contracts.kit.cases import each
-from hexkv.kernels import BlockKV, ContiguousKV, PagedKV, dtype_of, opaque_layout
+from hexkv.kernels import BlockKV, ContiguousKV, PagedKV, contiguous, dtype_of, opaque_layout
+from hexkv.kernels.host import forms
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch, Span
 
 LAYOUT = KVLayout.attention(DType.FLOAT32, layers=2, heads=2, key_width=3, value_width=4)
@@ -114,20 +115,39 @@ def resize(tensor: torch.Tensor) -> None:
     storage.resize_(2 * storage.nbytes())
 
 
+def empty(tensor: torch.Tensor) -> None:
+    tensor.untyped_storage().resize_(0)
+
+
 @each(
-    "made",
+    ("window", "made", "change"),
     [
-        lambda: (ContiguousKV(LAYOUT, tensors := sequence()), tensors),
-        lambda: (ContiguousKV(LAYOUT, tensors := together()), tensors),
-        lambda: (PagedKV(LAYOUT, tensors := pages(), range(5)), tensors),
+        (lambda tensors: PagedKV(LAYOUT, tensors, range(5)), pages, empty),
+        *[
+            (lambda tensors: ContiguousKV(LAYOUT, tensors), made, change)
+            for made in (sequence, together)
+            for change in (
+                empty,
+                lambda tensor: setattr(tensor, "data", tensor.double()),
+                lambda tensor: setattr(tensor, "data", tensor.view(torch.int32)),
+                lambda tensor: setattr(tensor, "data", torch.ones(1, 2, 5, 8)),
+                lambda tensor: tensor.transpose_(1, 2),
+            )
+        ],
     ],
 )
-def test_memory_that_was_given_up_before_the_first_copy_is_not_touched(made):
-    window, tensors = made()
-    tensors[1][1].untyped_storage().resize_(0)
-    for move in (window.gather, window.scatter):
-        with pytest.raises(InvalidRequest, match="memory"):
-            move([Span(0, 4, chunk(4))])
+def test_memory_that_changed_before_the_first_copy_is_not_touched(
+    monkeypatch, window, made, change
+):
+    for device in {False, change is not empty}:  # by the code of other devices, too
+        with monkeypatch.context() as patch:
+            for module in (forms, contiguous) if device else ():
+                patch.setattr(module, "reaches", lambda _: False)
+            moving = window(tensors := made())
+            change(tensors[1][1])
+            for move in (moving.gather, moving.scatter):
+                with pytest.raises(InvalidRequest, match="KV has"):
+                    move([Span(0, 4, chunk(4))])
 
 
 @each(

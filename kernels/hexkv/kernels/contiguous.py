@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from hexkv.kernels.gpu.staging import Sent
 from hexkv.kernels.host.batches import batches
 from hexkv.kernels.host.forms import reaches
 from hexkv.kernels.host.moves import Run
-from hexkv.kernels.host.sequences import HostSequence
+from hexkv.kernels.host.sequences import HostSequence, refuse_changed
 from hexkv.kernels.host.stacks import Stacks, stacked
 from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import EncodedSpan, KVLayout, LayoutMismatch, Serde, Span, Transfer
@@ -112,15 +113,18 @@ class ContiguousKV:
         """Return the tensors as ``[tokens, heads, width]``, made at the first copy.
 
         Raises:
-            InvalidRequest: one of *layers* lies elsewhere than at a former copy.
+            InvalidRequest: one of *layers* lies elsewhere than at a former copy, or has another
+                shape or dtype than when it was checked.
         """
         if self._looked:
             for stacks in self._looked:
                 stacks.verify(layers)
         else:
             if self._on_host:
-                self._looked = [HostSequence(self._layout, self._tensors)]
+                self._looked = [HostSequence(self._layout, self._tensors, self._tokens)]
             else:
+                planes, tensors = [*chain(*self._layout.planes)], [*chain(*self._tensors)]
+                refuse_changed(self._layout, planes, tensors, self._tokens)
                 self._looked = stacked(self._layout, self._tensors, 1, axes=(2, 1, 3))
         return self._looked
 

@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hexkv.kernels.dtypes import torch_dtype
 from hexkv.kernels.host.batches import Array
 from hexkv.kernels.host.forms import INTS, item, on_host
 from hexkv.kernels.host.moves import Move
-from hexkv.ports import InvalidRequest, KVLayout
+from hexkv.ports import InvalidRequest, KVLayout, Plane
 
 _heads_of, _width_of = attrgetter("heads"), attrgetter("width")
+_shape_of, _dtype_of = attrgetter("shape"), attrgetter("dtype")
 _home_of, _strides_of = torch.Tensor.data_ptr, torch.Tensor.stride
 _storage_of = torch.Tensor.untyped_storage
 _start_of, _size_of = torch.UntypedStorage.data_ptr, torch.UntypedStorage.nbytes
@@ -136,16 +138,33 @@ def _lines(places: Sequence[int]) -> Sequence[int]:
     return lines if _even(lines) and expected == [*places] else ()
 
 
+def refuse_changed(
+    layout: KVLayout, planes: Sequence[Plane], tensors: Sequence[torch.Tensor], tokens: int
+) -> None:
+    """Refuse *tensors*, one for each plane, that have changed since they were checked.
+
+    Raises:
+        InvalidRequest: one has another shape or dtype than *tokens* tokens of *layout*.
+    """
+    shapes = [(1, plane.heads, tokens, plane.width) for plane in planes]
+    alike = [*map(_dtype_of, tensors)].count(torch_dtype(layout.dtype)) == len(tensors)
+    if not alike or [*map(_shape_of, tensors)] != shapes:
+        raise InvalidRequest("KV has another shape or dtype than when it was checked")
+
+
 class HostSequence:
     """Planes of ``[1, heads, tokens, width]`` in host memory.
 
     Arrays are made at the first copy of their layers, for a window may be made for one chunk.
     """
 
-    def __init__(self, layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
-        """Use *tensors* in host memory, which were checked, as *layout*."""
+    def __init__(
+        self, layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]], tokens: int
+    ) -> None:
+        """Use *tensors* in host memory, which were checked, as *layout* of *tokens* tokens."""
         self._layout = layout
         self._tensors = tensors
+        self._tokens = tokens
         self._looked: dict[range, list[_Planes]] = {}
 
     def verify(self, layers: range) -> None:
@@ -193,6 +212,7 @@ class HostSequence:
         layout, part = self._layout, slice(layers.start, layers.stop)
         element, some = layout.dtype.itemsize, self._tensors[part]
         tensors, planes = [*chain(*some)], [*chain(*layout.planes[part])]
+        refuse_changed(layout, planes, tensors, self._tokens)
         heads, widths = [*map(_heads_of, planes)], [*map(_width_of, planes)]
         sizes = [element * size for size in map(mul, heads, widths)]
         befores = accumulate(sizes, initial=layout.layer_span(layers.start, 1)[0])
@@ -212,7 +232,7 @@ class HostSequence:
             rows.append(row)
         made: list[_Planes] = []
         for (head, width, strides, _), rows in found.items():
-            shape = _Shape.of(head, width, strides, rows[0][1].shape[2], element)
+            shape = _Shape.of(head, width, strides, self._tokens, element)
             if _even([row[0] for row in rows]):
                 made.append(_Planes.of(shape, strides, rows))
             else:
