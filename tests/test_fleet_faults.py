@@ -13,7 +13,7 @@ import pytest
 
 from hexkv.ports import HexKVError, Selection
 from machines.fleet_machines import HEARTBEAT, live_fleet, tokens_of
-from processes import freeze, until
+from processes import STARTING, freeze, until
 
 pytestmark = pytest.mark.thorough
 log = logging.getLogger(__name__)
@@ -46,11 +46,11 @@ def test_two_commands_that_move_the_same_chunks_leave_one_copy_of_each(tmp_path)
                 fleet.command("move", origin, goal, log=tmp_path / f"{goal}.log") for goal in goals
             ]
             if stop:
-                until(lambda origin=origin: len(all_keys(fleet)[origin]) < len(keys))
+                until(lambda origin=origin: len(all_keys(fleet)[origin]) < len(keys), STARTING)
                 for command in running:
                     command.send_signal(signal.SIGINT)
             for command in running:
-                command.wait(120)
+                command.wait(STARTING)
             said = [(tmp_path / f"{goal}.log").read_text() for goal in goals]
             # On a busy machine one may be stopped before it begins: then it says nothing.
             reports = [json.loads(text) for text in said if text]

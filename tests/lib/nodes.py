@@ -28,7 +28,7 @@ from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import Namespace, frame_bytes
-from processes import freeze, until
+from processes import STARTING, freeze, until
 
 FRAME = frame_bytes(LAYOUT.chunk_bytes(TOKENS))
 MEMORY = "memory store"
@@ -92,7 +92,7 @@ class NodeProcess(Engines):
 
     def start(self, *options):
         self.process = self.begin(*options)
-        until(self._up)
+        until(self._up, STARTING)
 
     def begin(self, *options):
         """A process that is to be the node; it need not become one."""

@@ -13,6 +13,9 @@ from hexkv.ports import Deadline
 PATIENCE = 60.0
 """Seconds after which what a busy machine does only late counts as not done at all."""
 
+STARTING = 600.0
+"""Seconds for the start of a process of Python, whose imports a busy machine prolongs tenfold."""
+
 BUS = 10_000
 """How far above the port of a cluster's node the others talk to it."""
 

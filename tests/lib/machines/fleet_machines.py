@@ -14,7 +14,7 @@ from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.fleet.api import open_fleet
 from machines.net_namespaces import machines
 from nodes import NodeProcess
-from processes import until
+from processes import STARTING, until
 
 SECRET = "a secret of the fleet's tests"
 HEARTBEAT = 0.5
@@ -48,7 +48,7 @@ class Directory(Started):
         command = [*self.machine.prefix, sys.executable, "-m", "hexkv.plugins", "directory"]
         with log.open("w") as out:
             self.process = Popen([*command, *words], stdout=out, stderr=out)
-        until(lambda: '"address"' in log.read_text())
+        until(lambda: '"address"' in log.read_text(), STARTING)
 
 
 class FleetNode(NodeProcess):
