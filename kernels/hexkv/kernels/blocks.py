@@ -16,7 +16,7 @@ import torch
 
 from hexkv.kernels.chunks import check_memory, check_spans
 from hexkv.kernels.dtypes import INTEGERS
-from hexkv.kernels.gpu.fused import Cut, Fused
+from hexkv.kernels.gpu.fused import Fused
 from hexkv.kernels.gpu.staging import Sent
 from hexkv.kernels.host.batches import batches
 from hexkv.kernels.host.moves import Scattered
@@ -231,9 +231,8 @@ class BlockKV:
     def _launched(
         self, fused: Fused, spans: Sequence[Span], layers: range, *, scatter: bool
     ) -> Transfer:
-        size, parts = self._pages.tokens, self._pages.parts
-        cuts = [Cut(s.start // size * parts, (s.end - s.start) // size * parts) for s in spans]
-        return fused.move(self._sent, cuts, [span.data for span in spans], layers, scatter=scatter)
+        rows = self._pages.parts, self._pages.tokens
+        return fused.move(self._sent, spans, layers, scatter=scatter, rows=rows)
 
     def _check_between(self, spans: Sequence[Span]) -> None:
         """Check that spans start and end where blocks do.

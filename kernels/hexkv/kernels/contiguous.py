@@ -10,7 +10,7 @@ import torch
 
 from hexkv.kernels.chunks import check_planes, check_spans
 from hexkv.kernels.gpu.encoded import Decoding, decodes
-from hexkv.kernels.gpu.fused import Cut, Fused
+from hexkv.kernels.gpu.fused import Fused
 from hexkv.kernels.gpu.staging import Sent
 from hexkv.kernels.host.batches import batches
 from hexkv.kernels.host.forms import reaches
@@ -88,7 +88,7 @@ class ContiguousKV:
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self._layout, self._tokens, spans, layers, write=True)
         if self._fused is not None:
-            return self._launched(self._fused, spans, chosen, scatter=False)
+            return self._fused.move(self._sent, spans, chosen, scatter=False)
         runs = [Run(batch) for batch in batches(spans)]
         for stacks in self._stacks(chosen):
             stacks.gather(runs, chosen)
@@ -97,17 +97,11 @@ class ContiguousKV:
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self._layout, self._tokens, spans, layers)
         if self._fused is not None:
-            return self._launched(self._fused, spans, chosen, scatter=True)
+            return self._fused.move(self._sent, spans, chosen, scatter=True)
         runs = [Run(batch) for batch in batches(spans)]
         for stacks in self._stacks(chosen):
             stacks.scatter(runs, chosen)
         return transfer_on(self._gpus)
-
-    def _launched(
-        self, fused: Fused, spans: Sequence[Span], layers: range, *, scatter: bool
-    ) -> Transfer:
-        cuts = [Cut(start, end - start) for start, end, _ in spans]
-        return fused.move(self._sent, cuts, [span.data for span in spans], layers, scatter=scatter)
 
     def _stacks(self, layers: range) -> Sequence[HostSequence | Stacks]:
         """Return the tensors as ``[tokens, heads, width]``, made at the first copy.

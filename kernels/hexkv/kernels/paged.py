@@ -12,7 +12,7 @@ import torch
 from hexkv.kernels.chunks import check_planes, check_spans
 from hexkv.kernels.gpu.buffers import DeviceBuffer, DeviceBuffers
 from hexkv.kernels.gpu.encoded import Decoding, decodes
-from hexkv.kernels.gpu.fused import Cut, Fused
+from hexkv.kernels.gpu.fused import Fused
 from hexkv.kernels.gpu.staging import Sent
 from hexkv.kernels.host.batches import Batch, batches
 from hexkv.kernels.host.moves import Places, Scattered
@@ -180,7 +180,7 @@ class PagedKV:
                 if self._holes[start] != self._holes[end]:
                     raise InvalidRequest(f"a token in [{start}, {end}) has no slot to gather from")
         if pages.fused is not None:
-            return self._launched(pages.fused, spans, chosen, scatter=False)
+            return pages.fused.move(self._sent, spans, chosen, scatter=False)
         for rows, moves in self._moves(spans):
             for stacks in rows:
                 stacks.gather(moves, chosen)
@@ -190,17 +190,11 @@ class PagedKV:
         pages = self._pages
         chosen = check_spans(pages.layout, self.tokens, spans, layers)
         if pages.fused is not None:
-            return self._launched(pages.fused, spans, chosen, scatter=True)
+            return pages.fused.move(self._sent, spans, chosen, scatter=True)
         for rows, moves in self._moves(spans):
             for stacks in rows:
                 stacks.scatter(moves, chosen)
         return transfer_on(pages.gpus)
-
-    def _launched(
-        self, fused: Fused, spans: Sequence[Span], layers: range, *, scatter: bool
-    ) -> Transfer:
-        cuts = [Cut(start, end - start) for start, end, _ in spans]
-        return fused.move(self._sent, cuts, [span.data for span in spans], layers, scatter=scatter)
 
     def decodes(self, serde: Serde) -> bool:
         """True on CUDA with Triton, for serdes that a device can decode."""

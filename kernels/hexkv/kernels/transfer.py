@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
+from itertools import chain, islice
+from operator import sub
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 
 from hexkv.kernels.host.forms import bytes_at
@@ -213,14 +215,15 @@ class Runtime:
         Raises:
             RuntimeError: the runtime refuses.
         """
-        found = list(_runs(pieces))
+        runs = _runs(pieces)
+        found = list(islice(runs, 3))
         if len(found) > 2 and self._batches and pinned:
             refused = self._batch(pieces, base, stream, into=into)
             if not refused:
                 return
             log.warning("the CUDA runtime refuses batches of copies: error %d", refused)
             self._batches = False
-        for first, count, pitch, step in found:
+        for first, count, pitch, step in chain(found, runs):
             here, there = base + first.at, first.host
             kind = 1 if into else 2  # cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost
             if count == 1:
@@ -233,14 +236,15 @@ class Runtime:
             _accepted(call(*map(_word, [*ends, *sizes]), kind, _word(stream)))
 
     def _batch(self, pieces: Sequence[Piece], base: int, stream: int, *, into: bool) -> int:
-        host, at, sizes = np.array(pieces, np.uint64).T.copy()
-        at += np.uint64(base)
-        ends = (at, host) if into else (host, at)
+        hosts, places, sizes = zip(*pieces, strict=True)
+        there = [base + place for place in places]
+        ends = (there, hosts) if into else (hosts, there)
+        columns = [array("Q", column) for column in (*ends, sizes)]
         attributes, first = _Attributes(1), ctypes.c_size_t(0)
         call = self._library.cudaMemcpyBatchAsync
         return int(
             call(
-                *(_word(array.ctypes.data) for array in (*ends, sizes)),
+                *(_word(column.buffer_info()[0]) for column in columns),
                 _word(len(pieces)),
                 ctypes.byref(attributes),
                 ctypes.byref(first),
@@ -269,20 +273,18 @@ def _accepted(code: int) -> None:
 
 def _runs(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, int, int, int]]:
     """Yield the first piece of each run at equal distances, their number, and both distances."""
+    hosts, places, sizes = zip(*pieces, strict=True)
+    apart = [*zip(map(sub, hosts[1:], hosts), map(sub, places[1:], places), sizes[1:], strict=True)]
     at = 0
     while at < len(pieces):
         first, end = pieces[at], at + 1
         pitch = step = first.size
-        while end < len(pieces) and pieces[end].size == first.size:
-            apart = pieces[end].host - pieces[end - 1].host, pieces[end].at - pieces[end - 1].at
-            if end == at + 1:
-                pitch, step = apart
-            allowed = first.size <= min(apart) and max(apart) <= _MOST_PITCH
-            if apart != (pitch, step) or not allowed:
-                break
-            end += 1
-        if end == at + 1:
-            pitch = step = first.size
+        if end < len(pieces):
+            *both, size = apart[at]
+            if size == first.size and size <= min(both) and max(both) <= _MOST_PITCH:
+                pitch, step = both
+                while end <= len(apart) and apart[end - 1] == apart[at]:
+                    end += 1
         yield first, end - at, pitch, step
         at = end
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from itertools import accumulate
-from typing import NamedTuple
+from itertools import accumulate, chain
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -15,17 +15,14 @@ from hexkv.kernels.gpu.staging import Sent, Table, grouped, staging_on
 from hexkv.kernels.host.batches import address_of
 from hexkv.kernels.transfer import Driver, Piece
 from hexkv.kernels.waiting import Event
-from hexkv.ports import KVLayout, Transfer
+from hexkv.ports import KVLayout, Span, Transfer
 
 _GROUPS = 8
 """Groups of a call: launches, for planes of one shape."""
 
 
-class Cut(NamedTuple):
-    """The tokens of a chunk among those of a window; a window of blocks counts rows instead."""
-
-    first: int
-    tokens: int
+Line: TypeAlias = tuple[int, int, int]
+"""A chunk: its address, its first token among those of a window, and its tokens."""
 
 
 class _RowShape(NamedTuple):
@@ -114,40 +111,45 @@ class Fused:
     def move(
         self,
         slots: Sent,
-        cuts: Sequence[Cut],
-        data: Sequence[memoryview],
+        spans: Sequence[Span],
         layers: range,
         *,
         scatter: bool,
+        rows: tuple[int, int] = (1, 1),
     ) -> Transfer:
         """Queue the copy of *layers* of chunks to pages, or the other way.
 
         Args:
             slots: of the window; those below zero are skipped.
-            cuts: of the chunks.
-            data: all layers of each.
+            spans: the chunks, all layers of each.
             layers: a run of those to move.
             scatter: to the pages.
+            rows: of a window of blocks, which has so many rows for so many tokens.
         """
         event = None
         before = self._before[layers.start]
         share = self._before[layers.stop] - before
-        cuts, hosts = _in_order(cuts, data, before) if share else ([], [])
-        if cuts and self._direct and self._reaches(cuts, hosts, share):
-            lines = [(host, *cut) for host, cut in zip(hosts, cuts, strict=True)]
+        many, few = rows
+        lines = [
+            (address_of(data) + before * count, start * many // few, count)
+            for start, end, data in spans
+            if (count := (end - start) * many // few) and share
+        ]
+        lines.sort()  # by address: neighbours in memory cross by one copy
+        size = share * sum([count for _, _, count in lines])
+        if lines and self._direct and self._reaches(lines, share):
             event = self.in_place(slots, lines, layers, scatter=scatter)
         else:
-            sizes = [share * cut.tokens for cut in cuts]
+            hosts, sizes = [line[0] for line in lines], [share * line[2] for line in lines]
             for start, pieces in grouped(hosts, sizes, _GROUPS):
-                group = cuts[start : start + len(pieces)]
+                group = lines[start : start + len(pieces)]
                 event = self._passed(slots, group, pieces, layers, scatter=scatter)
-        size = share * sum(cut.tokens for cut in cuts)
         return self.driver.transfer(event, size, into=scatter)
 
     def in_place(
         self,
         slots: Sent,
-        lines: Sequence[tuple[int, int, int]],
+        lines: Sequence[Line],
         layers: range,
         *,
         scatter: bool,
@@ -175,18 +177,19 @@ class Fused:
     def _passed(
         self,
         slots: Sent,
-        cuts: Sequence[Cut],
+        lines: Sequence[Line],
         pieces: Sequence[Piece],
         layers: range,
         *,
         scatter: bool,
     ) -> Event:
         """Queue a group of chunks that fits into one buffer."""
-        most = max([cut.tokens for cut in cuts])
+        most = max([line[2] for line in lines])
 
         def at(base: int) -> Table:
-            pairs = zip(pieces, cuts, strict=True)
-            return np.array([(base + piece[1], *cut) for piece, cut in pairs], np.int64)
+            pairs = zip(pieces, lines, strict=True)
+            rows = [(base + piece[1], first, count) for piece, (_, first, count) in pairs]
+            return np.fromiter(chain.from_iterable(rows), np.int64, 3 * len(rows))
 
         def launch(memory: torch.Tensor, *tables: torch.Tensor) -> None:
             del memory  # the table has its address
@@ -229,11 +232,11 @@ class Fused:
                 scatter=scatter,
             )
 
-    def _reaches(self, cuts: Sequence[Cut], hosts: Sequence[int], share: int) -> bool:
+    def _reaches(self, lines: Sequence[Line], share: int) -> bool:
         """Return True if a launch may access the host's memory itself."""
         return all(
-            host % self._word == 0 and self.driver.reaches(host, cut.tokens * share)
-            for cut, host in zip(cuts, hosts, strict=True)
+            host % self._word == 0 and self.driver.reaches(host, count * share)
+            for host, _, count in lines
         )
 
 
@@ -256,22 +259,3 @@ def _tabled(planes: Sequence[Sequence[torch.Tensor]], word: int) -> tuple[list[_
         kinds.append(_RowShape(row, width, [*accumulate(counts, initial=len(table))]))
         table += [line for some in layers for line in some]
     return kinds, np.array(table, np.int64)
-
-
-def _in_order(
-    cuts: Sequence[Cut], data: Sequence[memoryview], before: int
-) -> tuple[list[Cut], list[int]]:
-    """Return chunks that are not empty, in the order of their memory, and the parts' addresses.
-
-    Args:
-        cuts: of the chunks.
-        data: their memory.
-        before: bytes of each token that are before the part.
-    """
-    found = [
-        (address_of(each) + before * cut.tokens, cut)
-        for cut, each in zip(cuts, data, strict=True)
-        if cut.tokens
-    ]
-    found.sort()
-    return [cut for _, cut in found], [host for host, _ in found]

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import repeat
 from threading import RLock
 from typing import NamedTuple, TypeAlias
 
@@ -263,13 +264,17 @@ def grouped(
     """
     enough = max(_LEAST, -(-sum(sizes) // groups))
     start, at = 0, 0
-    pieces: list[Piece] = []
-    for number, host in enumerate(hosts):
-        size = sizes[number]
-        if pieces and (at >= enough or at + size > BUFFER):
-            yield start, pieces
-            start, at, pieces = number, 0, []
-        pieces.append(Piece(host, at, size))
+    places: list[int] = []
+    for number, size in enumerate(sizes):
+        if places and (at >= enough or at + size > BUFFER):
+            yield start, _pieces(hosts[start:number], places, sizes[start:number])
+            start, at, places = number, 0, []
+        places.append(at)
         at += size + -size % ALIGNED
-    if pieces:
-        yield start, pieces
+    if places:
+        yield start, _pieces(hosts[start:], places, sizes[start:])
+
+
+def _pieces(hosts: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> list[Piece]:
+    # By column: calling the class for each row takes three times as long.
+    return list(map(tuple.__new__, repeat(Piece), zip(hosts, places, sizes, strict=True)))
