@@ -83,8 +83,10 @@ def functions(run):
     """
     entered = []
     sys.setprofile(lambda frame, event, _: entered.append(frame) if event == "call" else None)
-    run()
-    sys.setprofile(None)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
     return len(entered)
 
 
