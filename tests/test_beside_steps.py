@@ -117,7 +117,7 @@ class Executor:
         return ready()
 
 
-def test_a_pause_waits_also_on_a_slow_machine():
+def test_a_pause_waits_also_on_a_slow_machine_and_a_store_by_layers_takes_none(monkeypatch):
     executor = Executor()
     slow = runtime.Runtime(clock=SlowClock(), executor=executor, telemetry=RecordingTelemetry())
     stretch = runtime.Stretch(slow)
@@ -125,3 +125,18 @@ def test_a_pause_waits_also_on_a_slow_machine():
         stretch.pause()
     assert len(executor.waits) >= 3
     assert min(executor.waits) > 0, "a wait of no time gives the interpreter's lock to no thread"
+
+    pauses, prompt = [], list(range(20 * CHUNK))
+    monkeypatch.setattr(runtime, "_never", lambda: pauses.append(threading.get_ident()) or False)
+    with rigging() as build:
+        clock = SlowClock()
+        rig = build([tier("memory", MemoryStore(clock), 90 * FRAME)], clock=clock, slots=100)
+        device = HeapKV(LAYOUT, len(prompt)).compute(prompt)
+        with rig.engine.store_layers(prompt, device, wait=False) as layers:
+            for layer in range(LAYOUT.layers):
+                layers.layer_done(layer)
+            assert layers.result().stored_tokens == len(prompt)
+        assert threading.get_ident() not in pauses, "it is the thread of the host's steps"
+        rig.engine.clear()
+        assert rig.engine.store(prompt, device, wait=False).stored_tokens == len(prompt)
+        assert threading.get_ident() in pauses

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from threading import Condition, local
@@ -78,7 +79,8 @@ _OVER = 5e-3
 
 class _Here(local):
     since = -inf
-    """The time of this thread's last pause, or at which it began to work beside a host."""
+    """The time of this thread's last pause, or at which it began to work beside a host; infinite
+    while it takes no pauses."""
 
 
 _here = _Here()
@@ -97,7 +99,7 @@ class Stretch:
         self._runtime = runtime
         self._changed: Condition | None = None
         now = runtime.clock.now()
-        if not 0 <= now - _here.since < _OVER:
+        if _here.since != inf and not 0 <= now - _here.since < _OVER:
             _here.since = now
 
     def pause(self) -> None:
@@ -115,6 +117,16 @@ class Stretch:
             until = Deadline(clock, clock.now() + _PAUSE)
             self._runtime.executor.wait(self._changed, _never, until)
         _here.since = clock.now()
+
+
+@contextmanager
+def unpaused() -> Iterator[None]:
+    """Let this thread, which is a host's own, take no pauses within the context."""
+    before, _here.since = _here.since, inf
+    try:
+        yield
+    finally:
+        _here.since = before
 
 
 def _never() -> bool:

@@ -12,6 +12,7 @@ from hexkv.core.requests.layers.groups import layer_groups
 from hexkv.core.requests.layers.limits import TimeBudget, room
 from hexkv.core.requests.request import PromptRequest
 from hexkv.core.requests.store import Storing
+from hexkv.core.runtime import unpaused
 from hexkv.core.tiers.matching import runs
 from hexkv.ports import (
     Deadline,
@@ -118,7 +119,8 @@ class LayeredStore:
             self._check_open()
             if self._todo:
                 raise InvalidRequest(f"layer {min(self._todo)} is not done")
-            with self._patience.step() as deadline:
+            # A host's own thread is here: it sleeps for no other one.
+            with self._patience.step() as deadline, unpaused():
                 self._storing.deadline = deadline
                 kept = self._write() if self._copied(deadline) else 0
                 self._storing.end(self._prompt, self._missing[kept:])
