@@ -124,7 +124,7 @@ class Fused:
             spans: the chunks, all layers of each.
             layers: a run of those to move.
             scatter: to the pages.
-            rows: of a window of blocks, which has so many rows for so many tokens.
+            rows: a number of rows, and of the tokens that they are, in a window of blocks.
         """
         event = None
         before = self._before[layers.start]
