@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from operator import and_
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from hexkv.core.io.ticket import Ticket
 from hexkv.core.memory.pool import Give
@@ -96,20 +96,20 @@ class Batch:
 class Pending:
     """A batch on its way to one tier, in pieces for several workers."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("parts",)
 
-    def __init__(self, parts: Sequence[tuple[int, BatchWrite | None]]) -> None:
-        self._parts = parts
+    def __init__(self, parts: Sequence[tuple[int, Ticket[list[bool]] | None]]) -> None:
+        self.parts = parts
 
     @property
     def done(self) -> bool:
         """True if every piece was written or refused."""
-        return all(ticket is None or ticket.done for _, ticket in self._parts)
+        return all(ticket is None or ticket.done for _, ticket in self.parts)
 
     def wait(self, deadline: Deadline) -> bool:
         """Wait for every piece. Return False if *deadline* passes first."""
         done = True
-        for _, ticket in self._parts:
+        for _, ticket in self.parts:
             done = (ticket is None or ticket.wait(deadline)) and done
         return done
 
@@ -117,13 +117,9 @@ class Pending:
     def result(self) -> list[bool]:
         """True for each chunk that is known to be on the tier by now."""
         found: list[bool] = []
-        for count, ticket in self._parts:
+        for count, ticket in self.parts:
             found += (ticket.result if ticket else None) or [False] * count
         return found
-
-
-BatchWrite: TypeAlias = Pending | Ticket[list[bool]]
-"""Chunks on their way to one tier: many, or those of one write."""
 
 
 class WrittenTier(Protocol):
@@ -142,7 +138,7 @@ class Published:
         self,
         tiers: Sequence[WrittenTier] = (),
         keys: Sequence[ChunkKey] = (),
-        written: Mapping[str, BatchWrite] | None = None,
+        written: Mapping[str, Pending] | None = None,
     ) -> None:
         """Report *keys*, *written* to *tiers*; by default nothing is."""
         self._tiers = tiers
@@ -167,10 +163,10 @@ class Published:
     def tiers(self) -> Mapping[str, Sequence[bool]]:
         on: dict[str, Sequence[bool]] = {}
         for name, written in self._written.items():
-            on[name] = written.result or [False] * len(self._keys)
+            on[name] = written.result
         for tier in self._tiers:
             row = on.get(tier.name, ())
-            if True in row and tier.index.decides:
+            if tier.index.decides and True in row:
                 # A concurrent clear may have deleted it.
                 on[tier.name] = list(map(and_, row, tier.index.contains(self._keys)))
         return on

@@ -17,7 +17,7 @@ from functools import partial
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.ticket import Ticket
 from hexkv.core.tiers.arranging import Arrangement
-from hexkv.core.tiers.batches import Batch, BatchWrite
+from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.matching import Found, run_of, runs
 from hexkv.core.tiers.read.lookups import LookupAnswers
@@ -174,7 +174,7 @@ class TierStack(Arrangement):
 
     def put(
         self, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
-    ) -> Mapping[str, BatchWrite]:
+    ) -> Mapping[str, Pending]:
         """Write chunks to all tiers that take new ones. Return the pending writes, by tier.
 
         *on_stored* is called with the chunks that each tier holds, as soon as it holds them. The

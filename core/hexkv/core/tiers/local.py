@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from operator import attrgetter
 
-from hexkv.core.tiers.batches import Batch, BatchWrite, Pending, Published
+from hexkv.core.tiers.batches import Batch, Pending, Published
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.health import health_of
@@ -229,9 +229,10 @@ class LocalChunks:
             # Not every tier keeps a tail: it is written by itself.
             first = stack.put(batch.part(0, last), deadline, on_stored)
             tail = stack.put(batch.part(last, last + 1), deadline, on_stored)
-            written: Mapping[str, BatchWrite] = {
-                name: Pending([(last, writes), (1, tail.get(name))])
-                for name, writes in first.items()
+            none = Pending([(1, None)])
+            written: Mapping[str, Pending] = {
+                name: Pending([*pending.parts, *tail.get(name, none).parts])
+                for name, pending in first.items()
             }
         else:
             written = stack.put(batch, deadline, on_stored)

@@ -10,7 +10,7 @@ from operator import attrgetter
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.ticket import Ticket
 from hexkv.core.runtime import Pause, Stretch, no_pause
-from hexkv.core.tiers.batches import Batch, BatchWrite, Pending
+from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.evicting import background_deadline, evict_soon
 from hexkv.core.tiers.index.bookkeeping import Reservation
 from hexkv.core.tiers.read.intake import may_retry
@@ -65,17 +65,18 @@ class Writer:
 
     def put(
         self, tier: Tier, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
-    ) -> BatchWrite:
+    ) -> Pending:
         """Write a batch: at once to a tier in memory, else in pieces for several workers."""
         if tier.rules.shortest > 1 and (short := batch.shorter(tier.rules.shortest)):
             each = [batch.part(i, i + 1) for i in range(len(batch.keys))]
             written = [
-                (1, None if i in short else self.put(tier, part, deadline, on_stored))
+                (1, None) if i in short else self.put(tier, part, deadline, on_stored).parts[0]
                 for i, part in enumerate(each)
             ]
             return Pending(written)
         if tier.lends:
-            return Ticket.of(self._put(tier, batch, deadline, on_stored)[0])
+            here, _ = self._put(tier, batch, deadline, on_stored)
+            return Pending([(len(here), Ticket.of(here))])
         count, step = len(batch.keys), tier.step or len(batch.keys)
         parts = (
             [batch.part(i, i + step) for i in range(0, count, step)] if count > step else [batch]
