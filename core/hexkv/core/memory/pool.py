@@ -38,7 +38,7 @@ from hexkv.ports import (
 __all__ = ["BlockLease", "BlockPool", "Give", "per_task"]
 
 Give = Callable[[Sequence[Lease], str], None]
-"""Transfers leases to another owner: :meth:`BlockPool.hand_over`."""
+"""Transfers leases to another owner: :meth:`hexkv.core.memory.lease.Ledger.hand_over`."""
 
 
 class BlockPool:
