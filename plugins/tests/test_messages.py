@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 
 from hexkv.contracts.kit.cases import each
+from hexkv.plugins import AdapterSpec
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli.config import problems
 from hexkv.plugins.cli.output import times
@@ -15,6 +16,8 @@ from hexkv.plugins.configuration import brief
 from hexkv.plugins.configuration.config import load
 from hexkv.plugins.configuration.for_editors import schema_of
 from hexkv.plugins.discovery.discovery import discover
+from hexkv.plugins.discovery.registry import Origin
+from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import InvalidRequest, KVLayout, LayerGroup
 
 LIST = "should be a list: lines that begin with '- ' below it, or [...]"
@@ -118,6 +121,7 @@ MESSAGES = [
         "tenants:\n- name: a\n  salt: s\n  quotas: {disc: 1GiB}",
         "tenants[0].quotas.disc (from F:4): no tier has this name; tiers: memory",
     ),
+    ("serdes:\n  far: {}", "serdes.far (from F:2): needs no_such_module (walk)"),
     ("a: 1\na: 2", "F:2: 'a' is given twice, first in line 1"),
     ("a: b: c", "F:1: a second ': ' in a line: put the text in quotes, or begin a new line"),
     ("- 1", "F:1: should be KEY: VALUE lines, not a list or a text"),
@@ -131,6 +135,8 @@ def check(tmp_path, monkeypatch):
     monkeypatch.setattr(brief, "available_bytes", lambda: 64 << 30)
     monkeypatch.chdir(tmp_path)
     registry = discover()
+    needs = {"requires": ("no_such_module",), "hint": "walk", "contract": CONTRACT}
+    registry.offer(Origin("far", ""), [AdapterSpec("serde", "far", "", lambda s, c: None, **needs)])
 
     def call(text):
         (tmp_path / "F").write_text(text)

@@ -97,6 +97,14 @@ def _of_peers(settings: EngineSettings) -> Path:
     return ("directory", "adapter") if settings.directory.adapter else ()
 
 
+def serdes_of(settings: EngineSettings) -> dict[str, Path]:
+    """Return the serdes that a configuration names, and a place that does."""
+    found: dict[str, Path] = {}
+    for index, tier in enumerate(settings.tiers):
+        found |= dict.fromkeys(tier.serdes, ("tiers", index, "serde"))
+    return found | {name: ("serdes", name) for name in settings.serdes}
+
+
 def doubts(loaded: Loaded) -> list[str]:
     """Return what has no effect in a checked configuration, or another one, by place."""
     settings = loaded.settings
@@ -121,6 +129,7 @@ def lacking(loaded: Loaded, registry: Registry) -> list[tuple[Path, str]]:
         ("channel", settings.peers.channel, ("peers", "channel")),
         ("peers", "service" if (place := _of_peers(settings)) else "", place),
         ("admin", "socket" if settings.admin else "", ("admin",)),
+        ("operate", "verbs" if settings.admin else "", ("admin",)),
         ("segments", "anywhere" if settings.segments != SegmentSettings() else "", ("segments",)),
     ]
     if not settings.node:
@@ -128,7 +137,7 @@ def lacking(loaded: Loaded, registry: Registry) -> list[tuple[Path, str]]:
         used.append(("memory", settings.pool.provider, ("pool", "provider")))
         for index, tier in enumerate(settings.tiers):
             used.append(("store", tier.store, ("tiers", index, "store")))
-            used += [("serde", name, ("tiers", index, "serde")) for name in tier.serdes]
+        used += [("serde", name, place) for name, place in serdes_of(settings).items()]
     found = []
     for kind, name, place in used:
         if name and name != RAW and (why := unfit(spec := registry.find(kind, name))):

@@ -28,7 +28,7 @@ from hexkv.plugins.composition.administering import (
     serve_admin,
 )
 from hexkv.plugins.composition.beside import open_segments
-from hexkv.plugins.composition.checking import check, doubts
+from hexkv.plugins.composition.checking import check, doubts, serdes_of
 from hexkv.plugins.composition.identity import identify, refuse_unmeasured
 from hexkv.plugins.composition.observing import Observation, open_observation
 from hexkv.plugins.composition.peers import OpenedPeers, PeersOpener
@@ -318,10 +318,7 @@ def open_serdes(loaded: Loaded, registry: Registry, context: OpenContext) -> dic
     Each under the name that frames give it, and under the one that configurations use.
     """
     settings = loaded.settings
-    wanted: dict[str, Path] = {}
-    for index, tier in enumerate(settings.tiers):
-        wanted |= dict.fromkeys(tier.serdes, ("tiers", index, "serde"))
-    wanted |= {name: ("serdes", name) for name in settings.serdes}
+    wanted = serdes_of(settings)
     opened = dict(registry.open_all("serde", context, wanted, CheckedSerde.of))
     for name, path in wanted.items():
         if name != RAW:
