@@ -10,9 +10,9 @@ import pytest
 
 from configured import CHUNK, built
 from engines.vllm.vllm_frames import damage, frames
-from hexkv.adapters.admin.cli.showing import show_namespaces
+from hexkv.adapters.admin.cli.showing import show_namespaces, watched
 from hexkv.plugins.__main__ import main
-from hexkv.ports import NamespaceState, StoreError
+from hexkv.ports import NamespaceState, Progress, StoreError
 from operating.administration import CHUNKS, TENANTS, Managed
 from processes import until
 
@@ -171,6 +171,14 @@ def test_ctrl_c_stops_a_verb_at_its_next_chunks_and_says_what_was_done(busy, cap
     assert process.returncode == 1
     assert "of 12 chunks done; stopped before the end" in out
     assert there.managed.counts()["slow"] < 12
+    shown = []
+
+    def show(report):
+        signal.raise_signal(signal.SIGINT)  # once all is done
+        shown.append(report)
+
+    watched("copy", lambda watch: watch(Progress(1, 1)), show)
+    assert shown == [True]
 
 
 def test_the_last_error_of_a_tier_is_shown_as_its_state_and_as_the_cause(served, said, tmp_path):

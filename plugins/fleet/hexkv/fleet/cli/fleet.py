@@ -276,9 +276,7 @@ def _row(state: NodeState) -> Sequence[str]:
 
 
 def _work(verb: str, begin: Callable[[Watch], FleetReport], *, as_json: bool) -> None:
-    with showing.watching(verb) as watch:
-        report = begin(watch)
-    _report(report, "done", as_json=as_json)
+    showing.watched(verb, begin, lambda report: _report(report, "done", as_json=as_json))
 
 
 def _report(report: FleetReport, what: str, *, as_json: bool) -> None:

@@ -298,13 +298,11 @@ def _tier_in(file: str) -> dict[str, object]:
 
 
 def _work(verb: str, begin: Callable[[Watch], WorkReport], *, as_json: bool) -> None:
-    with showing.watching(verb) as watch:
-        report = begin(watch)
-    if as_json:
-        showing.as_json(report)
-    else:
-        showing.show_report(report)
-    raise typer.Exit(0 if report.complete else 1)
+    def show(report: WorkReport) -> None:
+        (showing.as_json if as_json else showing.show_report)(report)
+        raise typer.Exit(0 if report.complete else 1)
+
+    showing.watched(verb, begin, show)
 
 
 def _count(verb: str, count: int, what: str, *, as_json: bool) -> None:

@@ -6,11 +6,10 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
@@ -20,6 +19,8 @@ from hexkv.ports import ChunkKey, Health, NamespaceState, Progress, TierState, W
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
+
+R = TypeVar("R")
 
 _SOON = 1.0
 """Seconds after which a verb shows its progress."""
@@ -158,11 +159,11 @@ def show_kept(kept: Sequence[ChunkKey]) -> None:
             typer.echo(f"  {key.hex()}")
 
 
-@contextmanager
-def watching(what: str) -> Iterator[Watch]:
-    """Shows the progress of a verb, on a terminal and if it takes longer than a second.
+def watched(what: str, begin: Callable[[Watch], R], show: Callable[[R], None]) -> None:
+    """Run a verb and *show* its report, with its progress on a terminal after a second.
 
-    The first Ctrl-C stops it before its next chunks, the second one leaves at once.
+    The first Ctrl-C stops it before its next chunks, and loses no report of what was done; the
+    second one leaves at once.
     """
     stopped = False
 
@@ -186,11 +187,14 @@ def watching(what: str) -> Iterator[Watch]:
 
     former = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield watch
+        try:
+            report = begin(watch)
+        finally:
+            if bar is not None:
+                bar.stop()
+        show(report)
     finally:
         signal.signal(signal.SIGINT, former)
-        if bar is not None:
-            bar.stop()
 
 
 def _bar(what: str) -> Bar:
