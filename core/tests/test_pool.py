@@ -123,6 +123,13 @@ def test_a_new_block_never_starts_with_an_old_header():
         assert bytes(lease.frame[: len(MAGIC)]) == bytes(len(MAGIC))
 
 
+def test_memory_that_was_never_used_is_only_read_before_its_first_copy():
+    heap = Heap(2 * SLOT)
+    heap.buffer = memoryview(bytes(heap.memory))  # a write raises
+    with BlockPool(heap, SLOT).lease(FULL, "t", NOW) as lease:
+        assert bytes(lease.frame[: len(MAGIC)]) == bytes(len(MAGIC))
+
+
 def test_freed_memory_is_poisoned_in_debug_mode():
     pool = pool_of(1, poison=True)
     with pool.lease(FULL, "t", NOW) as lease:

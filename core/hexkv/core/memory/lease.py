@@ -197,8 +197,10 @@ class Ledger:
         rows = zip(blocks, frames, payloads, self._tokens, strict=False)
         for block, size, payload, token in rows:
             start = block.offset
-            # No part of the former chunk's header may validate the new one.
-            memory[start : start + _MAGIC_BYTES] = _NO_MAGIC
+            # No part of the former chunk's header may validate the new one. Unused memory is read
+            # only: a first write backs a huge page, for milliseconds under the interpreter's lock.
+            if memory[start]:
+                memory[start : start + _MAGIC_BYTES] = _NO_MAGIC
             frame = memory[start : start + size]
             view = frame[PAGE : PAGE + payload]
             leases.append(BlockLease(self, block, owner, token, frame, view, None))
