@@ -87,7 +87,7 @@ def unverified(patch):
         try:
             return real(self, key)
         except CorruptFrame:
-            return self._pages.page(self._frame).header
+            return self._codec.page(self._frame).header
 
     patch.setattr(Opening, "end", believe)
 
