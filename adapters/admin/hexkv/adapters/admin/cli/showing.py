@@ -162,8 +162,8 @@ def show_kept(kept: Sequence[ChunkKey]) -> None:
 def watched(what: str, begin: Callable[[Watch], R], show: Callable[[R], None]) -> None:
     """Run a verb and *show* its report, with its progress on a terminal after a second.
 
-    The first Ctrl-C stops it before its next chunks, and loses no report of what was done; the
-    second one leaves at once.
+    The first Ctrl-C stops it before its next chunks, and the report is still shown; the second one
+    leaves at once.
     """
     stopped = False
 
