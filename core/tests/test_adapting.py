@@ -1,4 +1,4 @@
-"""Where an encoded form pays, and how rates follow what is measured."""
+"""Where an encoded form pays, and how rates follow measurements."""
 
 from math import inf
 

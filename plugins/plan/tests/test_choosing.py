@@ -1,4 +1,4 @@
-"""The slower a link, the smaller what is loaded over it, and never anything slower than need be."""
+"""The form that is loaded soonest over each link, and none where computing is sooner."""
 
 from math import inf
 

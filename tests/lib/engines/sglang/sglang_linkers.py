@@ -1,4 +1,4 @@
-"""Linkers over SGLang's device pools, and what is stored and loaded by them."""
+"""Linkers over SGLang's device pools, and their stores and loads."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
