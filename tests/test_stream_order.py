@@ -227,9 +227,15 @@ def loads_beside_the_model_at_once(patch):
 
 
 def uses_a_buffer_before_its_last_copy_is_done(patch):
-    real = DeviceStaging._taken
+    real = DeviceStaging._take
     free = SimpleNamespace(clock={}, query=lambda: True)
-    patch.setattr(DeviceStaging, "_taken", lambda *given: real(*given)._replace(free=free))
+
+    def take(self, buffers, *given):
+        real(self, buffers, *given)
+        for number, buffer in enumerate(buffers):
+            buffers[number] = buffer._replace(free=free)
+
+    patch.setattr(DeviceStaging, "_take", take)
 
 
 def writes_tables_over_those_on_their_way(patch):

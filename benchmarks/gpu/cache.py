@@ -9,6 +9,7 @@ import mmap
 import os
 import random
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -65,7 +66,8 @@ class Prompts:
         self._dice = random.Random(0)
 
     def new(self) -> list[int]:
-        return [self._dice.randrange(1 << 20) for _ in range(self.tokens)]
+        """Draw one, in a hundredth of the time that storing its KV takes."""
+        return array("H", self._dice.randbytes(2 * self.tokens)).tolist()
 
 
 def _cache(size: Size, stored: int, tiers: Sequence[object], **more: object) -> Cache:

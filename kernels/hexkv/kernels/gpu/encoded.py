@@ -22,7 +22,7 @@ from hexkv.kernels.coding.plain import GROUP
 from hexkv.kernels.coding.tables import HALVES, TOTAL, tables
 from hexkv.kernels.dtypes import torch_dtype
 from hexkv.kernels.gpu.fused import Fused
-from hexkv.kernels.gpu.staging import ALIGNED, Sent, Table, grouped
+from hexkv.kernels.gpu.staging import ALIGNED, Passage, Sent, Table, grouped
 from hexkv.kernels.host.batches import address_of
 from hexkv.kernels.payloads import (
     FORMS,
@@ -237,11 +237,12 @@ class Decoding:
         sizes = [chunk.size for chunk in self._chunks]
         hosts = [chunk.host for chunk in self._chunks]
         groups = max(1, _LAUNCHES // self._decoder.launches)
+        passages: list[Passage] = []
         for start, pieces in grouped(hosts, sizes, groups):
             group = _Group.of(pieces, self._chunks[start : start + len(pieces)])
-            launch = partial(self._launch, group)
             size = group.room + 4 * TOTAL * group.tables
-            staging.pass_through(pieces, group.rows, kept, launch, into=True, size=size)
+            passages.append(Passage(pieces, group.rows, partial(self._launch, group), size))
+        staging.pass_through(passages, kept, into=True)
         flag, event = staging.fetch(wrong)
         return Checked(staging.driver.transfer(event, sum(sizes), into=True), flag)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hexkv.kernels.dtypes import INTEGERS
-from hexkv.kernels.gpu.staging import Sent, Table, grouped, staging_on
+from hexkv.kernels.gpu.staging import Passage, Sent, Table, grouped, staging_on
 from hexkv.kernels.host.batches import address_of
 from hexkv.kernels.transfer import Driver, Piece
 from hexkv.kernels.waiting import Event
@@ -140,10 +140,7 @@ class Fused:
         if lines and self._direct and self._reaches(lines, share):
             event = self.in_place(slots, lines, layers, scatter=scatter)
         else:
-            hosts, sizes = [line[0] for line in lines], [share * line[2] for line in lines]
-            for start, pieces in grouped(hosts, sizes, _GROUPS):
-                group = lines[start : start + len(pieces)]
-                event = self._passed(slots, group, pieces, layers, scatter=scatter)
+            event = self._passed(slots, lines, layers, scatter=scatter)
         return self.driver.transfer(event, size, into=scatter)
 
     def in_place(
@@ -175,15 +172,24 @@ class Fused:
         return [(plane.data_ptr(), *plane.stride()[:3]) for plane in flat]
 
     def _passed(
-        self,
-        slots: Sent,
-        lines: Sequence[Line],
-        pieces: Sequence[Piece],
-        layers: range,
-        *,
-        scatter: bool,
-    ) -> Event:
-        """Queue a group of chunks that fits into one buffer."""
+        self, slots: Sent, lines: Sequence[Line], layers: range, *, scatter: bool
+    ) -> Event | None:
+        """Queue the move of chunks through buffers; of no chunk there is nothing to wait for."""
+        share = self._before[layers.stop] - self._before[layers.start]
+        hosts, sizes = [line[0] for line in lines], [share * line[2] for line in lines]
+        # While a layer's launch runs, the copy of the next layer does: that is another call.
+        groups = _GROUPS if len(layers) == self.layout.layers else 1
+        passages = [
+            self._passage(pieces, lines[start : start + len(pieces)], layers, scatter=scatter)
+            for start, pieces in grouped(hosts, sizes, groups)
+        ]
+        kept = self.table, slots
+        return self.staging.pass_through(passages, kept, into=scatter) if passages else None
+
+    def _passage(
+        self, pieces: Sequence[Piece], lines: Sequence[Line], layers: range, *, scatter: bool
+    ) -> Passage:
+        """Return that of a group of chunks that fits into one buffer."""
         most = max([line[2] for line in lines])
 
         def at(base: int) -> Table:
@@ -195,8 +201,7 @@ class Fused:
             del memory  # the table has its address
             self._launch(*tables, most=most, layers=layers, aligned=True, scatter=scatter)
 
-        kept = self.table, slots
-        return self.staging.pass_through(pieces, at, kept, launch, into=scatter)
+        return Passage(pieces, at, launch)
 
     def _launch(
         self,

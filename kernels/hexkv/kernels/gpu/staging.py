@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import repeat
+from itertools import accumulate, cycle, repeat
 from threading import RLock
 from typing import NamedTuple, TypeAlias
 
@@ -23,7 +23,7 @@ BUFFER = 32 << 20
 _BUFFERS = 3
 """DeviceStaging buffers for each way: one is filled, one is emptied, one is between."""
 
-_LEAST = 8 << 20
+_LEAST = 16 << 20
 """Bytes from which a launch of its own, beside the next copy, is worth its cost."""
 
 _SEGMENT = 256 << 10
@@ -37,6 +37,24 @@ Table: TypeAlias = npt.NDArray[np.int64]
 
 Launch: TypeAlias = Callable[..., None]
 """Queues launches; takes the buffer, if there is one, the small table, and those that are kept."""
+
+
+class Passage(NamedTuple):
+    """Copies through one buffer, and the launches between it and pages."""
+
+    pieces: Sequence[Piece]
+    """Their places are those in the buffer, in this order."""
+
+    rows: Callable[[int], Table]
+    """Returns the small table for a buffer at this address."""
+
+    launch: Launch
+    size: int = 0
+    """Bytes of the buffer, if it needs more than the pieces."""
+
+    @property
+    def room(self) -> int:
+        return max(self.size, self.pieces[-1].at + self.pieces[-1].size)
 
 
 class Sent:
@@ -112,47 +130,53 @@ class DeviceStaging:
         self._fetched: list[tuple[torch.Tensor, Event]] = []
 
     def pass_through(
-        self,
-        pieces: Sequence[Piece],
-        rows: Callable[[int], Table],
-        kept: Sequence[Sent],
-        launch: Launch,
-        *,
-        into: bool,
-        size: int = 0,
+        self, passages: Sequence[Passage], kept: Sequence[Sent], *, into: bool
     ) -> Event:
-        """Queue the copy of *pieces* through a buffer. Return the event behind all of it.
+        """Queue copies through buffers, and the launches. Return the event behind all of it.
+
+        The small tables cross together, and not between the copies: one of some bytes would hold up
+        the bus there for longer than it takes.
 
         Args:
-            pieces: their places are those in the buffer, in this order.
-            rows: returns the small table for a buffer at this address.
+            passages: at least one.
             kept: other tables that the launches read.
-            launch: queues the launches between the buffer and pages.
             into: the device, and not out of it.
-            size: bytes of the buffer, if it needs more than the pieces.
         """
-        driver = self.driver
-        size = max(size, pieces[-1].at + pieces[-1].size)
+        driver, buffers = self.driver, deque[_Buffer]()
         launching, copying = driver.current(), self._copying[into]
-        with self.lock, self._noted(launching, copying):
-            buffer = self._taken(size, into)
+        first, then = (copying, launching) if into else (launching, copying)
+        with self.lock, self._noted(launching, copying, buffers=buffers):
+            self._take(buffers, passages, into)
             tables = [sent.on(self, launching) for sent in kept]
-            first, then = (copying, launching) if into else (launching, copying)
-            first.wait_event(buffer.free)
-            there = self.send(rows(buffer.base), first)
-            if into:
-                driver.copy(pieces, buffer.memory, copying, into=True)
-            else:
-                launch(buffer.memory, there, *tables)
-            then.wait_event(first.record_event())
-            if into:
-                launch(buffer.memory, there, *tables)
-            else:
-                driver.copy(pieces, buffer.memory, copying, into=False)
-            ended = then.record_event()
+            for passage, there in zip(passages, self._rows(passages, buffers), strict=True):
+                buffer = buffers[0]
+                first.wait_event(buffer.free)
+                if into:
+                    driver.copy(passage.pieces, buffer.memory, copying, into=True)
+                else:
+                    passage.launch(buffer.memory, there, *tables)
+                then.wait_event(first.record_event())
+                if into:
+                    passage.launch(buffer.memory, there, *tables)
+                else:
+                    driver.copy(passage.pieces, buffer.memory, copying, into=False)
+                ended = then.record_event()
+                buffers[0] = buffer._replace(free=ended)
+                buffers.rotate(-1)
             self.used(ended)
-            self._buffers[into].append(buffer._replace(free=ended))
+            self._buffers[into] += buffers
         return ended
+
+    def _rows(
+        self, passages: Sequence[Passage], buffers: Iterable[_Buffer]
+    ) -> Iterator[torch.Tensor]:
+        """Send the small tables of all *passages*, which take *buffers* in turns."""
+        turns = zip(passages, cycle(buffers), strict=False)
+        rows = [passage.rows(buffer.base).reshape(-1) for passage, buffer in turns]
+        table = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        there = self.send(table, self.driver.current())
+        ends = accumulate(map(len, rows))
+        return (there[end - len(one) : end] for one, end in zip(rows, ends, strict=True))
 
     def in_place(self, rows: Table, kept: Sequence[Sent], launch: Launch) -> Event:
         """Queue launches on memory that the device reaches. Return the event behind them."""
@@ -206,14 +230,16 @@ class DeviceStaging:
         self._ring[0].uses.append(event)
 
     @contextmanager
-    def _noted(self, *streams: Stream) -> Iterator[None]:
-        """Note work that was queued before a failure as a use of the ring."""
+    def _noted(self, *streams: Stream, buffers: Iterable[_Buffer] = ()) -> Iterator[None]:
+        """Keep what work uses that was queued before a failure."""
         try:
             yield
         except BaseException:
             for stream in streams:
+                ended = stream.record_event()
+                self._outgrown += [buffer._replace(free=ended) for buffer in buffers]
                 if self._ring:
-                    self.used(stream.record_event())
+                    self.used(ended)
             raise
 
     def _turn(self, size: int) -> None:
@@ -228,16 +254,20 @@ class DeviceStaging:
         made = _Segment(self.driver, max(_SEGMENT, size), self.driver.current())
         self._ring.appendleft(made)
 
-    def _taken(self, size: int, into: bool) -> _Buffer:
-        """Take the buffer whose turn it is, or a larger one."""
-        found = self._buffers[into]
+    def _take(self, buffers: deque[_Buffer], passages: Sequence[Passage], into: bool) -> None:
+        """Fill *buffers* with those whose turn it is, or larger ones, for all *passages*."""
+        found, size = self._buffers[into], max(passage.room for passage in passages)
         self._outgrown = [old for old in self._outgrown if not old.free.query()]
-        if len(found) == _BUFFERS:
-            buffer = found.popleft()
-            if buffer.size >= size:
-                return buffer
-            self._outgrown.append(buffer)
-        stream = self._copying[into]
+        while len(buffers) < min(_BUFFERS, len(passages)):
+            if len(found) + len(buffers) == _BUFFERS:
+                buffer = found.popleft()
+                if buffer.size >= size:
+                    buffers.append(buffer)
+                    continue
+                self._outgrown.append(buffer)
+            buffers.append(self._made(size, self._copying[into]))
+
+    def _made(self, size: int, stream: Stream) -> _Buffer:
         size = max(size, min(BUFFER, 4 * size))
         memory = self.driver.memory(size, stream)
         # Memory that torch returns may be in use by earlier work of that stream.
