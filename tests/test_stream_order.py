@@ -227,15 +227,14 @@ def loads_beside_the_model_at_once(patch):
 
 
 def uses_a_buffer_before_its_last_copy_is_done(patch):
-    real = DeviceStaging._take
+    real = DeviceStaging._taken
     free = SimpleNamespace(clock={}, query=lambda: True)
 
-    def take(self, buffers, *given):
-        real(self, buffers, *given)
-        for number, buffer in enumerate(buffers):
-            buffers[number] = buffer._replace(free=free)
+    def taken(*given):
+        found = real(*given)
+        return type(found)(buffer._replace(free=free) for buffer in found)
 
-    patch.setattr(DeviceStaging, "_take", take)
+    patch.setattr(DeviceStaging, "_taken", taken)
 
 
 def writes_tables_over_those_on_their_way(patch):

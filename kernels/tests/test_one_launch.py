@@ -127,10 +127,14 @@ def test_whole_chunks_are_no_more_than_eight_launches(monkeypatch, gather):
     spans = spans_of(layout, chunk, chunks, regular=False)
     move = window.gather if gather else window.scatter
     monkeypatch.setattr("hexkv.kernels.gpu.staging._LEAST", 1)
+    copy, group, groups, made = driver.copy, fused.Fused._passage, [], []
+    monkeypatch.setattr(driver, "copy", lambda *a, **k: made.append(len(groups)) or copy(*a, **k))
+    monkeypatch.setattr(fused.Fused, "_passage", lambda *a, **k: groups.append(1) or group(*a, **k))
     counts = counted(driver, lambda: move(spans).wait(deadline()))
+    assert made[0] == 1, "the first group crosses while the others are made"
     assert 3 < counts["launches"] <= 8
     assert counts["copies"] <= chunks
-    assert counts["tables"] == 3, "of planes, of slots, and of all chunks at once"
+    assert counts["tables"] == 4, "of planes, of slots, of the first group, and of all others"
     assert counts["bytes out" if gather else "bytes in"] == layout.chunk_bytes(chunks * chunk)
     assert counts["allocations"] == 3 + 1 + 2
 
@@ -262,5 +266,5 @@ def test_encoded_chunks_are_few_launches_and_one_word_comes_back(monkeypatch, na
         assert counts["copies"] <= 16 + 1, "payloads, and the word"
         assert counts["pinned"] <= 2
         assert counts["allocations"] <= allocations + 1, "the word"
-        assert counts["tables"] <= 1 + 3, "of all chunks; planes, slots and the word once"
+        assert counts["tables"] <= 2 + 3, "of two groups; planes, slots and the word once"
         assert counts["bytes in"] <= sum(len(span.payload) for span in spans)

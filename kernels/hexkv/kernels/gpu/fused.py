@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import accumulate, chain
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,13 +13,16 @@ import torch
 
 from hexkv.kernels.dtypes import INTEGERS
 from hexkv.kernels.gpu.staging import Passage, Sent, Table, grouped, staging_on
-from hexkv.kernels.host.batches import address_of
+from hexkv.kernels.host.batches import addresses_of
 from hexkv.kernels.transfer import Driver, Piece
 from hexkv.kernels.waiting import Event
 from hexkv.ports import KVLayout, Span, Transfer
 
 _GROUPS = 8
 """Groups of a call: launches, for planes of one shape."""
+
+_DATA = itemgetter(2)
+"""Of a span."""
 
 
 Line: TypeAlias = tuple[int, int, int]
@@ -130,10 +134,11 @@ class Fused:
         before = self._before[layers.start]
         share = self._before[layers.stop] - before
         many, few = rows
+        some = [span for span in spans if share and span[1] > span[0]]
         lines = [
-            (address_of(data) + before * count, start * many // few, count)
-            for start, end, data in spans
-            if (count := (end - start) * many // few) and share
+            (host + before * count, start * many // few, count)
+            for host, (start, end, _) in zip(addresses_of([*map(_DATA, some)]), some, strict=True)
+            if (count := (end - start) * many // few)
         ]
         lines.sort()  # by address: neighbours in memory cross by one copy
         size = share * sum([count for _, _, count in lines])
@@ -179,12 +184,11 @@ class Fused:
         hosts, sizes = [line[0] for line in lines], [share * line[2] for line in lines]
         # While a layer's launch runs, the copy of the next layer does: that is another call.
         groups = _GROUPS if len(layers) == self.layout.layers else 1
-        passages = [
+        passages = (
             self._passage(pieces, lines[start : start + len(pieces)], layers, scatter=scatter)
             for start, pieces in grouped(hosts, sizes, groups)
-        ]
-        kept = self.table, slots
-        return self.staging.pass_through(passages, kept, into=scatter) if passages else None
+        )
+        return self.staging.pass_through(passages, (self.table, slots), into=scatter)
 
     def _passage(
         self, pieces: Sequence[Piece], lines: Sequence[Line], layers: range, *, scatter: bool
@@ -201,7 +205,7 @@ class Fused:
             del memory  # the table has its address
             self._launch(*tables, most=most, layers=layers, aligned=True, scatter=scatter)
 
-        return Passage(pieces, at, launch)
+        return Passage(pieces, at, launch, pieces[-1].at + pieces[-1].size)
 
     def _launch(
         self,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
-from itertools import accumulate, cycle, repeat
+from itertools import accumulate, cycle, islice, repeat
 from threading import RLock
 from typing import NamedTuple, TypeAlias
 
@@ -49,12 +48,8 @@ class Passage(NamedTuple):
     """Returns the small table for a buffer at this address."""
 
     launch: Launch
-    size: int = 0
-    """Bytes of the buffer, if it needs more than the pieces."""
-
-    @property
-    def room(self) -> int:
-        return max(self.size, self.pieces[-1].at + self.pieces[-1].size)
+    room: int
+    """Bytes of the buffer."""
 
 
 class Sent:
@@ -130,61 +125,79 @@ class DeviceStaging:
         self._fetched: list[tuple[torch.Tensor, Event]] = []
 
     def pass_through(
-        self, passages: Sequence[Passage], kept: Sequence[Sent], *, into: bool
-    ) -> Event:
+        self, passages: Iterable[Passage], kept: Sequence[Sent], *, into: bool
+    ) -> Event | None:
         """Queue copies through buffers, and the launches. Return the event behind all of it.
 
-        The small tables cross together, and not between the copies: one of some bytes would hold up
-        the bus there for longer than it takes.
-
         Args:
-            passages: at least one.
+            passages: all but the first are made while that one crosses.
             kept: other tables that the launches read.
             into: the device, and not out of it.
         """
-        driver, buffers = self.driver, deque[_Buffer]()
-        launching, copying = driver.current(), self._copying[into]
-        first, then = (copying, launching) if into else (launching, copying)
-        with self.lock, self._noted(launching, copying, buffers=buffers):
-            self._take(buffers, passages, into)
-            tables = [sent.on(self, launching) for sent in kept]
-            for passage, there in zip(passages, self._rows(passages, buffers), strict=True):
-                buffer = buffers[0]
-                first.wait_event(buffer.free)
-                if into:
-                    driver.copy(passage.pieces, buffer.memory, copying, into=True)
-                else:
-                    passage.launch(buffer.memory, there, *tables)
-                then.wait_event(first.record_event())
-                if into:
-                    passage.launch(buffer.memory, there, *tables)
-                else:
-                    driver.copy(passage.pieces, buffer.memory, copying, into=False)
-                ended = then.record_event()
-                buffers[0] = buffer._replace(free=ended)
-                buffers.rotate(-1)
-            self.used(ended)
-            self._buffers[into] += buffers
+        turns, ended = iter(passages), None
+        with self.lock:
+            while some := [*islice(turns, 1 if ended is None else None)]:
+                ended = self._pass(some, kept, into)
         return ended
 
-    def _rows(
-        self, passages: Sequence[Passage], buffers: Iterable[_Buffer]
-    ) -> Iterator[torch.Tensor]:
-        """Send the small tables of all *passages*, which take *buffers* in turns."""
+    def _pass(self, passages: Sequence[Passage], kept: Sequence[Sent], into: bool) -> Event:
+        driver, launching, copying = self.driver, self.driver.current(), self._copying[into]
+        buffers = self._taken(max([passage.room for passage in passages]), len(passages), into)
+        tables = self._tables(passages, buffers, kept, launching)
+        try:
+            for passage in passages:
+                memory, base, size, free = buffers.popleft()
+                buffers.append(_Buffer(memory, base, size, free))
+                if into:
+                    copying.wait_event(free)
+                    driver.copy(passage.pieces, memory, copying, into=True)
+                    launching.wait_event(copying.record_event())
+                    passage.launch(memory, *next(tables))
+                    ended = launching.record_event()
+                else:
+                    launching.wait_event(free)
+                    passage.launch(memory, *next(tables))
+                    copying.wait_event(launching.record_event())
+                    driver.copy(passage.pieces, memory, copying, into=False)
+                    ended = copying.record_event()
+                buffers[-1] = _Buffer(memory, base, size, ended)
+        except BaseException:
+            self._failed((launching, copying), buffers)
+            raise
+        self.used(ended)
+        self._buffers[into] += buffers
+        return ended
+
+    def _tables(
+        self,
+        passages: Sequence[Passage],
+        buffers: Iterable[_Buffer],
+        kept: Sequence[Sent],
+        stream: Stream,
+    ) -> Iterator[Sequence[torch.Tensor]]:
+        """Yield the small table of each passage, which take *buffers* in turns, and those kept.
+
+        Small tables cross together, and on the stream of launches: one of some bytes between two
+        copies would hold up the bus for longer than it takes.
+        """
+        lasting = [sent.on(self, stream) for sent in kept]
         turns = zip(passages, cycle(buffers), strict=False)
         rows = [passage.rows(buffer.base).reshape(-1) for passage, buffer in turns]
-        table = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        there = self.send(table, self.driver.current())
-        ends = accumulate(map(len, rows))
-        return (there[end - len(one) : end] for one, end in zip(rows, ends, strict=True))
+        there = self.send(rows[0] if len(rows) == 1 else np.concatenate(rows), stream)
+        for one, end in zip(rows, accumulate(map(len, rows)), strict=True):
+            yield there[end - len(one) : end], *lasting
 
     def in_place(self, rows: Table, kept: Sequence[Sent], launch: Launch) -> Event:
         """Queue launches on memory that the device reaches. Return the event behind them."""
         launching = self.driver.current()
-        with self.lock, self._noted(launching):
-            tables = [sent.on(self, launching) for sent in kept]
-            launch(self.send(rows, launching), *tables)
-            ended = launching.record_event()
+        with self.lock:
+            try:
+                tables = [sent.on(self, launching) for sent in kept]
+                launch(self.send(rows, launching), *tables)
+                ended = launching.record_event()
+            except BaseException:
+                self._failed((launching,))
+                raise
             self.used(ended)
         return ended
 
@@ -229,18 +242,13 @@ class DeviceStaging:
         """Note the end of work with the tables written since the last call."""
         self._ring[0].uses.append(event)
 
-    @contextmanager
-    def _noted(self, *streams: Stream, buffers: Iterable[_Buffer] = ()) -> Iterator[None]:
-        """Keep what work uses that was queued before a failure."""
-        try:
-            yield
-        except BaseException:
-            for stream in streams:
-                ended = stream.record_event()
-                self._outgrown += [buffer._replace(free=ended) for buffer in buffers]
-                if self._ring:
-                    self.used(ended)
-            raise
+    def _failed(self, streams: Sequence[Stream], buffers: Iterable[_Buffer] = ()) -> None:
+        """Keep what is used by work that was queued before a failure."""
+        for stream in streams:
+            ended = stream.record_event()
+            self._outgrown += [buffer._replace(free=ended) for buffer in buffers]
+            if self._ring:
+                self.used(ended)
 
     def _turn(self, size: int) -> None:
         """Begin the next part of the ring: one that no work uses, or a new one."""
@@ -254,18 +262,22 @@ class DeviceStaging:
         made = _Segment(self.driver, max(_SEGMENT, size), self.driver.current())
         self._ring.appendleft(made)
 
-    def _take(self, buffers: deque[_Buffer], passages: Sequence[Passage], into: bool) -> None:
-        """Fill *buffers* with those whose turn it is, or larger ones, for all *passages*."""
-        found, size = self._buffers[into], max(passage.room for passage in passages)
-        self._outgrown = [old for old in self._outgrown if not old.free.query()]
-        while len(buffers) < min(_BUFFERS, len(passages)):
-            if len(found) + len(buffers) == _BUFFERS:
-                buffer = found.popleft()
-                if buffer.size >= size:
-                    buffers.append(buffer)
-                    continue
-                self._outgrown.append(buffer)
-            buffers.append(self._made(size, self._copying[into]))
+    def _taken(self, size: int, count: int, into: bool) -> deque[_Buffer]:
+        """Return up to *count* buffers of a way whose turn it is, or larger ones than these."""
+        found, taken = self._buffers[into], deque[_Buffer]()
+        if self._outgrown:
+            self._outgrown = [old for old in self._outgrown if not old.free.query()]
+        try:
+            while len(taken) < min(_BUFFERS, count):
+                full = len(found) + len(taken) == _BUFFERS
+                if full and found[0].size < size:
+                    self._outgrown.append(found.popleft())
+                    full = False
+                taken.append(found.popleft() if full else self._made(size, self._copying[into]))
+        except BaseException:
+            found += taken
+            raise
+        return taken
 
     def _made(self, size: int, stream: Stream) -> _Buffer:
         size = max(size, min(BUFFER, 4 * size))

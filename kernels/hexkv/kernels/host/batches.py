@@ -115,7 +115,7 @@ def _together(spans: Sequence[Span]) -> Batch | None:
         return None  # it does not export its memory a second time, or not as one run of bytes
     # Python integers: for a few hundred, NumPy takes longer.
     home = address_of(whole)
-    places = [address_of(span.data) - home for span in spans]
+    places = [at - home for at in addresses_of([span.data for span in spans])]
     low, high = min(places), max(places)
     if not 0 <= low <= high <= whole.nbytes - first.data.nbytes:
         return None  # it exports other memory than the first time
@@ -128,6 +128,15 @@ def _together(spans: Sequence[Span]) -> Batch | None:
     distances = [place - low for place in places]
     step = math.gcd(*distances) or 1
     return Batch(tokens, starts, whole, low, step, np.array(distances) // step)
+
+
+def addresses_of(chunks: Sequence[memoryview]) -> list[int]:
+    """Return the address of each; of memory that may be written, by no call for each."""
+    begin = c_char.from_buffer
+    try:
+        return [addressof(begin(data)) for data in chunks]
+    except TypeError:
+        return [*map(address_of, chunks)]
 
 
 def address_of(data: memoryview) -> int:
