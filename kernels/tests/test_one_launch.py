@@ -228,6 +228,7 @@ def test_pieces_cross_by_few_calls_and_each_byte_goes_to_its_place(version, into
         pieces = [fused.Piece(home + place, other, 48) for place, other in pairs]
         driver.copy(pieces, there, None, into=into)
         assert ((there.numpy() if into else host) == wanted).all()
+    assert not driver.library.error
     assert driver.counts["copies"] <= (10 if version == 13_000 and not refuses else 20)
 
 

@@ -1,6 +1,5 @@
 """Memory is pinned for as long as anybody can reach it, and near the GPU if that is known."""
 
-import ctypes
 import logging
 import os
 import platform
@@ -10,37 +9,23 @@ from pathlib import Path
 import pytest
 import torch
 
+from devices.host_registrar import HostRegistrar
 from hexkv.adapters.cuda import pinned
 from hexkv.adapters.cuda.numa import node_near, prefer
 from hexkv.adapters.cuda.pinned import PinnedMemory
+from hexkv.adapters.cuda.streams import CudaKV
 from hexkv.contracts.kit.cases import each
-from hexkv.ports import PAGE, InvalidRequest, PoolExhausted
+from hexkv.kernels.transfer import CudaRegistrar
+from hexkv.plugins.support.mapped import RegistrableMapping
+from hexkv.ports import PAGE, REGISTRATIONS, InvalidRequest, PoolExhausted
 
 MIB = 1 << 20
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
 
-class Driver:
-    """Keeps account of what is registered, and looks whether it can be read."""
-
-    def __init__(self, *, refuse=False):
-        self.refuse = refuse
-        self.ranges = {}
-        self.last = b""
-
-    def register(self, address, size):
-        if self.refuse:
-            raise OSError("cudaHostRegister gave error 2")
-        self.ranges[address] = size
-
-    def unregister(self, address):
-        self.last = ctypes.string_at(address, 5)  # the memory is still there
-        del self.ranges[address]
-
-
 def test_a_region_is_registered_whole_until_it_is_closed():
-    driver = Driver()
+    driver = HostRegistrar()
     region = PinnedMemory(registrar=driver).allocate(MIB + 1)
     assert driver.ranges == {region.address: MIB + PAGE}
     region.buffer[:5] = b"bytes"
@@ -50,7 +35,7 @@ def test_a_region_is_registered_whole_until_it_is_closed():
 
 
 def test_a_forked_child_leaves_the_parents_registration_alone(monkeypatch):
-    driver = Driver()
+    driver = HostRegistrar()
     region = PinnedMemory(registrar=driver).allocate(MIB)
     child = os.getpid() + 1
     with monkeypatch.context() as patch:
@@ -60,7 +45,7 @@ def test_a_forked_child_leaves_the_parents_registration_alone(monkeypatch):
 
 
 def test_what_somebody_looks_at_stays_registered_until_nobody_does():
-    driver = Driver()
+    driver = HostRegistrar()
     region = PinnedMemory(registrar=driver).allocate(MIB)
     late = region.buffer[:PAGE]
     region.close()
@@ -74,7 +59,7 @@ def test_what_somebody_looks_at_stays_registered_until_nobody_does():
 
 def test_what_the_driver_refuses_is_pool_exhausted_and_gives_its_memory_back():
     with pytest.raises(PoolExhausted, match="cudaHostRegister"):
-        PinnedMemory(registrar=Driver(refuse=True)).allocate(MIB)
+        PinnedMemory(registrar=HostRegistrar(refuse=True)).allocate(MIB)
 
 
 def test_more_than_the_machine_has_is_refused_with_both_numbers():
@@ -140,3 +125,25 @@ def test_the_memory_is_pinned_as_torch_sees_it():
 def test_a_gpu_that_is_not_there_is_named():
     with pytest.raises(InvalidRequest, match="no 99"):
         pinned.PinnedMemory.near(99)
+
+
+@pytest.mark.thorough
+@pytest.mark.gpu
+@needs_gpu
+def test_memory_that_processes_share_is_pinned_where_it_is_offered_and_once():
+    descriptor = os.memfd_create("pool")
+    os.ftruncate(descriptor, 4 * PAGE)
+    mapping, other = (RegistrableMapping(descriptor, 4 * PAGE) for _ in "12")
+    REGISTRATIONS.offer(mapping)
+    CudaKV("cuda")
+    shown = [torch.frombuffer(one, dtype=torch.uint8) for one in (mapping, other)]
+    assert [one.is_pinned() for one in shown] == [True, False]
+    with pytest.raises(OSError, match="712"):
+        CudaRegistrar(torch.cuda.current_device()).register(mapping.address, PAGE)
+    assert torch.ones(2, device="cuda").sum() == 2  # the error is forgotten
+    shown[0].fill_(7)
+    there = shown[0].to("cuda", non_blocking=True)
+    torch.cuda.synchronize()
+    assert bool((there == 7).all())
+    assert bool((shown[1] == 7).all())
+    os.close(descriptor)

@@ -17,7 +17,7 @@ import torch
 
 from hexkv.kernels.host.forms import bytes_at
 from hexkv.kernels.waiting import Event, Queued
-from hexkv.ports import Finished, Transfer
+from hexkv.ports import REGISTRATIONS, Finished, Transfer
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,42 @@ _MOST_PITCH = (1 << 31) - 1
 _BATCHES = 13_000
 """The first version of the CUDA runtime whose batch of copies has this module's arguments."""
 
+_FOR_ALL = 1 | 2
+"""``cudaHostRegisterPortable``, ``cudaHostRegisterMapped``: pinned for all GPUs of the process,
+and within reach of kernels."""
+
+
+class CudaRegistrar:
+    """Pins memory by the CUDA runtime; see :class:`hexkv.ports.Registrar`. For any thread."""
+
+    def __init__(self, device: torch.device | int) -> None:
+        """Have *device* as the current one in each call.
+
+        A thread that has used no GPU would otherwise begin to use the first one.
+        """
+        self._device = device
+
+    def register(self, address: int, size: int) -> None:
+        self._call("cudaHostRegister", address, size, _FOR_ALL)
+
+    def unregister(self, address: int) -> None:
+        try:
+            self._call("cudaHostUnregister", address)
+        except OSError as error:
+            log.warning("memory stays registered with CUDA: %s", error)
+
+    def _call(self, name: str, *given: int) -> None:
+        try:
+            with torch.cuda.device(self._device):
+                cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+                refused = int(getattr(cudart, name)(*given))
+        except (RuntimeError, AssertionError) as error:  # an earlier error, or a forked child
+            raise OSError(str(error)) from error
+        if refused:
+            if (found := runtime()) is not None:
+                found.forget_error()
+            raise OSError(f"{name} gave error {refused}")
+
 
 class Stream(Protocol):
     """Work in order."""
@@ -39,8 +75,14 @@ class Stream(Protocol):
 
 
 def gpus(devices: Iterable[torch.device]) -> set[torch.device]:
-    """Return those of *devices* that copy asynchronously."""
-    return {device for device in devices if device.type == "cuda"}
+    """Return those of *devices* that copy asynchronously.
+
+    Memory that this process maps from others is registered for them, from the first call on.
+    """
+    found = {device for device in devices if device.type == "cuda"}
+    for device in found:
+        REGISTRATIONS.use(CudaRegistrar(device))
+    return found
 
 
 def transfer_on(devices: set[torch.device]) -> Transfer:
@@ -170,13 +212,15 @@ class CudaDriver(Driver):
         memory.record_stream(stream)  # type: ignore[arg-type]  # one of torch's
 
     def reaches(self, address: int, size: int) -> bool:
-        return torch.frombuffer(bytes_at(address, size), dtype=torch.uint8).is_pinned()
+        # Mappings are registered as a whole: memory between two bytes of one is pinned, too.
+        ends = address, address + size - 1
+        return all(torch.frombuffer(bytes_at(at, 1), dtype=torch.uint8).is_pinned() for at in ends)
 
     def copy(
         self, pieces: Sequence[Piece], there: torch.Tensor, stream: Stream, *, into: bool
     ) -> None:
         if self._runtime is not None:
-            pinned = len(pieces) < 3 or self.reaches(pieces[0].host, pieces[0].size)
+            pinned = len(pieces) < 3 or self._reaches_all(pieces)
             handle = stream.cuda_stream  # type: ignore[attr-defined]  # one of torch's
             self._runtime.copy(pieces, there.data_ptr(), handle, into=into, pinned=pinned)
             return
@@ -187,6 +231,11 @@ class CudaDriver(Driver):
                 part = there.view(torch.uint8)[at : at + size]
                 one, other = (part, here) if into else (here, part)
                 one.copy_(other, non_blocking=True)
+
+    def _reaches_all(self, pieces: Sequence[Piece]) -> bool:
+        """True if the runtime may copy all *pieces* in place."""
+        first, last = min(pieces), max(pieces)
+        return self.reaches(first.host, last.host + last.size - first.host)
 
     def here(self) -> AbstractContextManager[object]:
         made: AbstractContextManager[object] = torch.cuda.device(self.device)
@@ -221,6 +270,7 @@ class Runtime:
             refused = self._batch(pieces, base, stream, into=into)
             if not refused:
                 return
+            self.forget_error()
             log.warning("the CUDA runtime refuses batches of copies: error %d", refused)
             self._batches = False
         for first, count, pitch, step in chain(found, runs):
@@ -234,6 +284,10 @@ class Runtime:
                 sizes = [first.size, count]
                 call = self._library.cudaMemcpy2DAsync
             _accepted(call(*map(_word, [*ends, *sizes]), kind, _word(stream)))
+
+    def forget_error(self) -> None:
+        """Drop the error of this thread's last call, which torch raises with its next launch."""
+        self._library.cudaGetLastError()
 
     def _batch(self, pieces: Sequence[Piece], base: int, stream: int, *, into: bool) -> int:
         hosts, places, sizes = zip(*pieces, strict=True)

@@ -95,6 +95,7 @@ from hexkv.ports.runtime.executor import Completion, Executor, Step
 from hexkv.ports.runtime.region import (
     MemoryProvider, MemoryRegion, SupportsMapping, SupportsPrefault, SupportsRegistration,
 )
+from hexkv.ports.runtime.registration import REGISTRATIONS, Registrable, Registrar
 from hexkv.ports.runtime.hashes import HashFunction
 from hexkv.ports.runtime.chunker import Bounds, Chunker
 from hexkv.ports.runtime.steps import TraceStep
@@ -143,7 +144,8 @@ __all__ = [
     "CLAIM_SECONDS", "CONTRACT", "DIGEST_BYTES", "FRAME_VERSION",
     "IDENTITY_BYTES", "KEY_AT", "KEY_BYTES", "KIND_BYTES", "LISTED_KEYS", "MAGIC",
     "MAX_ANNOUNCED", "MAX_HEAD", "MAX_MESSAGE", "MAX_QUESTION", "NAMESPACE_BYTES", "PAGE",
-    "PIECE", "RAW", "REPORT_KEYS", "SHARED_OWNER", "SILENT_HEARTBEATS", "STORE_REASONS",
+    "PIECE", "RAW", "REGISTRATIONS", "REPORT_KEYS", "SHARED_OWNER", "SILENT_HEARTBEATS",
+    "STORE_REASONS",
     "AdapterUnavailable", "AdminAccess", "Administration", "Announcing", "Answer",
     "Bounds", "CacheEvent", "CacheLifecycle", "CallSink",
     "Change", "ChunkCache", "ChunkKey", "ChunkLeases", "ChunkService", "ChunkSpec",
@@ -161,7 +163,7 @@ __all__ = [
     "Peer", "PeerAccess", "PeerSource", "Peers", "PlacedFrame", "Plane", "Policy",
     "PoolExhausted", "PrefixCache", "Progress", "PromptSink", "Publishing",
     "ReadOnlyStore", "ReadOutcome", "Reason", "RecordedCache", "RecordedCall", "RecordedKind",
-    "RecordedStep", "Relocation", "Report", "Retrieved", "RoomSpan",
+    "RecordedStep", "Registrable", "Registrar", "Relocation", "Report", "Retrieved", "RoomSpan",
     "ScaleGroup", "Selection", "Serde",
     "ServedAdministration", "ServiceHold", "ServicePublishing", "SharedMedium", "Sink", "Span",
     "SpanSink", "Step", "StoreBusy", "StoreError", "StoreFull", "StoreReport",

@@ -20,6 +20,12 @@ class Library:
     def __init__(self, counts):
         self.counts = counts
         self.refuses = False
+        self.error = 0
+        """What torch would raise at its next launch."""
+
+    def cudaGetLastError(self):  # noqa: N802
+        error, self.error = self.error, 0
+        return error
 
     def move(self, into, pairs):
         self.counts["copies"] += 1
@@ -40,7 +46,8 @@ class Library:
 
     def cudaMemcpyBatchAsync(self, *given):  # noqa: N802
         if self.refuses:
-            return 1
+            self.error = 1
+            return self.error
         *places, count, attributes, first, some, _ = given
         assert (attributes._obj.order, first._obj.value, some.value) == (1, 0, 1)
         numbers = ctypes.c_uint64 * count.value

@@ -12,6 +12,7 @@ import torch
 
 from hexkv.kernels.transfer import Driver
 from hexkv.kernels.waiting import Queued
+from hexkv.ports.runtime.registration import Registrations
 
 
 class Race(AssertionError):
@@ -227,6 +228,8 @@ def recorded(random, monkeypatch):
                 recorder.capturing = None
 
     with monkeypatch.context() as patch:
+        # Memory that later tests map is not this driver's.
+        patch.setattr("hexkv.kernels.transfer.REGISTRATIONS", Registrations())
         capturing = lambda: recorder.capturing is not None  # noqa: E731
         patch.setattr(torch.cuda, "is_current_stream_capturing", capturing)
         patch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(recorder))

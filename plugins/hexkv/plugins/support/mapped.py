@@ -5,14 +5,43 @@ from __future__ import annotations
 import ctypes
 import errno
 import mmap
+import os
 import sys
 
-from hexkv.ports import InvalidRequest, PoolExhausted
+from hexkv.ports import InvalidRequest, PoolExhausted, Registrar
 
 _POPULATE_WRITE = 23
 """``MADV_POPULATE_WRITE`` (Linux 5.14), which Python does not name."""
 
 _STEP = 2 << 20
+
+
+class RegistrableMapping(mmap.mmap):
+    """A mapping that is unregistered just before it is unmapped.
+
+    It is not closed but dropped: the last view of it, or the driver, may still use it.
+    """
+
+    _registered: tuple[Registrar, int, int] | None = None
+    """The registrar, the address, and the process that registered it."""
+
+    @property
+    def address(self) -> int:
+        """The address of its first byte."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self))
+
+    def register(self, registrar: Registrar) -> None:
+        """See :class:`hexkv.ports.Registrable`."""
+        address = self.address
+        registrar.register(address, len(self))
+        self._registered = registrar, address, os.getpid()
+
+    def __del__(self) -> None:
+        if self._registered is None or sys.is_finalizing():
+            return  # a process that ends takes its registrations along; the driver may be gone
+        registrar, address, process = self._registered
+        if process == os.getpid():  # a forked child has none, and may not call the driver
+            registrar.unregister(address)
 
 
 def whole_pages(size: int, available: int, what: str = "") -> int:

@@ -7,82 +7,27 @@ once, when an engine is built. On a machine without CUDA the region is the same,
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import mmap
-import os
-import sys
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
 from hexkv.adapters.cuda.numa import node_near, prefer
+from hexkv.kernels.transfer import CudaRegistrar
 from hexkv.plugins.support.available import available_bytes
-from hexkv.plugins.support.mapped import advise_huge, touch, whole_pages
-from hexkv.ports import InvalidRequest, MemoryProvider, MemoryRegion, PoolExhausted
+from hexkv.plugins.support.mapped import RegistrableMapping, advise_huge, touch, whole_pages
+from hexkv.ports import InvalidRequest, MemoryProvider, MemoryRegion, PoolExhausted, Registrar
 
 log = logging.getLogger(__name__)
-
-_FOR_ALL = 1 | 2
-"""``cudaHostRegisterPortable``, ``cudaHostRegisterMapped``: pinned for all GPUs of the process,
-and within reach of kernels."""
-
-
-class Registrar(Protocol):
-    """Registers memory with a driver, which may use it in place."""
-
-    def register(self, address: int, size: int) -> None:
-        """Pin a range.
-
-        Raises:
-            OSError: the driver refuses.
-        """
-        ...
-
-    def unregister(self, address: int) -> None:
-        """End the registration of the range at *address*. Never raises."""
-        ...
-
-
-class CudaRegistrar:
-    """The CUDA runtime, as torch has it loaded."""
-
-    def register(self, address: int, size: int) -> None:
-        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        refused = int(runtime.cudaHostRegister(address, size, _FOR_ALL))
-        if refused:
-            raise OSError(f"cudaHostRegister gave error {refused}")
-
-    def unregister(self, address: int) -> None:
-        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        refused = int(runtime.cudaHostUnregister(address))
-        if refused:
-            log.warning("memory stays registered with CUDA: cudaHostUnregister gave %d", refused)
-
-
-class _Mapping(mmap.mmap):
-    """An anonymous mapping that is unregistered just before it is unmapped."""
-
-    registrar: Registrar | None = None
-    address = 0
-    process = 0
-    """The process that registered it."""
-
-    def __del__(self) -> None:
-        # A process that ends takes its registrations along, and the driver may be gone by now. A
-        # forked child has none, and may not call CUDA.
-        own = self.process == os.getpid()
-        if self.registrar is not None and own and not sys.is_finalizing():
-            self.registrar.unregister(self.address)
 
 
 class PinnedRegion:
     """A range of memory whose pages are all backed, and pinned if there is a GPU."""
 
     def __init__(self, size: int, *, node: int | None, registrar: Registrar | None) -> None:
-        mapping = _Mapping(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        mapping = RegistrableMapping(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._address = mapping.address
         self._buffer = memoryview(mapping)
         if node is not None:
             try:
@@ -92,9 +37,7 @@ class PinnedRegion:
         advise_huge(mapping)
         touch(mapping)
         if registrar is not None:
-            registrar.register(self._address, size)
-            mapping.address, mapping.registrar = self._address, registrar
-            mapping.process = os.getpid()
+            mapping.register(registrar)
 
     @property
     def buffer(self) -> memoryview:
@@ -145,7 +88,7 @@ class PinnedMemory:
             return cls()
         if not 0 <= device < torch.cuda.device_count():
             raise InvalidRequest(f"there are {torch.cuda.device_count()} GPUs, and no {device}")
-        return cls(node=_node_of(device), registrar=CudaRegistrar())
+        return cls(node=_node_of(device), registrar=CudaRegistrar(torch.cuda.current_device()))
 
     @property
     def pins(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import torch
 
 from hexkv.kernels import BlockMemory, ContiguousKV, PagedMemory
+from hexkv.kernels.transfer import gpus
 from hexkv.ports import (
     Deadline,
     DeviceKV,
@@ -62,6 +63,7 @@ class CudaKV:
             raise InvalidRequest(f"KV on {found} is not known here, only on CUDA and the CPU")
         if found.type == "cuda":
             found = _there(found)
+        gpus([found])  # here, so that no window waits until mapped memory is registered
         self.device = found
         self._direct = direct
         self._paged: _Last[PagedMemory] = _Last()

@@ -13,6 +13,7 @@ from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.cache import CacheShape, RequestKV
 from hexkv.adapters.hf.held import planes_of
 from hexkv.kernels import dtype_of
+from hexkv.kernels.transfer import gpus
 from hexkv.ports import DType, KVLayout, LayerGroup, LayoutMismatch, Plane
 
 _TEXT = [0, 1, 0]
@@ -81,6 +82,7 @@ def probe(model: PreTrainedModel) -> CacheShape:
     layout = _layout(dtype_of(dtypes.pop()), layers, latent)
     shape = CacheShape(layout, tuple(keys.device for keys, _ in layers))
     _refuse_other_state(model, shape, layers)
+    gpus(shape.devices)  # before the first request: memory that is mapped is registered
     return shape
 
 

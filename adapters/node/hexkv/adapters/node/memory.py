@@ -1,12 +1,12 @@
 """Memory that processes share: a file without a name whose size is sealed, its pages backed.
 
 No process that maps it can make it shorter, so no access by another process ends in ``SIGBUS``. It
-is freed with its last mapping, in whatever order processes end.
+is freed with its last mapping, in whatever order processes end. In a process that uses a GPU its
+driver registers each mapping, and copies from and to it at the bus's speed.
 """
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 from collections.abc import Callable
@@ -15,8 +15,9 @@ from pathlib import Path
 
 from hexkv.adapters.net.unix import SEALS, is_sealed
 from hexkv.plugins.support.available import available_bytes
-from hexkv.plugins.support.mapped import advise_huge, touch, whole_pages
+from hexkv.plugins.support.mapped import RegistrableMapping, advise_huge, touch, whole_pages
 from hexkv.ports import (
+    REGISTRATIONS,
     ConfigError,
     MemoryProvider,
     MemoryRegion,
@@ -55,20 +56,20 @@ class SharedRegion:
 
         try:
             os.ftruncate(self.descriptor, size)
-            mapping = mmap.mmap(self.descriptor, size)
+            mapping = RegistrableMapping(self.descriptor, size)
             if not huge_pages:
                 advise_huge(mapping)
             touch(mapping)
             fcntl(self.descriptor, F_ADD_SEALS, SEALS)
+            REGISTRATIONS.offer(mapping)
         except BaseException:
             os.close(self.descriptor)
             raise
         self._show(mapping)
 
-    def _show(self, mapping: mmap.mmap) -> None:
-        self._map = mapping
-        self._buffer = memoryview(self._map)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+    def _show(self, mapping: RegistrableMapping) -> None:
+        self._buffer = memoryview(mapping)
+        self._address = mapping.address
 
     @property
     def buffer(self) -> memoryview:
@@ -82,11 +83,8 @@ class SharedRegion:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
-        try:
-            self._buffer.release()
-            self._map.close()
-        except BufferError:
-            pass  # views exist; the garbage collector unmaps with the last of them
+        # The buffer alone holds the mapping, which ends with its last view.
+        self._buffer = memoryview(b"")
 
 
 class SharedMemory:
@@ -132,8 +130,10 @@ def reserved_bytes(root: Path = Path("/")) -> int:
         return 0
 
 
-def map_sealed(descriptor: int, size: int) -> mmap.mmap:
+def map_sealed(descriptor: int, size: int) -> RegistrableMapping:
     """Map *size* bytes of another process's region, every page in place.
+
+    If this process uses a GPU, the mapping is registered before this returns.
 
     Raises:
         ConfigError: it is shorter, or not sealed against shrinking.
@@ -142,8 +142,10 @@ def map_sealed(descriptor: int, size: int) -> mmap.mmap:
     if not is_sealed(descriptor, size):
         raise ConfigError("the node's memory is not sealed, or shorter than announced")
     # Each page would fault once more here: 1.4 s for 512 MiB, 0.12 s in one call.
-    mapping = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+    mapping = RegistrableMapping(descriptor, size, flags=flags)
     advise_huge(mapping)
+    REGISTRATIONS.offer(mapping)
     return mapping
 
 
