@@ -185,7 +185,13 @@ def tiers(device: torch.device, size: Size) -> Iterator[Rate | Value]:
                 if name == "node":
                     node = opened.enter_context(served(folder / "node", pool))
                     config = {"node": str(node.socket), "chunk": {"size": size.chunk}}
-                    cache = held(open_cache(config, model="benchmark", layout=size.layout))
+                    begun = time.perf_counter()
+                    made = open_cache(config, model="benchmark", layout=size.layout)
+                    seconds = round(time.perf_counter() - begun, 3)
+                    yield Value(
+                        f"seconds to open a cache over a node of {pool / 1e9:.1f} GB", seconds
+                    )
+                    cache = held(made)
                     mine = held(_cache(size, 2 * prompts.bytes, [{"store": "memory"}]))
                     same = partial(_hit, mine, prompts, kept)
                     limit, goal = ("the same in one process", same), 0.95
