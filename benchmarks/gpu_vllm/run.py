@@ -26,7 +26,7 @@ from benchmarks.gpu.bare import ROOT
 from benchmarks.gpu_vllm.goals import judged, spread
 from benchmarks.gpu_vllm.page import tables
 from benchmarks.gpu_vllm.sides import LARGE, SMALL, Model, Side, side, start
-from benchmarks.gpu_vllm.turns import LEAST, Copy, EngineFailed, Rows, Turns
+from benchmarks.gpu_vllm.turns import FIXED, LEAST, Copy, EngineFailed, Rows, Turns
 from benchmarks.rig.machine import describe, load
 from benchmarks.rig.measure import WrongResult
 from benchmarks.rig.nodes import served
@@ -62,6 +62,7 @@ class Run:
             "output": {},
             "failures": self.failures,
             "lengths": {},
+            "spent": {"starting": 0.0},
             "compared": [],
         }
 
@@ -110,11 +111,13 @@ class Run:
 
         def begin(one: Side) -> None:
             log = self.folder / f"{one.name}.log"
-            patience = self.asked.total / 2
+            patience = self.asked.total
             start(one, self.folder / "model", log, patience, self.asked.device, settings)
 
+        began = monotonic()
         with ThreadPoolExecutor(len(sides)) as together:
             list(together.map(begin, sides))
+        self.result["spent"]["starting"] += round(monotonic() - began, 1)
         for one in sides:
             if one.missing:
                 self._not_here(one, "did not start")
@@ -140,19 +143,20 @@ class Run:
         print(f"FAILED: {what}", flush=True)
 
     def _group(self, plain: Side, sides: Sequence[Side], until: float) -> None:
-        last, took = 0, 0.0
+        took = 0.0
         if all(one.missing for one in sides):
             return
         for place, length in enumerate(self.lengths):
             left = until - monotonic()
             names = ", ".join(one.name for one in sides)
-            if last and left < (LEAST + 1) * took * length / last:
+            if left < (LEAST + 1) * took * (length + FIXED):
                 self.leave_out(f"{length:,} tokens of {names}: the time is over")
                 continue
             copy = Copy(self.asked.device, length // 256 * 256 * self.model.kv_bytes)
             turns = Turns(plain, [one for one in sides if not one.missing], length, copy)
             began = monotonic()
-            share = left / (len(self.lengths) - place)
+            # As many rounds of each length.
+            share = left * (length + FIXED) / sum(later + FIXED for later in self.lengths[place:])
             rounds = turns.rounds(self.asked.rounds, began + share, monotonic)
             for error in turns.failures:
                 self.fail(str(error))
@@ -164,8 +168,15 @@ class Run:
                 continue
             if rounds < self.asked.rounds:
                 self.leave_out(f"{self.asked.rounds - rounds} rounds of {length:,} tokens")
-            last, took = length, (monotonic() - began) / (rounds + 1)
+            took = (monotonic() - began) / (rounds + 1) / (length + FIXED)
+            self._spent(length, turns.spent)
             self._note(length, rounds, turns.rows)
+
+    def _spent(self, length: int, seconds: Mapping[str, float]) -> None:
+        """Note what the time of a length was spent on."""
+        spent = self.result["spent"].setdefault(str(length), {})
+        for what, more in seconds.items():
+            spent[what] = round(spent.get(what, 0.0) + more, 1)
 
     def _note(self, length: int, rounds: int, found: Mapping[str, Rows]) -> None:
         """Add what was found of a length to the result, and write it."""
@@ -217,6 +228,16 @@ def _line(row: Mapping[str, Any]) -> str:
     missed = "  MISSED" if row["reached"] is False else ""
     around = f" ({row['low']:.3f}-{row['high']:.3f})" if "low" in row else ""
     return f"  {where:24} {row['what']:46} {row['median']:8.3f}{around}{goal}{missed}"
+
+
+def _seconds(spent: Mapping[str, Any]) -> str:
+    lengths = [
+        f"{int(length):,} tokens "
+        + ", ".join(f"{seconds:g} {what}" for what, seconds in each.items())
+        for length, each in spent.items()
+        if length != "starting"
+    ]
+    return "; ".join([f"{spent['starting']:g} starting", *lengths])
 
 
 def _device(device: str) -> str:
@@ -280,6 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run.write()
     if run.result["lengths"]:
         print("\n" + tables(run.result))
+    print("\nseconds: " + _seconds(run.result["spent"]))
     sides = [one for at in run.result["lengths"].values() for one in at["sides"].values()]
     same = sum(one["same_tokens"] for one in sides)
     print(f"\n{same} answers with the tokens of vLLM alone, ", end="")

@@ -57,6 +57,13 @@ QUIET = {
     "VLLM_HOST_IP": "127.0.0.1",
 }
 
+BESIDE = {
+    # As users have it: the engine's core is a process of its own, whose steps saves run behind.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+    # The core is sent functions, which flush and forget.
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+}
+
 THREADS = {"cuda": "4", "cpu": "1"}
 """Of a model's work on the processor: where they are more than cores, they wait for each other."""
 
@@ -184,7 +191,7 @@ def start(
     one: Side, model: Path, log: Path, patience: float, device: str, settings: dict[str, object]
 ) -> None:
     """Start its engine; if it does not start, keep the reason and all that it printed."""
-    env = QUIET | {"OMP_NUM_THREADS": THREADS[device]}
+    env = QUIET | BESIDE | {"OMP_NUM_THREADS": THREADS[device]}
     try:
         one.engine = Engine(
             model, log, transfer=one.transfer, env=env, patience=patience, **settings

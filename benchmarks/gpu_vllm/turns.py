@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -15,8 +17,11 @@ from engines.vllm.vllm_engines import Answer, Engine, prompt
 LEAST = 3
 """Rounds without which a length is left out."""
 
-TOKENS = 8
+TOKENS = 4
 """Generated for each prompt, and compared."""
+
+FIXED = 4096
+"""Tokens that a GPU computes in the time of what a turn takes for a prompt of any length."""
 
 _PIECE = 256 << 20
 _TRIES = 200
@@ -110,7 +115,12 @@ class Turns:
     copy: Copy
     rows: dict[str, Rows] = field(default_factory=dict)
     failures: list[OtherTokens] = field(default_factory=list)
-    _drained: int = 0
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds of everything, by what was done."""
+
+    _now: Callable[[], float] = time.monotonic
+    _own: Answer | None = None
+    """What vLLM's own prefix cache gave in this round."""
 
     def rounds(self, most: int, until: float, now: Callable[[], float]) -> int:
         """Do up to *most* rounds until *until*, the first one to warm up. The number that counts.
@@ -118,6 +128,7 @@ class Turns:
         Raises:
             EngineFailed: vLLM alone has failed.
         """
+        self._now = now
         self._round(-1)
         self.rows.clear()
         before = {one.name: saved(one) for one in self._running()}
@@ -140,10 +151,16 @@ class Turns:
     def _running(self) -> Iterator[Side]:
         return (one for one in self.sides if not one.missing)
 
+    @contextmanager
+    def _spending(self, what: str) -> Iterator[None]:
+        began = self._now()
+        yield
+        self.spent[what] += self._now() - began
+
     def _round(self, number: int) -> None:
+        words, self._own = prompt(f"{self.length} {number}", self.length), None
         for one in self._running():
             rows = self.rows.setdefault(one.name, Rows())
-            words = prompt(f"{self.length} {number} {one.name}", self.length)
             try:
                 self._pair(one, rows, words, number)
             except OtherTokens as error:
@@ -171,8 +188,8 @@ class Turns:
         both = [plain, one.engine]
         found: dict[Engine, Answer] = {}
         for engine in both if number % 2 else reversed(both):
-            forget(engine)
-            [found[engine]] = engine.generate(words, tokens=TOKENS)
+            what = "vLLM alone" if engine is plain else "misses"
+            found[engine] = self._asked(engine, words, what)
             if engine is one.engine:
                 self._settle(one)
         alone, miss = found[plain], found[one.engine]
@@ -181,14 +198,13 @@ class Turns:
         self._compare(one, "a miss", rows, miss, alone)
         rows.alone[number] = first_token(alone)
         rows.miss[number] = first_token(miss)
-        [own] = plain.generate(words, tokens=TOKENS)
+        own = self._own = self._own or self._asked(plain, words, "vLLM alone", kept=True)
         rows.own[number] = first_token(own)
         for place in one.places:
-            forget(one.engine)
             if place != one.places[0]:
                 one.engine.forget(words, one.places[0])
             rows.copy[number] = self.copy.timed()
-            [hit] = one.engine.generate(words, tokens=TOKENS)
+            hit = self._asked(one.engine, words, "hits")
             self._settle(one)
             rows.hits.setdefault(place, {})[number] = first_token(hit)
             rows.cached.setdefault(place, []).append(hit.cached)
@@ -200,6 +216,17 @@ class Turns:
                 # Computed in other parts, a prompt's numbers may be rounded in another way.
                 rows.in_parts += 1
 
+    def _asked(
+        self, engine: Engine, words: Sequence[int], what: str, *, kept: bool = False
+    ) -> Answer:
+        """What *engine* answers, without its own prefix cache unless that is *kept*."""
+        if not kept:
+            with self._spending("emptied caches"):
+                forget(engine)
+        with self._spending(what):
+            [answer] = engine.generate(words, tokens=TOKENS)
+        return answer
+
     def _compare(self, one: Side, what: str, rows: Rows, got: Answer, wanted: Answer) -> None:
         if got.tokens != wanted.tokens:
             what = f"{what} of {self.length:,} tokens, {got.cached:,} of them cached"
@@ -207,14 +234,12 @@ class Turns:
         rows.same += 1
 
     def _settle(self, one: Side) -> None:
-        """Wait until a side has saved what it computed; several ways do it in later steps."""
-        for _ in "ab":
-            self._drained += 1
-            one.engine.generate(prompt(f"drain {self._drained}", 20), tokens=4)
+        """Wait until a side has saved what it computed; vLLM's own way does it in later steps."""
+        with self._spending("saves"):
             if one.ours:
                 one.engine.flush()
             else:
-                one.engine.ask("rest", seconds=1.0)
+                one.engine.generate(prompt("steps", 20), tokens=4)
 
 
 def forget(engine: Engine) -> None:

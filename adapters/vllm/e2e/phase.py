@@ -211,8 +211,12 @@ def _forget(worker: object, prompt: Sequence[int], tiers: Sequence[str]) -> int:
 
 
 def _flush(worker: object, seconds: float) -> bool:
-    """In a worker's process, after the steps that it was given before."""
-    return bool(_engine(worker).flush(seconds))
+    """In a worker's process, after the steps that it was given before: their saves first."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    beside = getattr(get_kv_transfer_group(), "_worker", None)
+    saved = beside is None or beside.half._saving.wait(seconds)
+    return bool(saved and _engine(worker).flush(seconds))
 
 
 def _engine(worker: object) -> PrefixCache:
@@ -276,16 +280,21 @@ def _children(pid: int) -> list[int]:
     return near + [far for child in near for far in _children(child)]
 
 
+def _settings() -> Json:
+    """Those of this process, once vLLM knows what they name."""
+    settings: Json = json.loads(sys.argv[1])
+    if settings.get("load_format") == "drawn":
+        import drawn  # noqa: F401 # makes vLLM know the format
+    return settings
+
+
 def main() -> None:
     """Start the engine and do what stdin says."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     from vllm import LLM, __version__
 
-    settings = json.loads(sys.argv[1])
-    if settings.get("load_format") == "drawn":
-        import drawn  # noqa: F401 # makes vLLM know the format
-    phase = Phase(LLM(**settings))
+    phase = Phase(LLM(**_settings()))
     tasks: dict[str, Callable[..., Json]] = {
         "generate": phase.generate,
         "watch": phase.watch,
@@ -309,3 +318,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":  # the engine's core, in a process that was not forked
+    _settings()
