@@ -58,6 +58,20 @@ def test_ends_are_seen_at_once_after_few_sleeps():
                 assert sum(map(bool, machine.sleeps)) <= 1 + size / rate / 1e-3
 
 
+def test_the_end_of_a_save_is_seen_soon_and_asked_for_only_after_a_sleep():
+    size, deadline = 100_000_000, Deadline.after(ManualClock(), 1.0)
+    for rate in 54e9, 12e9:
+        machine = Machine(rate)
+        waiter = Waiter(machine.now, machine.sleep)
+        for turn in range(12):
+            events = [machine.copy(size)]
+            assert Queued(events, size, into=False, waiter=waiter).wait(deadline)
+            if turn > 3:
+                assert machine.time - events[0].time < 200e-6
+        assert all(machine.sleeps), "what gives the lock away for no time takes it at once"
+        assert len(machine.sleeps) <= 12 * (6 + size / rate / 1e-3)
+
+
 def test_one_of_the_threads_that_wait_looks_for_all():
     inside, most, lock = 0, 0, Lock()
 

@@ -2,7 +2,8 @@
 
 An event of CUDA can only be waited for without a limit of time, so it is queried. A sleep between
 two queries takes at least 0.1 ms, a fiftieth of the time of a long prompt's KV: near the expected
-end there is none.
+end of a copy into the device there is none. Copies out of it are saves, which run beside a host's
+work: a thread that asks again and again would take the interpreter's lock from that.
 """
 
 from __future__ import annotations
@@ -171,16 +172,16 @@ class Waiter:
                     self._changed.notify_all()
             if not _under_way(own) or deadline.expired:
                 return
-            ends = [c.due + self._directions[c.into].late for c in left if not c.done]
-            self._pause(ends)
+            now = self._now()
+            naps = [self._nap(copy, now) for copy in left if not copy.done]
+            # Nothing but the interpreter's lock is given away near an end.
+            self._sleep(min(naps, default=0.0))
 
-    def _pause(self, ends: Sequence[float]) -> None:
-        """Sleep, unless a copy is expected to end about now."""
-        now = self._now()
-        seconds = [end - now if end > now - _NEAR else _POLL + _NEAR for end in ends]
-        ahead = min(seconds, default=0.0)
-        # Nothing but the interpreter's lock is given away near an end.
-        self._sleep(min(max(ahead - _NEAR, 0.0), _AWAY))
+    def _nap(self, copy: Queued, now: float) -> float:
+        """Return the seconds to sleep for *copy*: none if it is expected to end about now."""
+        ahead = copy.due + self._directions[copy.into].late - now
+        least = 0.0 if copy.into and ahead > -_NEAR else _POLL
+        return min(max(ahead - _NEAR, least), _AWAY)
 
 
 def _under_way(copy: Queued) -> bool:

@@ -33,12 +33,16 @@ _BESIDE = 16
 """The most chunks of a step beside a host's work: other threads wait while they are published."""
 
 
+_QUEUED = 32 << 20
+"""Bytes that a device queues by a call beside a host's work: about one launch and one copy."""
+
+
 class _Step(NamedTuple):
-    """Neighbouring chunks whose copy was queued."""
+    """Neighbouring chunks whose copies were queued."""
 
     part: Prompt
     leases: Sequence[Lease]
-    copy: Copy | None
+    copies: Sequence[Copy] | None
     """``None`` if the device failed."""
 
     last: bool
@@ -146,26 +150,40 @@ class Storing:
             if rest and not self._chunks.near:
                 # Answered while this part is copied.
                 self._ahead = self._reserve(prompt, rest, most)
-            copy = self._copier.begin(
-                self._device, part.spans(leases), leases, self._owner, gather=True
-            )
-            return _Step(part, leases, copy, not rest)
+            return _Step(part, leases, self._queue(part, leases), not rest)
         except BaseException:
             self._release(leases)
             raise
 
+    def _queue(self, part: Prompt, leases: Sequence[Lease]) -> list[Copy] | None:
+        """Queue the copies into *leases*, beside a host's work a few by a call; else all by one."""
+        most = len(leases)
+        if not self._wait:
+            most = max(1, min(most, _QUEUED // part.layout.chunk_bytes(part.tokens(0))))
+        spans, copies = part.spans(leases), list[Copy]()
+        for at in range(0, len(leases), most):
+            some = slice(at, at + most)
+            copy = self._copier.begin(
+                self._device, spans[some], leases[some], self._owner, gather=True
+            )
+            if copy is None:
+                return None
+            copies.append(copy)
+            self._pause()
+        return copies
+
     def _under_way(self, step: _Step) -> bool:
         """True if a device copies *step*. A node has lent memory for one step only."""
-        copy = step.copy
-        return copy is not None and copy.transfer is not None and self._chunks.near
+        begun = any(copy.transfer is not None for copy in step.copies or ())
+        return begun and self._chunks.near
 
     def _end(self, step: _Step) -> bool:
         """Wait for the copy of *step*, and publish its chunks. True if it was done in time."""
-        part, leases, copy, last = step
+        part, leases, copies, last = step
         try:
-            if copy is None:
+            if copies is None:
                 return False
-            if copy.transfer is not None and not self._copier.finish(copy, self.deadline):
+            if not self._copier.finish_all(copies, self.deadline):
                 return False
             self._laps.mark(("copy", "", self._laps.now()))
             self._pause()
@@ -179,8 +197,7 @@ class Storing:
     def _give_up(self, step: _Step) -> None:
         """Release the memory of *step*, or leave it to its copy."""
         try:
-            if step.copy is not None and step.copy.transfer is not None:
-                self._copier.finish(step.copy, Deadline(self.deadline.clock, 0.0))
+            self._copier.finish_all(step.copies or (), Deadline(self.deadline.clock, 0.0))
         except InvalidRequest:
             pass  # the device has refused the step before it, too
         finally:
