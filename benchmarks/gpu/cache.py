@@ -144,6 +144,8 @@ def _gaps(cache: Cache, prompts: Prompts) -> Value:
     """The gaps of a thread that ticks beside stores which nothing waits for, as a step's does."""
     gaps: list[float] = []
     over = Event()
+    # Drawn before: it keeps the interpreter's lock for milliseconds, and is no part of a store.
+    drawn = [prompts.new() for _ in range(_STORES)]
 
     def tick() -> None:
         last = time.perf_counter()
@@ -155,8 +157,8 @@ def _gaps(cache: Cache, prompts: Prompts) -> Value:
 
     thread = Thread(target=tick)
     thread.start()
-    for _ in range(_STORES):
-        cache.store(prompts.new(), prompts.windows[0], wait=False)
+    for prompt in drawn:
+        cache.store(prompt, prompts.windows[0], wait=False)
     over.set()
     thread.join()
     gaps.sort()
