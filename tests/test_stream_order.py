@@ -161,7 +161,7 @@ def no_sleep(monkeypatch):
     monkeypatch.setattr(staging, "_SEGMENT", 64)  # two tables, and the next turn begins
     monkeypatch.setattr(staging, "_BUFFERS", 1)
     made = waiting.Waiter(sleep=lambda seconds: None)
-    monkeypatch.setattr(waiting, "waiter_of_process", lambda: made)
+    monkeypatch.setattr(waiting, "waiter_of_process", lambda *, into: made)
 
 
 def test_by_no_schedule_is_memory_used_while_a_copy_may_touch_it(monkeypatch, no_sleep):

@@ -6,7 +6,7 @@ from threading import Event, Lock
 import pytest
 
 from hexkv.contracts.doubles import ManualClock
-from hexkv.kernels.waiting import Queued, Waiter
+from hexkv.kernels.waiting import Queued, Waiter, waiter_of_process
 from hexkv.ports import Deadline
 
 
@@ -70,6 +70,20 @@ def test_the_end_of_a_save_is_seen_soon_and_asked_for_only_after_a_sleep():
                 assert machine.time - events[0].time < 200e-6
         assert all(machine.sleeps), "what gives the lock away for no time takes it at once"
         assert len(machine.sleeps) <= 12 * (6 + size / rate / 1e-3)
+
+
+def test_a_save_behind_a_long_step_is_asked_for_rarely_and_no_load_waits_for_that():
+    machine, deadline = Machine(54e9), Deadline.after(ManualClock(), 1.0)
+    waiter = Waiter(machine.now, machine.sleep)
+    for _ in range(4):
+        machine.free = machine.time + 50e-3  # the step
+        events, began = [machine.copy(1 << 20)], machine.time
+        machine.sleeps.clear()
+        assert Queued(events, 1 << 20, into=False, waiter=waiter).wait(deadline)
+        assert len(machine.sleeps) <= 20
+        assert machine.time - events[0].time < max(4.1e-3, (events[0].time - began) / 2)
+    assert waiter_of_process(into=True) is not waiter_of_process(into=False)
+    assert waiter_of_process(into=True) is waiter_of_process(into=True)
 
 
 def test_one_of_the_threads_that_wait_looks_for_all():

@@ -3,7 +3,8 @@
 An event of CUDA can only be waited for without a limit of time, so it is queried. A sleep between
 two queries takes at least 0.1 ms, a fiftieth of the time of a long prompt's KV: near the expected
 end of a copy into the device there is none. Copies out of it are saves, which run beside a host's
-work: a thread that asks again and again would take the interpreter's lock from that.
+work: a thread that asks again and again would take the interpreter's lock from that. So each way
+has a waiter of its own, and no end of a load is seen late because a thread sleeps for a save.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ _POLL = 50e-6
 _NEAR = 200e-6
 """Seconds before and behind an expected end without a sleep."""
 
-_AWAY = 1e-3
-"""The longest sleep: another thread's copy may end sooner."""
+_AWAY = {True: 1e-3, False: 4e-3}
+"""The longest sleep, by way (True: into the device): another thread's copy may end sooner."""
+
+_SHARE = 0.5
+"""The share of the time to or since its expected end for which a thread sleeps for a save."""
 
 _UNWOKEN = 0.05
 """The longest sleep of a thread that does not look: one that was interrupted wakes no other."""
@@ -49,7 +53,10 @@ class Direction:
 
     def __init__(self) -> None:
         self._rates = deque[float](maxlen=16)
-        """Of the last copies. Those that began behind other work look slower, none looks faster."""
+        """Of the last copies. Those that began behind other work look slower."""
+
+        self._behind = deque[float](maxlen=16)
+        """Of those queued behind another copy, from end to end: none looks faster than it is."""
 
         self._due = 0.0
         """The expected end of all that is queued, before ``late`` is added."""
@@ -62,16 +69,17 @@ class Direction:
 
     def expect(self, size: int, now: float) -> float:
         """Return when a copy of *size* bytes, queued *now*, is due."""
-        self._due = max(now - self.late, self._due) + size / max(self._rates, default=_RATE)
+        rate = max(self._behind or self._rates, default=_RATE)
+        self._due = max(now - self.late, self._due) + size / rate
         return self._due
 
     def learn(self, copy: Queued, now: float) -> None:
         """Note the end of *copy*."""
-        seconds = now - max(copy.begun, self._ended)
+        behind, seconds = copy.begun < self._ended, now - max(copy.begun, self._ended)
         self._ended = now
         self.late = now - copy.due
         if copy.size >= _LEAST and seconds > 0:
-            self._rates.append(copy.size / seconds)
+            (self._behind if behind else self._rates).append(copy.size / seconds)
 
 
 class Queued:
@@ -81,7 +89,7 @@ class Queued:
         self, events: Sequence[Event], size: int, *, into: bool, waiter: Waiter | None = None
     ) -> None:
         """*size* bytes cross the bus, *into* the device or out of it."""
-        self._waiter = waiter or waiter_of_process()
+        self._waiter = waiter or waiter_of_process(into=into)
         self._events = events
         self.size = size
         self.into = into
@@ -116,7 +124,7 @@ class Waiter:
         self._sleep = sleep
         self._lock = Lock()
         self._changed = Condition(self._lock)
-        self._directions = {into: Direction() for into in (True, False)}
+        self._direction = Direction()
         self._copies: list[Queued] = []
         """Those that a thread waits for."""
 
@@ -127,7 +135,7 @@ class Waiter:
         """Return now, and when *copy*, just queued, is due."""
         with self._lock:
             now = self._now()
-            return now, self._directions[copy.into].expect(copy.size, now)
+            return now, self._direction.expect(copy.size, now)
 
     def wait(self, copy: Queued, deadline: Deadline) -> bool:
         """Wait for *copy*. Return False if *deadline* passes first; raise what its event raises."""
@@ -168,7 +176,7 @@ class Waiter:
                 with self._lock:
                     now = self._now()
                     for copy in ended:
-                        self._directions[copy.into].learn(copy, now)
+                        self._direction.learn(copy, now)
                     self._changed.notify_all()
             if not _under_way(own) or deadline.expired:
                 return
@@ -178,10 +186,12 @@ class Waiter:
             self._sleep(min(naps, default=0.0))
 
     def _nap(self, copy: Queued, now: float) -> float:
-        """Return the seconds to sleep for *copy*: none if it is expected to end about now."""
-        ahead = copy.due + self._directions[copy.into].late - now
-        least = 0.0 if copy.into and ahead > -_NEAR else _POLL
-        return min(max(ahead - _NEAR, least), _AWAY)
+        """Return the seconds to sleep for *copy*: none if a load is expected to end about now."""
+        ahead = copy.due + self._direction.late - now
+        if not copy.into:
+            return min(max(_POLL, _SHARE * abs(ahead)), _AWAY[False])
+        least = 0.0 if ahead > -_NEAR else _POLL
+        return min(max(ahead - _NEAR, least), _AWAY[True])
 
 
 def _under_way(copy: Queued) -> bool:
@@ -199,6 +209,7 @@ def _passed(copy: Queued, own: Queued) -> bool:
 
 
 @cache
-def waiter_of_process() -> Waiter:
-    """Return the waiter of this process."""
+def waiter_of_process(*, into: bool) -> Waiter:
+    """Return the waiter of this process for copies *into* a device, or for those out of it."""
+    del into  # one for each
     return Waiter()
