@@ -263,9 +263,15 @@ def test_encoded_chunks_are_few_launches_and_one_word_comes_back(monkeypatch, na
     for allocations in (3 + 1 + 2, 0):
         counts = counted(driver, load)
         assert 2 <= counts["launches"] <= 8
-        assert counts["bytes out"] == 16
-        assert counts["copies"] <= 16 + 1, "payloads, and the word"
-        assert counts["pinned"] <= 2
-        assert counts["allocations"] <= allocations + 1, "the word"
-        assert counts["tables"] <= 2 + 3, "of two groups; planes, slots and the word once"
+        assert not counts["bytes out"], "launches write the word where the host reads it"
+        assert counts["copies"] <= 16
+        assert counts["pinned"] <= (2 if allocations else 1), "the word, and once the ring"
+        assert counts["allocations"] <= allocations
+        assert counts["tables"] <= 2 + (2 if allocations else 0), "once planes and slots"
         assert counts["bytes in"] <= sum(len(span.payload) for span in spans)
+    monkeypatch.undo()  # chunks of a layer are one group
+    layer = partial(window.scatter_encoded_layers, serde, layers=range(1, 2))
+    layer(spans)
+    few, many = (functions(lambda some=some: layer(some)) for some in (spans[:1], spans))
+    assert many - few <= 3 * 15, "of a payload its address, and a share of the batch"
+    assert many <= 200

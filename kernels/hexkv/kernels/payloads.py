@@ -10,14 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
+from itertools import chain, repeat
+from struct import Struct
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from hexkv.kernels.coding.plain import GROUP
 from hexkv.ports import CorruptFrame, DType, KVLayout
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
+
+LINE_FIELDS = 2
+"""Of a chunk, before its blocks: the place of its first token in the slots; its tokens."""
+
+BLOCK_FIELDS = 3
+"""Of a block: where it begins and ends in the payloads; a number that some forms need."""
+
+_HEAD = Struct("<8sQQ")
+_SIZE = 8
 
 
 class Coding(IntEnum):
@@ -66,6 +78,35 @@ FORMS = {DType.BFLOAT16: (0, True, 7), DType.FLOAT16: (1, False, 8), DType.FLOAT
 of seven bits; the number of all lower bits."""
 
 
+def coded_sizes(
+    dtype: DType, forms: tuple[Numbers, Numbers], rows: Numbers, heads: Numbers, tokens: int
+) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    """Return the least size of each plane's block, and True where no other is possible.
+
+    Args:
+        dtype: of the layout.
+        forms: the coding and ``together`` of each plane.
+        rows: elements of a token.
+        heads: of each plane.
+        tokens: of the chunk.
+    """
+    coding, together = forms
+    item, numbers = dtype.itemsize, rows * tokens
+    groups = np.where(together > 0, -(-tokens // np.maximum(together, 1)) * rows, heads * tokens)
+    whole, sevens, _ = FORMS[dtype]
+    least = np.select(
+        [coding == one for one in Coding],
+        [
+            1 + item * tokens + 6 * rows + 4 * -(-rows // GROUP),
+            item * heads * tokens + numbers,
+            item * rows + numbers,
+            2 * item * groups + (numbers + 1) // 2,
+            numbers * whole + (7 * sevens) * -(-numbers // 8) + 2,
+        ],
+    )
+    return least, (coding != Coding.LEVELS) & (coding != Coding.BITS)
+
+
 @runtime_checkable
 class SupportsDevicePlanes(Protocol):
     """The additional ability of a serde whose payloads a device can decode."""
@@ -80,14 +121,25 @@ class SupportsDevicePlanes(Protocol):
         ...
 
     def device_blocks(
-        self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
+        self,
+        payloads: Sequence[memoryview],
+        layout: KVLayout,
+        tokens: Sequence[int],
+        layers: range,
     ) -> Numbers:
-        """Return where the blocks of a run of *layers* begin and end, ``[planes, 2]`` in bytes.
+        """Return where blocks begin and end in their payloads, ``[payloads, planes, 2]`` in bytes.
 
-        The rest of *payload* is not read. A block is checked by the device that decodes it.
+        They are those of a run of *layers*; the rest of *payloads* is not read. A block is checked
+        by the device that decodes it.
+
+        Args:
+            payloads: of a call's chunks.
+            layout: of the chunks.
+            tokens: of each chunk.
+            layers: a run of them.
 
         Raises:
-            CorruptFrame: *payload* is not of the form that the serde writes for this shape.
+            CorruptFrame: a payload is not of the form that the serde writes for its shape.
         """
         ...
 
@@ -98,17 +150,23 @@ class Columns(NamedTuple):
     rows: Numbers
     """Elements of a token."""
 
+    planes: Numbers
+    """Bytes of a token."""
+
     layer: Numbers
     """Its number among these layers."""
 
-    number: Numbers
-    """Its number in its layer."""
+    before: Numbers
+    """Bytes of the indexes before its block, those of former layers included."""
 
-    firsts: Numbers
-    """By layer: the number of its first plane."""
+    lasts: Numbers | slice
+    """By layer: the number of its last plane."""
 
-    counts: Numbers
-    """By layer: its planes."""
+    sizes: Numbers
+    """By layer: bytes of a token."""
+
+    indexes: Numbers
+    """By layer: bytes of its part before the blocks."""
 
 
 @lru_cache(maxsize=256)
@@ -116,52 +174,125 @@ def columns(layout: KVLayout, layers: range) -> Columns:
     """Return the columns of the planes of *layers*."""
     planes = [layout.planes[layer] for layer in layers]
     counts = np.array([len(some) for some in planes], np.int64)
-    firsts = np.cumsum(counts) - counts
-    layer = np.repeat(np.arange(len(planes)), counts)
+    ends = np.cumsum(counts)
     rows = np.array([p.heads * p.width for some in planes for p in some], np.int64)
-    return Columns(rows, layer, np.arange(len(rows)) - firsts[layer], firsts, counts)
+    each = rows * layout.dtype.itemsize
+    sizes = np.add.reduceat(each, ends - counts)
+    layer = np.repeat(np.arange(len(planes)), counts)
+    step = int(counts[0])
+    alike = bool((counts == step).all())
+    lasts = slice(step - 1, None, step) if alike else ends - 1  # a slice takes a tenth of the time
+    return Columns(rows, each, layer, _SIZE * ends[layer], lasts, sizes, _SIZE * counts)
 
 
 def plane_blocks(
-    payload: memoryview,
-    parts: Sequence[tuple[int, int]],
+    payloads: Sequence[memoryview],
+    magic: bytes,
     layout: KVLayout,
-    tokens: int,
+    tokens: Sequence[int],
     layers: range,
 ) -> Numbers:
     """Return the blocks of *layers* for :meth:`SupportsDevicePlanes.device_blocks`.
 
-    A part has 8 bytes for the size of each block, and then the blocks; one as long as its layer is
-    the layer.
+    See ``hexkv.plugins.support.payload`` for the format. All payloads are parsed together: one by
+    one, those of a layer would take the host longer than the bus.
 
     Args:
-        payload: of a chunk.
-        parts: where those of all layers begin and end.
-        layout: of the chunk.
-        tokens: of the chunk.
+        payloads: of a call's chunks; one at least.
+        magic: the first 8 bytes of each.
+        layout: of the chunks.
+        tokens: of each chunk.
         layers: a run of them.
 
     Raises:
-        CorruptFrame: sizes do not add up.
+        CorruptFrame: a payload has another head, or sizes do not add up.
     """
     of = columns(layout, layers)
-    start, stop = np.array(parts[layers.start : layers.stop], np.int64).T
-    whole = of.rows * (tokens * layout.dtype.itemsize)
-    raw = stop - start == np.add.reduceat(whole, of.firsts)
-    whole_bytes = np.frombuffer(payload, np.uint8)
-    at = np.minimum(start[of.layer] + 8 * of.number, len(whole_bytes) - 8)
-    told = whole_bytes[at[:, None] + _EIGHT].view("<i8")[:, 0]
-    sizes = np.where(raw[of.layer], whole, told)
-    if sizes.min() < 0 or sizes.max() > len(whole_bytes):
-        raise CorruptFrame("a block that leaves its payload")
-    before = np.cumsum(sizes) - sizes
-    begin = start + np.where(raw, 0, 8 * of.counts) - before[of.firsts]
-    blocks = np.empty((len(sizes), 2), np.int64)
-    blocks[:, 0] = begin[of.layer] + before
-    blocks[:, 1] = blocks[:, 0] + sizes
-    if (blocks[of.firsts + of.counts - 1, 1] != stop).any():
+    sizes, stops = _parts(payloads, magic, layout, tokens)
+    sizes, stops = sizes[:, layers.start : layers.stop], stops[:, layers.start : layers.stop]
+    starts = stops - sizes
+    index, before = _indexes(payloads, starts, of), of.before
+    whole = of.sizes * np.array(tokens)[:, None]
+    if (sizes >= whole).any():
+        before = _raw_layers(index, sizes, whole, tokens, of)
+    told = _numbers(index, len(payloads), len(of.rows))
+    ends = told.cumsum(axis=1)
+    ends += before
+    ends += starts[:, :1]
+    if ends[:, of.lasts].tolist() != stops.tolist():
         raise CorruptFrame("the blocks of a layer do not add up to its part")
+    blocks = np.empty((*told.shape, 2), np.int64)
+    blocks[..., 0], blocks[..., 1] = ends - told, ends
     return blocks
 
 
-_EIGHT = np.arange(8)
+_Index: TypeAlias = list[bytes | memoryview]
+
+
+def _parts(
+    payloads: Sequence[memoryview], magic: bytes, layout: KVLayout, tokens: Sequence[int]
+) -> tuple[Numbers, Numbers]:
+    """Return the sizes of the parts of all layers, and where they end, ``[payloads, layers]``."""
+    begin, token = _HEAD.size + _SIZE * layout.layers, layout.token_bytes
+    index: _Index = [payload[:begin] for payload in payloads]
+    heads = [[count * token, len(payload)] for count, payload in zip(tokens, payloads, strict=True)]
+    begins = np.full((len(payloads), 1), begin)
+    for number in [n for n, (raw, size) in enumerate(heads) if size == _HEAD.size + raw]:
+        # The chunk itself, without an index.
+        every = columns(layout, range(layout.layers)).sizes * tokens[number]
+        index[number] = bytes(index[number][: _HEAD.size]) + every.tobytes()
+        begins[number] = _HEAD.size
+    read = _numbers(index, len(payloads), begin // _SIZE)
+    if (read[:, 0] != int.from_bytes(magic, "little", signed=True)).any() or read[
+        :, 1:3
+    ].tolist() != heads:
+        raise CorruptFrame("a payload of another serde or shape")
+    sizes = read[:, _HEAD.size // _SIZE :]
+    stops = np.cumsum(sizes, axis=1)
+    stops += begins
+    if (
+        sizes.min() < 0
+        or sizes.max() > _MOST
+        or stops[:, -1].tolist() != [size for _, size in heads]
+    ):
+        raise CorruptFrame("the parts of a payload do not add up to it")
+    return sizes, stops
+
+
+def _indexes(payloads: Sequence[memoryview], starts: Numbers, of: Columns) -> _Index:
+    """Return the bytes of each part before its blocks; without a check, as those may be none."""
+    owners = chain.from_iterable(map(repeat, payloads, repeat(starts.shape[1])))
+    ends = (starts + of.indexes).ravel().tolist()
+    places = zip(owners, starts.ravel().tolist(), ends, strict=True)
+    return [payload[start:end] for payload, start, end in places]
+
+
+def _raw_layers(
+    index: _Index, sizes: Numbers, whole: Numbers, tokens: Sequence[int], of: Columns
+) -> Numbers:
+    """Put the sizes of planes into *index* for parts that are layers themselves, and have none.
+
+    Returns:
+        the bytes of indexes before each block.
+    """
+    if (sizes > whole).any():
+        raise CorruptFrame("a part that is longer than its layer")
+    raw = sizes == whole
+    for chunk, layer in zip(*np.nonzero(raw), strict=True):
+        own = of.planes[of.layer == layer] * tokens[chunk]
+        index[chunk * raw.shape[1] + layer] = own.tobytes()
+    missing = np.cumsum(raw * of.indexes, axis=1)
+    before: Numbers = of.before - missing[:, of.layer]
+    return before
+
+
+def _numbers(index: Sequence[bytes | memoryview], rows: int, row: int) -> Numbers:
+    """Return the numbers that are side by side in *index*, ``[rows, row]``."""
+    read = b"".join(index)
+    if len(read) != _SIZE * rows * row:
+        raise CorruptFrame("a payload ends within an index")
+    return np.frombuffer(read, "<i8").reshape(rows, row)
+
+
+_MOST = 1 << 48
+"""Bytes: more than any payload has, and few enough for sums."""

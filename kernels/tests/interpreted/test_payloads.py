@@ -1,5 +1,7 @@
 """A device decodes the payloads of serdes to the very bits that the host's decoder gives."""
 
+from itertools import accumulate, pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -26,6 +28,8 @@ from hexkv.ports import (
     EncodedSpan,
     InvalidRequest,
     KVLayout,
+    LayerGroup,
+    Plane,
     Span,
     SupportsEncoded,
     SupportsEncodedLayers,
@@ -180,7 +184,7 @@ def test_every_code_with_every_kind_of_scale_is_the_hosts_bits(name, dtype):
     """All 256 codes; scales of either sign, zeros of both signs, and the least that there are."""
     serde, layout, tokens = SERDES[name], layout_of(dtype, layers=1, heads=2, key=32, value=2), 8
     payload = encoded(serde, chunk_of(layout, tokens, 1), layout, tokens)
-    begin, end = serde.device_blocks(payload, layout, tokens, range(1))[0].tolist()
+    begin, end = serde.device_blocks([payload], layout, [tokens], range(1))[0, 0].tolist()
     count = tokens * 64 // (2 if name == "int4" else 1)
     scales = np.array([1.5, -1.5, 0.0, -0.0, 3e-39, 448.0, -127.0, 0.1], np.float32)
     block = np.frombuffer(payload, np.uint8)[begin:end]
@@ -190,6 +194,58 @@ def test_every_code_with_every_kind_of_scale_is_the_hosts_bits(name, dtype):
     window, _ = paged(layout, range(tokens))
     assert window.scatter_encoded(serde, [EncodedSpan(0, tokens, payload)]).wait(deadline())
     assert gathered(window, 0, tokens) == decoded(serde, payload, layout, tokens)
+
+
+def host_blocks(serde, payload, layout, tokens, layers):
+    """What the serde's own reader finds; the device finds what is wrong inside of a block."""
+    found = []
+    parts = serde.layer_parts(payload, len(payload), layout, tokens)
+    for layer in layers:
+        (start, stop), (first, last) = parts[layer], layout.layer_span(layer, tokens)
+        rows = [plane.heads * plane.width * layout.dtype.itemsize for plane in layout.planes[layer]]
+        bounds = [*accumulate((row * tokens for row in rows), initial=0)]
+        if stop - start != last - first:
+            bounds = serde._bounds(payload[start:stop], layer, layout, last - first)
+        found += [[start + one, start + other] for one, other in pairwise(bounds)]
+    return found
+
+
+@pytest.mark.thorough
+@settings(max_examples=examples(50, times=20))
+@given(st.sampled_from(["default", "rans", *CODECS]), st.data())
+def test_blocks_of_many_payloads_are_those_that_the_host_finds(name, data):
+    """Of any lengths; raw layers and chunks among them; one that is damaged refuses the call."""
+    serde = SERDES[name]
+    groups = (
+        LayerGroup(2, (Plane("k", 2, 36), Plane("v", 2, 4))),
+        LayerGroup(1, (Plane("k", 1, 64),)),
+    )
+    layout = KVLayout(DType.BFLOAT16, groups if data.draw(st.booleans()) else groups[:1])
+    tokens = data.draw(st.lists(st.sampled_from([1, 1, 8, 13]), min_size=1, max_size=4))
+    payloads = []
+    for seed, count in enumerate(tokens):
+        chunk = chunk_of(layout, count, seed)
+        if data.draw(st.booleans()):  # an infinity in a plane, which stays as it is
+            at = 2 * data.draw(st.integers(0, len(chunk) // 2 - 1))
+            chunk[at : at + 2] = b"\x80\x7f"
+        payloads.append(encoded(serde, chunk, layout, count))
+    start = data.draw(st.integers(0, layout.layers - 1))
+    layers = range(start, data.draw(st.integers(start + 1, layout.layers)))
+    if data.draw(st.booleans()):
+        hurt = payloads[data.draw(st.integers(0, len(payloads) - 1))]
+        at = data.draw(st.integers(0, min(len(hurt), 24 + 8 * layout.layers + 16) - 1))
+        hurt[at] ^= 1 << data.draw(st.integers(0, 7))
+    if data.draw(st.booleans()):
+        cut = data.draw(st.integers(0, len(payloads[-1])))
+        payloads[-1] = payloads[-1][:cut]
+    pairs = [*zip(payloads, tokens, strict=True)]
+    try:
+        wanted = [host_blocks(serde, *pair[:1], layout, pair[1], layers) for pair in pairs]
+    except CorruptFrame:
+        with pytest.raises(CorruptFrame):
+            serde.device_blocks(payloads, layout, tokens, layers)
+        return
+    assert serde.device_blocks(payloads, layout, tokens, layers).tolist() == wanted
 
 
 class Lying:
@@ -202,8 +258,10 @@ class Lying:
     def device_forms(self, layout):
         return self.serde.device_forms(layout)
 
-    def device_blocks(self, payload, layout, tokens, layers):
-        return self.change(self.serde.device_blocks(payload, layout, tokens, layers))
+    def device_blocks(self, payloads, layout, tokens, layers):
+        return np.stack(
+            [self.change(one) for one in self.serde.device_blocks(payloads, layout, tokens, layers)]
+        )
 
 
 def moved(by):
@@ -302,7 +360,7 @@ def test_a_plane_of_many_channels_has_several_tables_that_the_device_makes():
     tokens = 33
     chunk = graded(layout, tokens, 1)
     payload = encoded(serde, chunk, layout, tokens)
-    begin, end = serde.device_blocks(payload, layout, tokens, range(1))[0].tolist()
+    begin, end = serde.device_blocks([payload], layout, [tokens], range(1))[0, 0].tolist()
     many = payload[begin + 7 * (-(-tokens * 256 // 8)) + 1]
     assert end - begin < 2 * tokens * 256
     assert many > 2

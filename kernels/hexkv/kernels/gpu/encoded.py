@@ -9,27 +9,29 @@ of it shows for a whole call if something was wrong.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import accumulate
-from typing import NamedTuple
+from math import gcd
+from typing import NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from hexkv.kernels.coding.floats import FLOATS
-from hexkv.kernels.coding.plain import GROUP
 from hexkv.kernels.coding.tables import HALVES, TOTAL, tables
 from hexkv.kernels.dtypes import torch_dtype
 from hexkv.kernels.gpu.fused import Fused
 from hexkv.kernels.gpu.staging import ALIGNED, Passage, Sent, Table, grouped
 from hexkv.kernels.host.batches import address_of
 from hexkv.kernels.payloads import (
+    BLOCK_FIELDS,
     FORMS,
+    LINE_FIELDS,
     Coding,
     Numbers,
     PlaneForm,
     SupportsDevicePlanes,
+    coded_sizes,
     columns,
 )
 from hexkv.kernels.transfer import Piece
@@ -48,6 +50,12 @@ _TABLES = 8
 
 _PACE = 8
 """Bytes that a program reads at once, where places and tokens are multiples of them."""
+
+_SIZES = 512
+"""Numbers of tokens, and runs of layers, whose sizes of blocks are kept."""
+
+_MOST = 1 << 62
+"""Bytes of a block of a form that has no only size."""
 
 _LAUNCHES = 8
 """The most launches of a call, as far as buffers have room for so few groups."""
@@ -96,66 +104,79 @@ class Decoder:
         self._coding = np.array([form.coding for form in self.forms])
         self._together = np.array([form.together for form in self.forms])
         self._heads = np.array([plane.heads for _, plane in planes])
+        self._bits = bool((self._coding == Coding.BITS).any())
+        self._sizes = lru_cache(_SIZES)(self._sizes_of)
 
-    def checked(self, blocks: Numbers, payload: memoryview, tokens: int, layers: range) -> Numbers:
-        """Return *blocks* with the number that the device needs of each, ``[planes, 3]``.
+    def checked(
+        self,
+        blocks: Numbers,
+        payloads: Sequence[memoryview],
+        tokens: Sequence[int],
+        layers: range,
+    ) -> Numbers | None:
+        """Return the tables that each of *blocks* has, ``[payloads, planes]``; ``None`` if none.
 
         Raises:
-            CorruptFrame: one leaves the payload, or has no size of its form.
+            CorruptFrame: one leaves its payload, or has no size of its form.
         """
-        rows = columns(self.layout, layers).rows
-        if blocks.shape != (len(rows), 2):
-            raise CorruptFrame(f"{len(blocks)} blocks of {len(rows)} planes")
-        begin, end = blocks.T
-        if (begin < 0).any() or (end > payload.nbytes).any() or (begin > end).any():
-            raise CorruptFrame("a block leaves its payload")
         some = slice(self.firsts[layers.start], self.firsts[layers.stop])
-        coding, size, item = self._coding[some], end - begin, self.layout.dtype.itemsize
-        raw = size == rows * (tokens * item)
-        least = self._least(coding, rows, tokens, some)
-        exact = np.isin(coding, _EXACT)
-        if not (raw | np.where(exact, size == least, size >= least)).all():
+        if blocks.shape != (len(payloads), some.stop - some.start, 2):
+            raise CorruptFrame(f"blocks {blocks.shape} of {len(payloads)} payloads")
+        whole = np.array([*map(len, payloads)], np.uint64)
+        if (blocks.view(np.uint64) > whole[:, None, None]).any():
+            raise CorruptFrame("a block leaves its payload")
+        size, (raw, least, most) = blocks[..., 1] - blocks[..., 0], self._alike(tokens, layers)
+        coded = size != raw
+        if (coded & ((size < least) | (size > most))).any():
             raise CorruptFrame("a block of a size that its form does not have")
-        made = np.zeros((len(rows), 3), np.int64)
-        made[:, :2] = blocks
-        bits = (coding == Coding.BITS) & ~raw
-        if bits.any():
-            data = np.frombuffer(payload, np.uint8)
-            head = begin[bits] + least[bits] - 2
-            many = data[head + 1]
-            if (data[head] == 0).any() or (many == 0).any() or (many > _TABLES).any():
-                raise CorruptFrame("an alphabet or a number of tables that there is not")
-            made[bits, 2] = many
-        return made
+        if not self._bits:
+            return None
+        bits = coded & (self._coding[some] == Coding.BITS)
+        return _tables_of(payloads, np.where(bits, blocks[..., 0] + least - 2, -1))
 
-    def _least(
-        self, coding: npt.NDArray[np.int64], rows: Numbers, tokens: int, some: slice
-    ) -> Numbers:
-        """Return the size of each block: the only one, or that of the part before any words."""
-        item, numbers = self.layout.dtype.itemsize, rows * tokens
-        heads, together = self._heads[some] * tokens, self._together[some]
-        parts = -(-tokens // np.maximum(together, 1))
-        whole, sevens, _ = FORMS[self.layout.dtype]
-        return np.select(
-            [coding == one for one in Coding],
-            [
-                1 + item * tokens + 6 * rows + 4 * -(-rows // GROUP),
-                item * heads + numbers,
-                item * rows + numbers,
-                2 * item * np.where(together > 0, parts * rows, heads) + (numbers + 1) // 2,
-                numbers * whole + (7 * sevens) * -(-numbers // 8) + 2,
-            ],
-        )
+    def _alike(self, tokens: Sequence[int], layers: range) -> Numbers:
+        """Return the sizes of blocks, ``[3, payloads, planes]``; those of one payload if alike."""
+        each = {count: self._sizes(count, layers.start, layers.stop) for count in set(tokens)}
+        one, *others = each.values()
+        return np.stack([each[count] for count in tokens], axis=1) if others else one[:, None]
+
+    def _sizes_of(self, tokens: int, start: int, stop: int) -> Numbers:
+        """Return the size of each plane itself, and the least and most of coded ones."""
+        rows = columns(self.layout, range(start, stop)).rows
+        some = slice(self.firsts[start], self.firsts[stop])
+        forms = self._coding[some], self._together[some]
+        least, exact = coded_sizes(self.layout.dtype, forms, rows, self._heads[some], tokens)
+        most = np.where(exact, least, _MOST)
+        return np.stack([rows * (tokens * self.layout.dtype.itemsize), least, most])
 
 
-_EXACT = (Coding.INT8, Coding.FLOAT8, Coding.INT4)
+def _tables_of(payloads: Sequence[memoryview], heads: Numbers) -> Numbers:
+    """Return the tables of each block of ``BITS`` whose alphabet is at *heads*; 0 where below 0.
+
+    Raises:
+        CorruptFrame: there are no such.
+    """
+    pairs = zip(payloads, heads.tolist(), strict=True)
+    read = [payload[at : at + 2] if at >= 0 else b"\1\0" for payload, row in pairs for at in row]
+    found = np.frombuffer(b"".join(read), np.uint8).reshape(*heads.shape, 2)
+    many = found[..., 1].astype(np.int64)
+    if not found[..., 0].all() or (many > _TABLES).any() or ((many == 0) & (heads >= 0)).any():
+        raise CorruptFrame("an alphabet or a number of tables that there is not")
+    return many
 
 
-def decoder_of(fused: Fused, serde: SupportsDevicePlanes) -> Decoder:
-    """Return the decoder of *serde*'s payloads for the planes of *fused*, made once."""
+def decoder_of(fused: Fused, serde: Serde | SupportsDevicePlanes) -> Decoder:
+    """Return the decoder of *serde*'s payloads for the planes of *fused*, made once.
+
+    Raises:
+        InvalidRequest: the serde is none for devices.
+    """
     kind = type(serde), serde.name
     found = fused.decoders.get(kind)
     if not isinstance(found, Decoder):
+        # Once: asking for a protocol takes longer than parsing the payloads of a layer.
+        if not isinstance(serde, SupportsDevicePlanes) or fused.layout.dtype not in FLOATS:
+            raise InvalidRequest(f"serde {serde.name} is not decoded on a device")
         found = fused.decoders[kind] = Decoder(fused.layout, serde, fused.lines())
     return found
 
@@ -163,19 +184,6 @@ def decoder_of(fused: Fused, serde: SupportsDevicePlanes) -> Decoder:
 def decodes(fused: Fused | None, layout: KVLayout, serde: Serde) -> bool:
     """True if a device with launches decodes what *serde* encoded of *layout*."""
     return fused is not None and layout.dtype in FLOATS and isinstance(serde, SupportsDevicePlanes)
-
-
-class _Chunk(NamedTuple):
-    """A payload whose blocks are known."""
-
-    host: int
-    """Address of the first block's first byte."""
-
-    size: int
-    start: int
-    tokens: int
-    blocks: Numbers
-    """``[planes, 3]``, from that byte on."""
 
 
 class Decoding:
@@ -205,55 +213,85 @@ class Decoding:
                 for devices.
             CorruptFrame: a payload is not of the form that *serde* writes.
         """
-        if (
-            fused is None
-            or not isinstance(serde, SupportsDevicePlanes)
-            or layout.dtype not in FLOATS
-        ):
+        if fused is None:
             raise InvalidRequest(f"serde {serde.name} is not decoded on a device")
         if layers.step != 1 or not 0 <= layers.start < layers.stop <= layout.layers:
             raise InvalidRequest(f"there is no {layers} in a layout of {layout.layers} layers")
         self._fused = fused
         self._layers = layers
-        self._decoder = decoder = decoder_of(fused, serde)
-        self._chunks: list[_Chunk] = []
-        for span in spans:
-            if not 0 <= span.start < span.end <= most:
-                raise InvalidRequest(f"span [{span.start}, {span.end}) leaves {most} tokens")
-        for start, end, payload in spans:
-            blocks = serde.device_blocks(payload, layout, end - start, layers)
-            found = decoder.checked(blocks, payload, end - start, layers)
-            first, last = int(blocks[:, 0].min()), int(blocks[:, 1].max())
-            found[:, :2] -= first
-            host = address_of(payload) + first
-            self._chunks.append(_Chunk(host, last - first, start, end - start, found))
+        self._decoder = decoder_of(fused, serde)
+        for start, end, _ in spans:
+            if not 0 <= start < end <= most:
+                raise InvalidRequest(f"span [{start}, {end}) leaves {most} tokens")
+        self._tokens = [end - start for start, end, _ in spans]
+        self._hosts: list[int] = []
+        self._bytes: list[int] = []
+        if spans:
+            self._parse(serde, [payload for _, _, payload in spans])
+            self._lines[:, 0] = [start for start, _, _ in spans]
+
+    def _parse(self, serde: Serde, payloads: Sequence[memoryview]) -> None:
+        """Find and check the blocks of all *payloads*."""
+        tokens, layers = self._tokens, self._layers
+        decoded = cast("SupportsDevicePlanes", serde)  # or there was no decoder
+        blocks = decoded.device_blocks(payloads, self._decoder.layout, tokens, layers)
+        self._many = self._decoder.checked(blocks, payloads, tokens, layers)
+        firsts, ends = blocks[..., 0].min(axis=1), blocks[..., 1].max(axis=1)
+        places = zip(payloads, firsts.tolist(), strict=True)
+        self._hosts = [address_of(payload) + first for payload, first in places]
+        self._bytes = (ends - firsts).tolist()
+        chunks, planes, _ = blocks.shape
+        self._lines = np.zeros((chunks, LINE_FIELDS + BLOCK_FIELDS * planes), np.int64)
+        self._lines[:, 1] = tokens
+        self._blocks = self._lines[:, LINE_FIELDS:].reshape(chunks, planes, BLOCK_FIELDS)
+        np.subtract(blocks, firsts[:, None, None], out=self._blocks[..., :2])
 
     def scatter(self, slots: Sent) -> Transfer:
         """Queue everything; *slots* are the window's."""
-        staging, wrong = self._fused.staging, Sent(np.zeros(2, np.int64))
-        if not self._chunks:
+        staging = self._fused.staging
+        if not self._hosts:
             return staging.driver.transfer(None, 0, into=True)
-        kept = self._decoder.planes, slots, wrong
-        sizes = [chunk.size for chunk in self._chunks]
-        hosts = [chunk.host for chunk in self._chunks]
+        kept = self._decoder.planes, slots
         groups = max(1, _LAUNCHES // self._decoder.launches)
-        passages: list[Passage] = []
-        for start, pieces in grouped(hosts, sizes, groups):
-            group = _Group.of(pieces, self._chunks[start : start + len(pieces)])
-            size = group.room + 4 * TOTAL * group.tables
-            passages.append(Passage(pieces, group.rows, partial(self._launch, group), size))
-        staging.pass_through(passages, kept, into=True)
-        flag, event = staging.fetch(wrong)
-        return Checked(staging.driver.transfer(event, sum(sizes), into=True), flag)
+        with staging.word() as wrong:
+            passages = (
+                self._passage(slice(start, start + len(pieces)), pieces, wrong)
+                for start, pieces in grouped(self._hosts, self._bytes, groups)
+            )
+            event = staging.pass_through(passages, kept, into=True)
+        return Checked(staging.driver.transfer(event, sum(self._bytes), into=True), wrong)
+
+    def _passage(self, some: slice, pieces: Sequence[Piece], wrong: torch.Tensor) -> Passage:
+        """Return that of *some* of the chunks, whose payloads are *pieces* of a buffer."""
+        group = self._group(some, pieces)
+        size = group.room + 4 * TOTAL * group.tables
+        return Passage(pieces, group.rows, partial(self._launch, group, wrong), size)
+
+    def _group(self, some: slice, pieces: Sequence[Piece]) -> _Group:
+        """Return *some* of the chunks, whose payloads are *pieces* of a buffer."""
+        blocks, tokens = self._blocks[some], self._tokens[some]
+        blocks[..., :2] += np.array([at for _, at, _ in pieces])[:, None, None]
+        tables, most_tables = 0, 1
+        if self._many is not None:
+            many = self._many[some]
+            before = np.cumsum(many).reshape(many.shape) - many
+            blocks[..., 2] = before
+            tables, most_tables = int(before[-1, -1] + many[-1, -1]), max(1, int(many.max()))
+        uneven = gcd(_PACE, *tokens) < _PACE or (blocks[..., 0] & (_PACE - 1)).any()
+        end = pieces[-1].at + pieces[-1].size
+        room = end + -end % ALIGNED
+        return _Group(
+            self._lines[some], max(tokens), room, tables, most_tables, 1 if uneven else _PACE
+        )
 
     def _launch(
         self,
         group: _Group,
+        wrong: torch.Tensor,
         memory: torch.Tensor,
         lines: torch.Tensor,
         planes: torch.Tensor,
         slots: torch.Tensor,
-        wrong: torch.Tensor,
     ) -> None:
         from hexkv.kernels.in_triton import bits, payloads
 
@@ -268,7 +306,7 @@ class Decoding:
                 first=first,
                 some=end - first,
                 skipped=decoder.firsts[layers.start],
-                stride=group.stride,
+                stride=group.lines.shape[1],
                 block=fused.block,
                 most=group.most,
                 row=one.row,
@@ -304,32 +342,6 @@ class _Group(NamedTuple):
     most_tables: int
     pace: int
     """A number of which all places of blocks and all numbers of tokens are multiples."""
-
-    @classmethod
-    def of(cls, pieces: Sequence[Piece], chunks: Sequence[_Chunk]) -> _Group:
-        """Return *chunks* whose payloads are *pieces* of a buffer."""
-        blocks = np.stack([chunk.blocks for chunk in chunks])
-        blocks[:, :, :2] += np.array([piece.at for piece in pieces])[:, None, None]
-        many = blocks[:, :, 2].copy()
-        before = np.cumsum(many).reshape(many.shape) - many
-        blocks[:, :, 2] = before
-        lines = np.empty((len(chunks), 2 + blocks[0].size), np.int64)
-        lines[:, 0] = [chunk.start for chunk in chunks]
-        lines[:, 1] = [chunk.tokens for chunk in chunks]
-        lines[:, 2:] = blocks.reshape(len(chunks), -1)
-        end = pieces[-1].at + pieces[-1].size
-        return cls(
-            lines,
-            int(lines[:, 1].max()),
-            end + -end % ALIGNED,
-            int(many.sum()),
-            max(1, int(many.max())),
-            1 if (blocks[:, :, 0] % _PACE).any() or (lines[:, 1] % _PACE).any() else _PACE,
-        )
-
-    @property
-    def stride(self) -> int:
-        return int(self.lines.shape[1])
 
     def rows(self, base: int) -> Table:
         """Return the lines; the places in them count from the buffer's begin."""

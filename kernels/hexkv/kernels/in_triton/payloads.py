@@ -14,16 +14,11 @@ import triton.language as tl
 from hexkv.kernels.coding.lowbit import FLOAT8_MOST, INT4, INT8
 from hexkv.kernels.coding.plain import GROUP
 from hexkv.kernels.in_triton.lowbit import float8_share, int4_number
+from hexkv.kernels.payloads import BLOCK_FIELDS, LINE_FIELDS
 from hexkv.kernels.transfer import Driver
 
 PLANE_FIELDS = 5
 """Of a plane: its address; in elements, from one block, token and head to the next; its number."""
-
-LINE_FIELDS = 2
-"""Of a chunk, before its blocks: the place of its first token in the slots; its tokens."""
-
-BLOCK_FIELDS = 3
-"""Of a block: where it begins and ends in the payloads; a number that some forms need."""
 
 MOST = {1: INT8, 2: FLOAT8_MOST, 3: INT4}
 """The largest number by coding."""

@@ -74,10 +74,13 @@ class LossySerde(PlaneSerde):
         return [codec.device_form(plane) for planes in layout.planes for plane in planes]
 
     def device_blocks(
-        self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
+        self,
+        payloads: Sequence[memoryview],
+        layout: KVLayout,
+        tokens: Sequence[int],
+        layers: range,
     ) -> Numbers:
-        parts = self.layer_parts(payload, len(payload), layout, tokens)
-        return plane_blocks(payload, parts, layout, tokens, layers)
+        return plane_blocks(payloads, self._codec_of_numbers.magic, layout, tokens, layers)
 
 
 class _Widened:

@@ -119,11 +119,14 @@ class RansSerde(PlaneSerde):
         return [PlaneForm(Coding.BITS) for planes in layout.planes for _ in planes]
 
     def device_blocks(
-        self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
+        self,
+        payloads: Sequence[memoryview],
+        layout: KVLayout,
+        tokens: Sequence[int],
+        layers: range,
     ) -> Numbers:
         """See :class:`hexkv.kernels.payloads.SupportsDevicePlanes`."""
-        parts = self.layer_parts(payload, len(payload), layout, tokens)
-        return plane_blocks(payload, parts, layout, tokens, layers)
+        return plane_blocks(payloads, Rans.magic, layout, tokens, layers)
 
 
 def _alphabet_of(
