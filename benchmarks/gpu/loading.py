@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import accumulate
 from typing import cast
 
-import numpy as np
 import torch
 
 from benchmarks.gpu.copies import Paged
@@ -21,7 +22,7 @@ _GOALS = {"cachegen": 2.8, "int8": 1.7, "fp8": 1.7, "int4": 2.5, "rans": 1.3}
 """Of raw chunks."""
 
 _ENCODED = 4
-"""Chunks that are encoded; the others are these once more."""
+"""Chunks that are encoded; the others are these once more: the host takes a second for each."""
 
 _ALIGNED = 4096
 """Payloads begin at pages, as frames do."""
@@ -37,62 +38,75 @@ def loading(device: torch.device, size: Size) -> Iterator[Rate | Value]:
         AssertionError: it is not, so nothing is measured.
     """
     paged = Paged(device, size)
-    layout, tokens = paged.layout, size.chunk
     window = cast("SupportsEncodedLayers", paged.window())
     finish(paged.window().gather(paged.spans))
     choices = Choice(), LowBitChoice()
     if on_gpu(device):
         for choice in choices:
             choice.wait(_COMPILE_SECONDS)
-    for name, serde in (
-        ("cachegen", LossySerde(CacheGen(LEVELS["default"], choices[0]))),
-        *((name, LossySerde(codec(choices[1]))) for name, codec in CODECS.items()),
-        ("rans", RansSerde(choices[0])),
-    ):
-        region, host = pinned(
-            device, len(paged.spans) * (serde.bound(layout.chunk_bytes(tokens)) + _ALIGNED)
-        )
-        spans: list[EncodedSpan] = []
-        at = 0
-        for number, (start, end, data) in enumerate(paged.spans):
-            room = region.buffer[at : at + serde.bound(len(data))]
-            if number < _ENCODED:
-                used = serde.encode(data, layout, tokens, room)
-            else:  # the host takes a second for each
-                again = spans[number % _ENCODED].payload
-                used = len(again)
-                room[:used] = again
-            spans.append(EncodedSpan(start, end, room[:used]))
-            at += -(-used // _ALIGNED) * _ALIGNED
-        finish(window.scatter_encoded(serde, spans))
-        for span in spans:
-            raw = np.empty(layout.chunk_bytes(tokens), np.uint8)
-            serde.decode(span.payload, layout, tokens, raw.data)
-            check_pages(paged.pages, paged.slots, [Span(span.start, span.end, raw.data)])
-        yield Value(
-            f"{name}: bytes of a raw one",
-            round(sum(len(s.payload) for s in spans) / paged.bytes, 3),
-        )
+    serdes = {
+        "cachegen": LossySerde(CacheGen(LEVELS["default"], choices[0])),
+        **{name: LossySerde(codec(choices[1])) for name, codec in CODECS.items()},
+        "rans": RansSerde(choices[0]),
+    }
+    limit = "raw chunks loaded", lambda: finish(paged.window().scatter(paged.spans))
 
-        def load(serde: Serde = serde, spans: list[EncodedSpan] = spans) -> None:
-            finish(window.scatter_encoded(serde, spans))
+    def measured(name: str, run: Callable[[], None], goal: float) -> Rate:
+        return rate(device, size.repeats, name, run, limit, size=paged.bytes, goal=goal)
 
-        def by_layers(serde: Serde = serde, spans: list[EncodedSpan] = spans) -> None:
-            each = (range(layer, layer + 1) for layer in range(size.layers))
-            for queued in [window.scatter_encoded_layers(serde, spans, one) for one in each]:
-                finish(queued)
+    held: list[_Encoded] = []
+    for name, serde in serdes.items():
+        chunks = _Encoded(paged, serde)
+        held.append(chunks)
+        finish(window.scatter_encoded(serde, chunks.spans))
+        chunks.check(paged)
+        yield Value(f"{name}: bytes of a raw one", round(chunks.bytes / paged.bytes, 3))
+        load = partial(_load, window, chunks)
+        yield measured(f"{name}: load, decoded on the device", load, _GOALS[name])
+    # Afterwards, so that all are measured whole where time is short.
+    for name, chunks in zip(serdes, held, strict=True):
+        load = partial(_by_layers, window, chunks, size.layers)
+        yield measured(f"{name}: load, decoded on the device, layer by layer", load, 1.0)
 
-        limit = "raw chunks loaded", lambda: finish(paged.window().scatter(paged.spans))
-        for way, run, goal in (("", load, _GOALS[name]), (", layer by layer", by_layers, 1.0)):
-            yield rate(
-                device,
-                size.repeats,
-                f"{name}: load, decoded on the device{way}",
-                run,
-                limit,
-                size=paged.bytes,
-                goal=goal,
-            )
-        del host
-        # Freed after its last use.
-        del region
+
+class _Encoded:
+    """Chunks of pages, encoded, in pinned memory."""
+
+    def __init__(self, paged: Paged, serde: Serde) -> None:
+        self.serde = serde
+        self._made: list[memoryview] = []
+        for start, end, data in paged.spans[:_ENCODED]:
+            room = memoryview(bytearray(serde.bound(len(data))))
+            self._made.append(room[: serde.encode(data, paged.layout, end - start, room)])
+        sizes = [len(self._made[number % len(self._made)]) for number in range(len(paged.spans))]
+        self.bytes = sum(sizes)
+        places = [*accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=0)]
+        # The region is kept for as long as its memory is used.
+        self._region, _ = pinned(paged.device, places[-1])
+        self.spans: list[EncodedSpan] = []
+        for number, (start, end, _) in enumerate(paged.spans):
+            room = self._region.buffer[places[number] : places[number] + sizes[number]]
+            room[:] = self._made[number % len(self._made)]
+            self.spans.append(EncodedSpan(start, end, room))
+
+    def check(self, paged: Paged) -> None:
+        """Compare the pages with the chunks as the host decodes them."""
+        raws = []
+        for payload, (start, end, data) in zip(self._made, paged.spans, strict=False):
+            raw = memoryview(bytearray(len(data)))
+            self.serde.decode(payload, paged.layout, end - start, raw)
+            raws.append(raw)
+        for number, (start, end, _) in enumerate(paged.spans):
+            span = Span(start, end, raws[number % len(raws)])
+            check_pages(paged.pages, paged.slots, [span])
+
+
+def _load(window: SupportsEncodedLayers, chunks: _Encoded) -> None:
+    finish(window.scatter_encoded(chunks.serde, chunks.spans))
+
+
+def _by_layers(window: SupportsEncodedLayers, chunks: _Encoded, layers: int) -> None:
+    each = (range(layer, layer + 1) for layer in range(layers))
+    load = partial(window.scatter_encoded_layers, chunks.serde, chunks.spans)
+    for queued in [load(one) for one in each]:
+        finish(queued)
