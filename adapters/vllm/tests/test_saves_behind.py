@@ -148,10 +148,14 @@ def test_a_steps_thread_marks_the_place_of_all_its_saves_and_does_nothing_for_a_
     for target, name in ((rank.engine, "store"), (rank.half._saving._windows, "window")):
         noting(target, name)
     monkeypatch.setattr(rank.half._saving, "_beside", lambda: marks.append(1) or nullcontext())
+    monkeypatch.setattr("hexkv.adapters.vllm.worker.saving._TURN", PATIENCE)
     halves = [save(end=ALL // 2), save(start=ALL // 2)]
     for number in range(3):
         run(rank, Step(2 * number, saves=halves))
+        assert not rank.half._saving._turn.is_set(), "saves wait for the next step's launches"
+        assert number or not threads
         run(rank, Step(2 * number + 1))
+        assert rank.half._saving._turn.is_set()
     assert rank.half._saving.wait(PATIENCE)
     assert (len(threads), threads & {get_ident()}, len(marks)) == (1, set(), 3)
     assert rank.find() == ALL

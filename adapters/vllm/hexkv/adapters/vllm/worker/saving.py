@@ -1,7 +1,9 @@
 """Stores a rank's KV from vLLM's memory, behind the steps that compute it.
 
 vLLM's thread notes which blocks to save and marks the place in the model's stream; one thread of
-this does everything else while the next steps compute.
+this does everything else while the next steps compute. It begins once vLLM's thread has queued the
+next step: on a GPU that thread launches hundreds of kernels in a row, and whatever takes the
+interpreter's lock from it delays the first token. Afterwards it mostly waits for the GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from threading import Lock
+from threading import Event, Lock
 from typing import Generic, TypeVar
 
 from hexkv.adapters.vllm.messages import Save, Step
@@ -33,6 +35,9 @@ Sound = Callable[[Save], bool]
 
 _MOST = 4096
 """Saves under way; further ones are dropped until some have ended."""
+
+_TURN = 0.02
+"""Seconds for which a save waits for vLLM's thread to queue the next step: there may be none."""
 
 _LAST = 3.0
 """Seconds that saves under way get at the end: vLLM kills its workers after five."""
@@ -88,6 +93,9 @@ class Saving(Generic[Window]):
         self._early: EarlySaves | None = None
         self._parts: LayerParts[Window] | None = None
         self._over: dict[int, int] = {}
+        self._turn = Event()
+        """Set once the saves of the last step may begin."""
+
         self._lock = Lock()
 
     def begin_early(self, parts: LayerParts[Window], layers: Sequence[str]) -> None:
@@ -102,7 +110,11 @@ class Saving(Generic[Window]):
             self._early.computed(step, layer, sound)
 
     def save(self, step: Step, sound: Sound, then: Callable[[], None] | None = None) -> None:
-        """Begin to store the saves of an ended step; call *then* behind them, in another thread."""
+        """Store the saves of an ended step, once the next one has ended; call *then* behind them.
+
+        In another thread. Where something is to be called, or :meth:`wait` is, they begin at once.
+        """
+        self._turn.set()  # of the step before
         jobs = []
         for place, save in enumerate(step.saves):
             namespace = self._scopes.namespace(save.scope)  # of the adapter that computed it
@@ -118,7 +130,10 @@ class Saving(Generic[Window]):
         if self._early is not None:
             self._early.forget()
         if jobs or then is not None:
-            self._thread.submit(self._run, step, jobs, self._beside(), then)
+            turn = self._turn = Event()
+            if then is not None:
+                turn.set()
+            self._thread.submit(self._run, step, jobs, self._beside(), then, turn)
         elif step.saves:
             self.end(step)
 
@@ -137,6 +152,7 @@ class Saving(Generic[Window]):
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until no save is under way. False if some are after *seconds*."""
+        self._turn.set()
         if self._early is not None:
             self._early.forget()
         return self.pending.wait(seconds)
@@ -153,7 +169,9 @@ class Saving(Generic[Window]):
         jobs: Sequence[_Job],
         beside: AbstractContextManager[object],
         then: Callable[[], None] | None,
+        turn: Event,
     ) -> None:
+        turn.wait(_TURN)
         try:
             with beside:
                 for job in jobs:
