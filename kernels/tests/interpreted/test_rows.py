@@ -22,11 +22,22 @@ from hexkv.kernels import (
     torch_dtype,
 )
 from hexkv.kernels.dtypes import bits
+from hexkv.kernels.gpu import staging
 from hexkv.kernels.in_triton import rows as kernel
 from hexkv.kernels.in_triton.rows import word_of
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayerGroup, Plane, Span
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def groups_of_one_chunk():
+    """Each chunk has a buffer and a launch of its own: they take turns in every call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staging, "BUFFER", 1)
+        yield
+
+
 SOME = settings(max_examples=examples(8))
 
 ORDERS = {
@@ -92,7 +103,7 @@ def windows(draw):
         slot = slots[at]
         return None if slot < 0 else pages[layer][plane][slot // block, slot % block]
 
-    marks = sorted(draw(st.lists(st.integers(0, len(slots)), min_size=2, max_size=4)))
+    marks = sorted(draw(st.lists(st.integers(0, len(slots)), min_size=2, max_size=9)))
     ends = sorted(draw(st.tuples(*[st.integers(0, layout.layers)] * 2)))
     return window, pages, place, slots, list(pairwise(marks)), range(*ends)
 

@@ -144,7 +144,7 @@ class DeviceStaging:
     def _pass(self, passages: Sequence[Passage], kept: Sequence[Sent], into: bool) -> Event:
         driver, launching, copying = self.driver, self.driver.current(), self._copying[into]
         buffers = self._taken(max([passage.room for passage in passages]), len(passages), into)
-        tables = self._tables(passages, buffers, kept, launching)
+        tables = self._tables(passages, [*buffers], kept, launching)
         try:
             for passage in passages:
                 memory, base, size, free = buffers.popleft()
@@ -172,7 +172,7 @@ class DeviceStaging:
     def _tables(
         self,
         passages: Sequence[Passage],
-        buffers: Iterable[_Buffer],
+        buffers: Sequence[_Buffer],
         kept: Sequence[Sent],
         stream: Stream,
     ) -> Iterator[Sequence[torch.Tensor]]:
