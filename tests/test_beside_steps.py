@@ -133,6 +133,7 @@ class Halved(HeapKV):
         return self.ended
 
 
+@pytest.mark.thorough
 def test_a_copy_that_fails_leaves_those_queued_before_it_their_memory(monkeypatch):
     monkeypatch.setattr(store, "_QUEUED", LAYOUT.chunk_bytes(CHUNK))
     prompt = list(range(3 * CHUNK))

@@ -58,6 +58,7 @@ def test_ends_are_seen_at_once_after_few_sleeps():
                 assert sum(map(bool, machine.sleeps)) <= 1 + size / rate / 1e-3
 
 
+@pytest.mark.thorough
 def test_the_end_of_a_save_is_seen_soon_and_asked_for_only_after_a_sleep():
     size, deadline = 100_000_000, Deadline.after(ManualClock(), 1.0)
     for rate in 54e9, 12e9:
@@ -72,6 +73,7 @@ def test_the_end_of_a_save_is_seen_soon_and_asked_for_only_after_a_sleep():
         assert len(machine.sleeps) <= 12 * (6 + size / rate / 1e-3)
 
 
+@pytest.mark.thorough
 def test_a_save_behind_a_long_step_is_asked_for_rarely_and_no_load_waits_for_that():
     machine, deadline = Machine(54e9), Deadline.after(ManualClock(), 1.0)
     waiter = Waiter(machine.now, machine.sleep)

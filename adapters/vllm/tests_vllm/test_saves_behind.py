@@ -107,6 +107,9 @@ def day(toy, seed):
             del toy.requests[name]
         if rng.random() < 0.1:
             kept = toy.scheduler.connector.has_pending_push_work()
+            # vLLM raises where a request waits for its load.
+            states = {request.status for request in toy.scheduler.requests.values()}
+            kept = kept or RequestStatus.WAITING_FOR_REMOTE_KVS in states
             toy.scheduler.reset_prefix_cache(reset_running_requests=not kept)
     toy.run()
     while toy.tasks or toy.scheduler.has_requests():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from threading import Event, Lock
+from threading import Event, Lock, get_ident
 
 import pytest
 
@@ -92,11 +92,12 @@ def keeps_the_callers_list_held(self, real, tier):
 
 
 def adds_without_a_lock(self, event):
-    held = self.tiers[event.tier]
-    after = dict(held)
-    Event().wait(0.0)
+    """Each thread adds to what it has read before another one wrote: the worst turns there are."""
+    me, read = get_ident(), self.__dict__.setdefault("read", {})
+    alone = all(thread == me for thread, _ in [*read])
+    after = read.setdefault((me, event.tier), dict(self.tiers[event.tier]) if alone else {})
     self.apply(after, event)
-    self.tiers[event.tier] = after
+    self.tiers[event.tier] = dict(after)
 
 
 def waits_for_a_reader(self, real, event):
