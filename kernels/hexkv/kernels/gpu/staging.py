@@ -249,7 +249,7 @@ class DeviceStaging:
         self._ring[0].uses.append(event)
 
     def _failed(self, streams: Sequence[Stream], buffers: Iterable[_Buffer] = ()) -> None:
-        """Keep what is used by work that was queued before a failure."""
+        """Keep the memory that work uses which was queued before a failure."""
         for stream in streams:
             ended = stream.record_event()
             self._outgrown += [buffer._replace(free=ended) for buffer in buffers]

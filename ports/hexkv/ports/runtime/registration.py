@@ -59,7 +59,7 @@ class Registrations:
     def offer(self, memory: Registrable) -> None:
         """Have *memory* registered: now, or once there is a driver.
 
-        Blocks while the driver pins the pages, up to 0.3 s for each GB. What it refuses is logged,
+        Blocks while the driver pins the pages, for 0.7 s or so a GB. What it refuses is logged,
         and stays as it is.
         """
         with self._lock:
