@@ -56,7 +56,7 @@ class Prompts:
         self.tokens = size.chunk * chunks
         self.bytes = size.layout.chunk_bytes(self.tokens)
         blocks = self.tokens // size.block
-        pages = pages_of(size.layout, at_once * blocks, size.block, device)
+        pages = self._pages = pages_of(size.layout, at_once * blocks, size.block, device)
         order = torch.randperm(at_once * blocks)
         slots = (order[:, None] * size.block + torch.arange(size.block)).flatten()
         self.windows: Sequence[DeviceKV] = [
@@ -68,6 +68,21 @@ class Prompts:
     def new(self) -> list[int]:
         """Draw one, in a hundredth of the time that storing its KV takes."""
         return array("H", self._dice.randbytes(2 * self.tokens)).tolist()
+
+    def check(self, cache: Cache, kept: Sequence[list[int]]) -> None:
+        """Load what was stored of all windows over zeros.
+
+        Raises:
+            AssertionError: other bytes came back, so nothing is measured.
+        """
+        stored = [[page.clone() for page in planes] for planes in self._pages]
+        for planes in self._pages:
+            for page in planes:
+                page.zero_()
+        for prompt, window in zip(kept, self.windows, strict=True):
+            assert cache.retrieve(prompt, window).hit_tokens == self.tokens
+        for planes, before in zip(self._pages, stored, strict=True):
+            assert all(map(torch.equal, planes, before)), "other bytes than were stored"
 
 
 def _cache(size: Size, stored: int, tiers: Sequence[object], **more: object) -> Cache:
@@ -125,6 +140,7 @@ def engine(device: torch.device, size: Size) -> Iterator[Rate | Value]:
                 if way == "retrieve":
                     for prompt, window in zip(kept, prompts.windows, strict=True):
                         cache.store(prompt, window)
+                    prompts.check(cache, kept)
                 yield rate(
                     device,
                     repeats,
@@ -180,6 +196,7 @@ def tiers(device: torch.device, size: Size) -> Iterator[Rate | Value]:
                 cache = opened.enter_context(made)
                 cache.store(kept, window)
                 assert cache.flush(_SECONDS), f"{name}: writes are not done"
+                prompts.check(cache, [kept])
                 return cache
 
             limit: tuple[str, Callable[[], object]]
