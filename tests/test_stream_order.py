@@ -164,7 +164,14 @@ def no_sleep(monkeypatch):
     monkeypatch.setattr(waiting, "waiter_of_process", lambda *, into: made)
 
 
+def each_chunk_through_a_buffer_of_its_own(patch):
+    patch.setattr(staging, "_BUFFERS", 3)
+    patch.setattr(staging, "BUFFER", 1)
+
+
 def test_by_no_schedule_is_memory_used_while_a_copy_may_touch_it(monkeypatch, no_sleep):
+    schedules(monkeypatch)
+    each_chunk_through_a_buffer_of_its_own(monkeypatch)
     schedules(monkeypatch)
 
 
@@ -235,6 +242,16 @@ def uses_a_buffer_before_its_last_copy_is_done(patch):
         return type(found)(buffer._replace(free=free) for buffer in found)
 
     patch.setattr(DeviceStaging, "_taken", taken)
+
+
+def launches_on_the_buffer_of_a_neighbour(patch):
+    each_chunk_through_a_buffer_of_its_own(patch)
+    real = DeviceStaging._tables
+
+    def turned(self, passages, buffers, *given):
+        return real(self, passages, [*buffers[1:], buffers[0]], *given)
+
+    patch.setattr(DeviceStaging, "_tables", turned)
 
 
 def writes_tables_over_those_on_their_way(patch):
@@ -314,6 +331,7 @@ def releases_what_is_being_copied(patch):
 
 MUTANTS = [
     uses_a_buffer_before_its_last_copy_is_done,
+    launches_on_the_buffer_of_a_neighbour,
     writes_tables_over_those_on_their_way,
     notes_tables_of_one_way_alone,
     sends_a_table_once_and_waits_for_it_on_one_stream,
