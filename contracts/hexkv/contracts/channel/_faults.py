@@ -99,12 +99,20 @@ class NetworkFaults(ChannelCase):
 
         sink = BlockSink(near.blocks, during=stop)
         outcomes: list[Outcome] = []
-        with UnderWay({"read": lambda: outcomes.append(_read(near, peer, sink)[0])}, patience=60):
-            assert asked.wait(60)
-            until(lambda: len(near.held()) > 1 or outcomes, "the channel has no share of its own")
-            sink.release()
-            anew = near.blocks.lease("anew")
-        assert anew is None or isinstance(outcomes[0], Hit)
+
+        def read() -> None:
+            outcomes.extend(near.channel.read(peer.peer, [Part(chunk_key("a"))], sink, soon()))
+
+        with UnderWay({"read": read}, patience=60):
+            try:
+                assert asked.wait(60)
+                shared = "the channel has no share of its own"
+                until(lambda: len(near.held()) > 1 or outcomes, shared)
+                sink.release()
+                anew, ended = near.blocks.lease("anew"), [*outcomes]
+            finally:
+                peer.resume()  # the call ends soon, and not before
+        assert anew is None or (ended and isinstance(ended[0], Hit))
 
     @pytest.mark.thorough
     @promise(
