@@ -40,7 +40,8 @@ def test_a_node_that_comes_back_is_another_one(tmp_path, caplog):
         old.payload[:] = content(some[2])
         other = node.client()  # which reads answers to its holds, and uses none before the end
         empty, late = (other.hold(part, "late", soon()) for part in (some[2:], some[:2]))
-        until(lambda: other.match([some[0].key], soon()) and late._answer.final)
+        both = empty._answer, late._answer
+        until(lambda: other.match([some[0].key], soon()) and all(one.final for one in both))
         generation = node.server.generation
         node.stop()
         assert client.match([some[0].key], soon()) == [None]
