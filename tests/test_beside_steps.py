@@ -29,7 +29,7 @@ class Bytecodes:
         self._here = threading.local()
         self.stretches = []
         self.queued = []
-        """Bytes that a device was told to copy, by stretch."""
+        """Bytes whose copies a device queued, by stretch."""
 
     def trace(self, frame, event, _):
         if event == "call":

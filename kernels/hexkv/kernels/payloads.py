@@ -215,14 +215,14 @@ def plane_blocks(
     whole = of.sizes * np.array(tokens)[:, None]
     if (sizes >= whole).any():
         before = _raw_layers(index, sizes, whole, tokens, of)
-    told = _numbers(index, len(payloads), len(of.rows))
-    ends = told.cumsum(axis=1)
+    each = _numbers(index, len(payloads), len(of.rows))
+    ends = each.cumsum(axis=1)
     ends += before
     ends += starts[:, :1]
     if ends[:, of.lasts].tolist() != stops.tolist():
         raise CorruptFrame("the blocks of a layer do not add up to its part")
-    blocks = np.empty((*told.shape, 2), np.int64)
-    blocks[..., 0], blocks[..., 1] = ends - told, ends
+    blocks = np.empty((*each.shape, 2), np.int64)
+    blocks[..., 0], blocks[..., 1] = ends - each, ends
     return blocks
 
 

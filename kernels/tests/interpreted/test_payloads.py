@@ -197,7 +197,7 @@ def test_every_code_with_every_kind_of_scale_is_the_hosts_bits(name, dtype):
 
 
 def host_blocks(serde, payload, layout, tokens, layers):
-    """What the serde's own reader finds; the device finds what is wrong inside of a block."""
+    """Return what the serde's own reader finds; the device checks the content of a block."""
     found = []
     parts = serde.layer_parts(payload, len(payload), layout, tokens)
     for layer in layers:

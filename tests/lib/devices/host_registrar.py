@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 class HostRegistrar:
-    """Keeps account of what is registered, and refuses what cudaHostRegister refuses."""
+    """Counts registered ranges, and refuses those that cudaHostRegister refuses."""
 
     def __init__(self, *, refuse=False):
         self.refuse = refuse
