@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from counting import no_collection
 from dict_store import DictStore
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry
 from hexkv.contracts.doubles.heap_kv import HeapKV
@@ -59,10 +60,11 @@ def bytecodes(monkeypatch):
 
     monkeypatch.setattr(runtime.Stretch, "pause", pausing)
     before = sys.gettrace()
-    threading.settrace(counted.trace)
-    yield counted
-    threading.settrace(None)
-    sys.settrace(before)
+    with no_collection():
+        threading.settrace(counted.trace)
+        yield counted
+        threading.settrace(None)
+        sys.settrace(before)
 
 
 class Counting(DictStore):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from counting import no_collection
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.composition.compose import build
 from hexkv.plugins.configuration.config import load
@@ -158,11 +159,12 @@ def walk(call):
             files.add(name)
 
     before = sys.gettrace()
-    sys.settrace(on)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
+    with no_collection():
+        sys.settrace(on)
+        try:
+            call()
+        finally:
+            sys.settrace(before)
     return {"files": len(files), "moves": moves}
 
 

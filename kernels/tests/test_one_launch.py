@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from counting import no_collection
 from devices.recorded_driver import Beside, Recording
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import CODECS
@@ -82,11 +83,12 @@ def functions(run):
     a copy and a launch for each chunk.
     """
     entered = []
-    sys.setprofile(lambda frame, event, _: entered.append(frame) if event == "call" else None)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
+    with no_collection():
+        sys.setprofile(lambda frame, event, _: entered.append(frame) if event == "call" else None)
+        try:
+            run()
+        finally:
+            sys.setprofile(None)
     return len(entered)
 
 

@@ -7,6 +7,7 @@ from threading import Event, Thread, get_ident
 
 import pytest
 
+from counting import no_collection
 from engines.vllm.vllm_plans import CHUNK as PLANNED
 from engines.vllm.vllm_plans import Rank as Answers
 from engines.vllm.vllm_plans import arrive, blocks, half, request, step
@@ -115,12 +116,13 @@ def bytecodes(*hooks):
         return trace
 
     before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        for hook in hooks:
-            hook()
-    finally:
-        sys.settrace(before)
+    with no_collection():
+        sys.settrace(trace)
+        try:
+            for hook in hooks:
+                hook()
+        finally:
+            sys.settrace(before)
     return count
 
 
