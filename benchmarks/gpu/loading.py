@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import cast
@@ -15,6 +15,7 @@ from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import CODECS
 from hexkv.adapters.cachegen.serde import LossySerde
 from hexkv.adapters.lossless.rans import RansSerde
+from hexkv.core.requests.layers.groups import layer_groups
 from hexkv.kernels.coding.choosing import Choice, LowBitChoice
 from hexkv.ports import EncodedSpan, Serde, Span, SupportsEncodedLayers
 
@@ -64,9 +65,13 @@ def loading(device: torch.device, size: Size) -> Iterator[Rate | Value]:
         load = partial(_load, window, chunks)
         yield measured(f"{name}: load, decoded on the device", load, _GOALS[name])
     # Afterwards, so that all are measured whole where time is short.
-    for name, chunks in zip(serdes, held, strict=True):
-        load = partial(_by_layers, window, chunks, size.layers)
-        yield measured(f"{name}: load, decoded on the device, layer by layer", load, 1.0)
+    groups = layer_groups(paged.layout, size.chunk * size.chunks)
+    each = [range(layer, layer + 1) for layer in range(size.layers)]
+    ways = {"by the groups of layers of a retrieve": groups, "layer by layer": each}
+    for way, parts in ways.items():
+        for name, chunks in zip(serdes, held, strict=True):
+            load = partial(_by_layers, window, chunks, parts)
+            yield measured(f"{name}: load, decoded on the device, {way}", load, 1.0)
 
 
 class _Encoded:
@@ -105,8 +110,7 @@ def _load(window: SupportsEncodedLayers, chunks: _Encoded) -> None:
     finish(window.scatter_encoded(chunks.serde, chunks.spans))
 
 
-def _by_layers(window: SupportsEncodedLayers, chunks: _Encoded, layers: int) -> None:
-    each = (range(layer, layer + 1) for layer in range(layers))
+def _by_layers(window: SupportsEncodedLayers, chunks: _Encoded, parts: Sequence[range]) -> None:
     load = partial(window.scatter_encoded_layers, chunks.serde, chunks.spans)
-    for queued in [load(one) for one in each]:
+    for queued in [load(layers) for layers in parts]:
         finish(queued)
