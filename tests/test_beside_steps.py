@@ -3,8 +3,10 @@
 import re
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
+from stepping import Interrupt
 
 from counting import no_collection
 from dict_store import DictStore
@@ -173,6 +175,9 @@ class Executor:
 def test_a_pause_waits_also_on_a_slow_machine_and_a_store_by_layers_takes_none(monkeypatch):
     executor = Executor()
     slow = runtime.Runtime(clock=SlowClock(), executor=executor, telemetry=RecordingTelemetry())
+    for line in range(10):
+        with suppress(KeyboardInterrupt), Interrupt(line), runtime.unpaused():
+            pass
     stretch = runtime.Stretch(slow)
     for _ in range(20):
         stretch.pause()

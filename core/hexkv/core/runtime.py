@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from threading import Condition, local
+from weakref import ref
 
 from hexkv.ports import CallSink, Clock, Deadline, Executor, Serde, SpanSink, Telemetry, TraceStep
 
@@ -77,10 +78,18 @@ _OVER = 5e-3
 """Seconds after which a thread has waited, or lost the interpreter's lock, in any case."""
 
 
+class _Step:
+    """A stretch of a host's own thread."""
+
+    __slots__ = ("__weakref__",)
+
+
 class _Here(local):
     since = -inf
-    """The time of this thread's last pause, or at which it began to work beside a host; infinite
-    while it takes no pauses."""
+    """The time of this thread's last pause, or at which it began to work beside a host."""
+
+    step: ref[_Step] | None = None
+    """While it is alive, this thread takes no pauses. An interrupt may end it at any place."""
 
 
 _here = _Here()
@@ -99,7 +108,7 @@ class Stretch:
         self._runtime = runtime
         self._changed: Condition | None = None
         now = runtime.clock.now()
-        if _here.since != inf and not 0 <= now - _here.since < _OVER:
+        if not 0 <= now - _here.since < _OVER:
             _here.since = now
 
     def pause(self) -> None:
@@ -108,7 +117,7 @@ class Stretch:
         Never with a lock held.
         """
         clock = self._runtime.clock
-        if clock.now() - _here.since < _LONGEST:
+        if clock.now() - _here.since < _LONGEST or (_here.step and _here.step()):
             return
         if self._changed is None:
             self._changed = Condition()
@@ -122,11 +131,12 @@ class Stretch:
 @contextmanager
 def unpaused() -> Iterator[None]:
     """Let this thread, which is a host's own, take no pauses within the context."""
-    before, _here.since = _here.since, inf
+    step = _Step()
+    before, _here.step = _here.step, ref(step)
     try:
         yield
     finally:
-        _here.since = before
+        _here.step = before
 
 
 def _never() -> bool:
