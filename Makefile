@@ -132,7 +132,7 @@ fleet-day: namespace $(VENV)/full servers
 	PYTHONPATH=tests/lib unshare -rm $(RUN) -m operating.fleet_day
 
 test-charts: namespace $(VENV)/full
-	PRODUCTION_STACK="$(PRODUCTION_STACK)" LLM_D_MODELSERVICE="$(LLM_D_MODELSERVICE)" $(RUN) -m pytest tests/on_charts.py
+	PRODUCTION_STACK="$(PRODUCTION_STACK)" LLM_D_MODELSERVICE="$(LLM_D_MODELSERVICE)" $(RUN) -m pytest tests/operating/on_charts.py
 
 test-network-files: namespace $(VENV)/full
 	@command -v sshfs > /dev/null || { apt-get update -qq && \
@@ -270,7 +270,7 @@ docs: $(VENV)/full
 test-docs: docs
 	@command -v chromium > /dev/null || { apt-get update -qq && \
 	  apt-get install -qq -y --no-install-recommends chromium; } > /dev/null
-	$(RUN) -m pytest tests/site_in_browser.py
+	$(RUN) -m pytest tests/docs/site_in_browser.py
 
 monitoring: $(VENV)/full
 	$(RUN) examples/deploy/monitoring/generate.py
@@ -316,8 +316,8 @@ release: $(VENV)/full
 	$(if $(URL),$(RUN) release/address.py $(RELEASED) "$(URL)" "$$(git describe --tags --exact-match --match 'v*' 2> /dev/null || git rev-parse HEAD)")
 	$(MAKE) -C $(RELEASED) wheels sdists WHEELS="$(abspath $(WHEELS))"
 	$(RUN) release/statements.py "$(WHEELS)"
-	$(TEST_RELEASE) --numprocesses $(WORKERS) tests/test_wheels.py tests/test_distribution.py
-	$(TEST_RELEASE) tests/test_tasks.py
+	$(TEST_RELEASE) --numprocesses $(WORKERS) tests/project/test_wheels.py tests/project/test_distribution.py
+	$(TEST_RELEASE) tests/project/test_tasks.py
 
 # Many engines' environments have no pip of their own, so this repository's does it. vLLM's CPU build
 # lacks the name that `vllm serve` asks for.

@@ -11,7 +11,7 @@ are left, end it at once. Run it with the tests' helpers:
 
 The proxy is a network's, so over shared memory there are no rows of a network that fails. Over
 NIXL and Mooncake's engine it carries questions and answers, and not the frames: those go by
-the libraries' own connections, which ``tests/test_peer_network.py`` cuts.
+the libraries' own connections, which ``tests/peers/test_peer_network.py`` cuts.
 """
 
 from __future__ import annotations

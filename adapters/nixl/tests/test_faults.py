@@ -1,7 +1,7 @@
 """NIXL itself is dead, slow or lies, between the store and a real directory.
 
 What the contract breaks (the directory, the object server) is in ``test_store.py``; a disk that is
-full or read-only for real, under an engine, in ``tests/test_bad_input.py``.
+full or read-only for real, under an engine, in ``tests/faults/test_bad_input.py``.
 """
 
 import os

@@ -29,7 +29,7 @@ def module(path):
 
 
 STORE = module(HERE / "test_store.py")
-TIER = module(HERE.parents[2] / "tests" / "test_peer_tier.py")
+TIER = module(HERE.parents[2] / "tests" / "peers" / "test_peer_tier.py")
 
 
 def caught(test, *arguments):

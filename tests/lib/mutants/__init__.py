@@ -13,7 +13,7 @@ mutant, its name, what is wrong with it, and the methods that make it so::
 
 What takes more than methods (a fixture, a class beside it) is a class with ``breaks = "L1.1"``.
 Both are named as pytest wants tests to be named, but live in modules that it does not collect
-by itself. ``make mutants`` prints who is caught, ``tests/test_mutants.py`` asserts it.
+by itself. ``make mutants`` prints who is caught, ``tests/faults/test_mutants.py`` asserts it.
 """
 
 from mutants.catalogue import HANGING, PORTS, WITNESSES, Mutant, Port, mutants

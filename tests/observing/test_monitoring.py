@@ -17,7 +17,7 @@ from hexkv.plugins.observing.families import DROP_REASONS, MISS_REASONS
 from hexkv.plugins.observing.telemetry import families
 from processes import PATIENCE, free_port, held_port, until
 
-HERE = Path(__file__).parent.parent / "examples" / "deploy" / "monitoring"
+HERE = Path(__file__).parents[2] / "examples" / "deploy" / "monitoring"
 SALT = "0123456789abcdef0123456789abcdef"
 OF_DIRECTORIES = {"hexkv_directory_members"}
 CONFIGURATION = {

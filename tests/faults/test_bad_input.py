@@ -1,6 +1,6 @@
 """Engines as a configuration builds them, over real stores, given what means nothing or a bad day.
 
-What tokens, windows and layouts do to an engine is in ``test_engine_input.py``, what
+What tokens, windows and layouts do to an engine is in ``calls/test_engine_input.py``, what
 damaged frames and lying stores do in ``test_engine_faults.py``; here is what those leave
 out: the calls beside store and retrieve, a serving engine's pages, disks that are full or
 read-only for real, strangers and other engines in the directory, and kills.
@@ -205,7 +205,7 @@ LIMIT = 300.0
 
 
 def child(program, *arguments, unshare=()):
-    lib = str(Path(__file__).parent / "lib")
+    lib = str(Path(__file__).parents[1] / "lib")
     program = f"import sys\nsys.path.insert(0, {lib!r})\nfrom configured import *\n{program}"
     return subprocess.Popen(
         [*unshare, sys.executable, "-c", program, *map(str, arguments)],

@@ -86,7 +86,7 @@ ALL = len(PROMPT) // CHUNK
 
 
 def said_by(program, root):
-    lib = str(Path(__file__).parent / "lib")
+    lib = str(Path(__file__).parents[1] / "lib")
     code = f"import sys\nsys.path.insert(0, {lib!r})\n{BEGINNING}{program}"
     done = subprocess.run(
         [*NAMESPACE, sys.executable, "-c", code, str(root)],

@@ -16,7 +16,7 @@ from hexkv.contracts.device import DeviceContract
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.plugins.clock import SystemClock
 
-PAGE = (Path(__file__).parent.parent / "docs" / "embedding.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "embedding.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 LAYOUT = KVLayout.attention("bfloat16", layers=3, heads=2, key_width=8, value_width=4)
 

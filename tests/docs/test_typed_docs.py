@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.thorough
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/tutorials/*.md")])
 QUOTED = re.compile(r"^`examples/[^`]+`:\n\n```\w+\n.*?^```$", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hexkv.contracts.kit.cases import each
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 _MADE = {"build", "dist", "__pycache__"}
 _OTHERS = {"examples", "tests"}
 """Folders that have packages of third parties."""

@@ -20,7 +20,7 @@ from hexkv.plugins.__main__ import main
 from hexkv.ports import RecordedKind, RecordedStep, TierHealth
 from operating.call_records import CHUNK, a_call, keys_of, write_record
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build" / "site"
 PICTURES = ROOT / "build" / "pages"
 PICTURED = [

@@ -10,7 +10,7 @@ import pytest
 
 from hexkv.ports import Reason
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 

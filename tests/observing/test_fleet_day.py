@@ -20,7 +20,7 @@ from operating.monitoring import generator
 
 pytestmark = pytest.mark.thorough
 
-LIB = Path(__file__).parent / "lib"
+LIB = Path(__file__).parents[1] / "lib"
 FIRES = {
     "start": [],
     "load": [],

@@ -17,7 +17,7 @@ from hexkv.plugins.discovery.distributions import COMMANDS
 from hexkv.plugins.discovery.registry import Origin, Registry, missing, words
 from hexkv.ports import ConfigError
 
-FOUND = Path(__file__).parent / "found"
+FOUND = Path(__file__).parents[1] / "found"
 
 HOOKS = "hexkv_adapters, hexkv_commands"
 WRONG = {

@@ -26,7 +26,7 @@ from hexkv.ports import DType, KVLayout
 
 pytestmark = pytest.mark.thorough
 
-PAGE = Path(__file__).parent.parent / "docs" / "every-port.md"
+PAGE = Path(__file__).parents[2] / "docs" / "every-port.md"
 SHOWN = {}
 for code in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL):
     exec(compile(code, PAGE.name, "exec"), SHOWN)

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-VALUES = Path(__file__).parent.parent / "examples" / "deploy" / "helm"
+VALUES = Path(__file__).parents[2] / "examples" / "deploy" / "helm"
 CHARTS = {
     "production-stack": ("PRODUCTION_STACK", "helm/values.schema.json"),
     "llm-d": ("LLM_D_MODELSERVICE", "charts/llm-d-modelservice/values.schema.json"),

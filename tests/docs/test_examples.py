@@ -11,7 +11,7 @@ import pytest
 from hexkv.contracts.kit.cases import each
 from servers.lm_servers import SMALL, served
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.thorough

@@ -41,12 +41,12 @@ from rigging import CHUNK, FRAME, tier
 
 LOG = "`ranks that load together are not connected`"
 ELSEWHERE = {
-    ("The hit rate fell", "`queue full`"): "tests/test_waiting_in_line.py",
+    ("The hit rate fell", "`queue full`"): "tests/loading/test_waiting_in_line.py",
     (
         "The hit rate fell",
         "`tier off` in vLLM, of every chunk",
     ): "adapters/vllm/e2e/test_weights.py",
-    ("The hit rate fell", "`unknown serde`"): "tests/test_moving.py",
+    ("The hit rate fell", "`unknown serde`"): "tests/tiers/test_moving.py",
     ("The hit rate fell", "`closed`"): "core/tests/test_scheduler.py",
     ("KV is not stored", "`closed`"): "core/tests/test_scheduler.py",
     ("It is slow", "the first requests after a start are slower"): "benchmarks/calls/memory.py",

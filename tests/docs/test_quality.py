@@ -20,7 +20,7 @@ from hexkv.kernels.coding.choosing import Choice
 from hexkv.plugins.discovery.discovery import discover
 from hexkv.ports import CorruptFrame
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RUN = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())
 HELD_OUT = json.loads((ROOT / "benchmarks" / "results" / "quality_held_out.json").read_text())
 GATE = json.loads((ROOT / "benchmarks" / "results" / "blending_gate.json").read_text())

@@ -68,7 +68,7 @@ def test_a_session_of_a_test_is_signalled_only_until_its_process_is_reaped(monke
 
 def test_no_fixture_outlives_its_module_by_mistake():
     """Without an ``__init__.py`` pytest takes a package's fixture for one of the whole session."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     files = [*root.glob("tests/**/*.py"), *root.glob("*/*/*/**/*.py")]
     assert Path(__file__) in files
     wrong = re.compile(r"""scope=["']package""")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hexkv.contracts.kit.cases import each
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BY_LAYERS = [
     (where, what)
     for where in ("memory", "disk", "disk, direct")
