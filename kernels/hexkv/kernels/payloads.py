@@ -235,27 +235,48 @@ def _parts(
     """Return the sizes of the parts of all layers, and where they end, ``[payloads, layers]``."""
     begin, token = _HEAD.size + _SIZE * layout.layers, layout.token_bytes
     index: _Index = [payload[:begin] for payload in payloads]
-    heads = [[count * token, len(payload)] for count, payload in zip(tokens, payloads, strict=True)]
-    begins = np.full((len(payloads), 1), begin)
+    heads = [(count * token, len(payload)) for count, payload in zip(tokens, payloads, strict=True)]
+    begins = [begin] * len(payloads)
     for number in [n for n, (raw, size) in enumerate(heads) if size == _HEAD.size + raw]:
         # The chunk itself, without an index.
         every = columns(layout, range(layout.layers)).sizes * tokens[number]
         index[number] = bytes(index[number][: _HEAD.size]) + every.tobytes()
         begins[number] = _HEAD.size
-    read = _numbers(index, len(payloads), begin // _SIZE)
+    return _checked_parts(b"".join(index), begin // _SIZE, tuple(heads), tuple(begins), magic)
+
+
+@lru_cache(maxsize=8)
+def _checked_parts(
+    index: bytes,
+    row: int,
+    heads: Sequence[tuple[int, int]],
+    begins: Sequence[int],
+    magic: bytes,
+) -> tuple[Numbers, Numbers]:
+    """Return what *index* says of the parts; kept, as each layer of the same payloads needs it.
+
+    Args:
+        index: the beginnings of payloads, one after the other.
+        row: numbers of each beginning.
+        heads: of each payload, the bytes of its chunk and its own.
+        begins: of each payload, where its first part begins.
+        magic: the first 8 bytes of each.
+    """
+    read = _numbers([index], len(heads), row)
     if (read[:, 0] != int.from_bytes(magic, "little", signed=True)).any() or read[
         :, 1:3
-    ].tolist() != heads:
+    ].tolist() != [[*head] for head in heads]:
         raise CorruptFrame("a payload of another serde or shape")
     sizes = read[:, _HEAD.size // _SIZE :]
     stops = np.cumsum(sizes, axis=1)
-    stops += begins
+    stops += np.array(begins)[:, None]
     if (
         sizes.min() < 0
         or sizes.max() > _MOST
         or stops[:, -1].tolist() != [size for _, size in heads]
     ):
         raise CorruptFrame("the parts of a payload do not add up to it")
+    stops.setflags(write=False)
     return sizes, stops
 
 
