@@ -73,9 +73,11 @@ def demo(prefill, decode, log):
         server.prefill, server.decode = prefill, decode
         thread = Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager
