@@ -38,15 +38,19 @@ def _exits(code):
 
 
 class Interrupt:
-    """Raises in this thread at one line of the core that is run in the context.
+    """Raises in this thread at one line of the core, or of *part*, that is run in the context.
 
     Or does something else there, or at *every* line, as a signal handler would.
     """
 
-    def __init__(self, line=-1, act=None, *, every=False):
+    def __init__(
+        self, line=-1, act=None, *, every=False, part="hexkv/core/", error=KeyboardInterrupt
+    ):
         self._line_number = line
         self._act = act
         self._every = every
+        self._part = part
+        self._error = error
         self.where = None
         self.lines = []
         """All that were run."""
@@ -60,18 +64,18 @@ class Interrupt:
 
     def _call(self, frame, event, arg):
         code = frame.f_code
-        if "hexkv/core/" not in code.co_filename or code.co_name == "__del__":
+        if self._part not in code.co_filename or code.co_name == "__del__":
             return None  # what is raised in __del__ goes nowhere
         return self._line
 
     def _line(self, frame, event, arg):
         if event == "line" and frame.f_lasti not in _exits(frame.f_code):
-            file = frame.f_code.co_filename.rpartition("hexkv/core/")[2]
+            file = frame.f_code.co_filename.rpartition(self._part)[2]
             self.lines.append(f"{file}:{frame.f_lineno}")
             if self._every or len(self.lines) - 1 == self._line_number:
                 self.where = self.lines[-1]
                 if self._act is None:
-                    raise KeyboardInterrupt
+                    raise self._error
                 self._act()
         return self._line
 

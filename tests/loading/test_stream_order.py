@@ -7,11 +7,12 @@ wait left out, which is to be seen: what no schedule shows, nobody would miss.
 """
 
 import random
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import SimpleNamespace
 
 import pytest
 import torch
+from stepping import Interrupt
 
 from devices.recorded_streams import Captured, Queue, Race, recorded
 from engines.sglang.linked_streams import LAYOUT, PAGES, SIZE, Linked, address
@@ -20,7 +21,7 @@ from hexkv.adapters.cuda.streams import CudaKV
 from hexkv.adapters.sglang.pages import devices
 from hexkv.adapters.vllm.worker import streams as beside_the_model
 from hexkv.contracts.doubles import ManualClock
-from hexkv.core.memory.copying import Copier, Copy
+from hexkv.core.memory.copying import LOST, Copier, Copy
 from hexkv.core.memory.pool import BlockPool
 from hexkv.kernels import waiting
 from hexkv.kernels.gpu import staging
@@ -132,6 +133,17 @@ class Engine:
         self.copier.release([lease, other])
         self.cuda.fence()
 
+    def chunks(self, pages, gather, around=nullcontext()):  # noqa: B008 - it has no state
+        """Several chunks by one call, and their memory again as soon as it is released."""
+        leases = [self.block() for _ in pages]
+        spans = [Span(at, at + 1, of.payload) for at, of in zip(pages, leases, strict=True)]
+        with suppress(RuntimeError, KeyboardInterrupt), around:
+            self.copier.copy(self.window(), spans, leases, "test", self.now(), gather=gather)
+        self.copier.release(leases)
+        self.copier.release([again for _ in pages if (again := self.block()) is not None])
+        self.clock.advance(LOST)
+        self.copier.reap(self.later())
+
     def now(self):
         return Deadline(self.clock, 0.0)
 
@@ -160,6 +172,7 @@ def schedules(monkeypatch):
 def no_sleep(monkeypatch):
     monkeypatch.setattr(staging, "_SEGMENT", 64)  # two tables, and the next turn begins
     monkeypatch.setattr(staging, "_BUFFERS", 1)
+    monkeypatch.setattr(staging, "sleep", lambda seconds: None)
     made = waiting.Waiter(sleep=lambda seconds: None)
     monkeypatch.setattr(waiting, "waiter_of_process", lambda *, into: made)
 
@@ -173,6 +186,24 @@ def test_by_no_schedule_is_memory_used_while_a_copy_may_touch_it(monkeypatch, no
     schedules(monkeypatch)
     each_chunk_through_a_buffer_of_its_own(monkeypatch)
     schedules(monkeypatch)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("gather", [True, False])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_call_that_fails_anywhere_leaves_no_work_on_memory(monkeypatch, no_sleep, gather, error):
+    each_chunk_through_a_buffer_of_its_own(monkeypatch)
+    line, failed = 0, True
+    while failed:
+        with recorded(random.Random(line), monkeypatch) as recorder:
+            engine = Engine(recorder, recorder.random)
+            engine.chunks([0, 1, 2], gather)
+            fails = Interrupt(line, part="hexkv/kernels/gpu/staging.py", error=error)
+            engine.chunks([0, 1, 2], gather, fails)
+            failed, line = fails.where is not None, line + 1
+            for way in (gather, not gather, gather):
+                engine.chunks([2, 1, 0], way)
+    assert line > 100
 
 
 def begins_at_once(patch):
@@ -234,14 +265,16 @@ def loads_beside_the_model_at_once(patch):
 
 
 def uses_a_buffer_before_its_last_copy_is_done(patch):
-    real = DeviceStaging._taken
+    real = DeviceStaging._ready
     free = SimpleNamespace(clock={}, query=lambda: True)
 
-    def taken(*given):
+    def ready(*given):
         found = real(*given)
-        return type(found)(buffer._replace(free=free) for buffer in found)
+        for turn, buffer in enumerate(found):
+            found[turn] = buffer._replace(free=free)
+        return found
 
-    patch.setattr(DeviceStaging, "_taken", taken)
+    patch.setattr(DeviceStaging, "_ready", ready)
 
 
 def launches_on_the_buffer_of_a_neighbour(patch):

@@ -253,7 +253,7 @@ def _checked_parts(
     begins: Sequence[int],
     magic: bytes,
 ) -> tuple[Numbers, Numbers]:
-    """Return what *index* says of the parts; kept, as each layer of the same payloads needs it.
+    """Return the parts that *index* describes; kept, as each layer of the same payloads needs them.
 
     Args:
         index: the beginnings of payloads, one after the other.

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate, cycle, islice, repeat
 from threading import RLock
+from time import sleep
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,6 +26,9 @@ _BUFFERS = 3
 
 _LEAST = 16 << 20
 """Bytes from which a launch of its own, beside the next copy, is worth its cost."""
+
+_POLL = 1e-4
+"""Seconds between two looks for the end of a failed call's copies."""
 
 _SEGMENT = 256 << 10
 """Bytes of small tables until the next turn."""
@@ -65,11 +69,12 @@ class Sent:
         """Return the table for work on *stream*. The caller has *staging* for itself."""
         driver = staging.driver
         if self._there is None:
-            self._there = driver.memory(max(self.rows.nbytes, 8), stream).view(torch.int64)
+            there = driver.memory(max(self.rows.nbytes, 8), stream).view(torch.int64)
             host = staging.written(self.rows, stream)[0]
-            driver.send(Piece(host, 0, self.rows.nbytes), self._there, stream)
+            driver.send(Piece(host, 0, self.rows.nbytes), there, stream)
             self._event = stream.record_event()
             staging.used(self._event)
+            self._there = there  # last: after a failure it is sent anew
         elif self._event is not None:
             stream.wait_event(self._event)
             if self._event.query():
@@ -111,7 +116,8 @@ class DeviceStaging:
     Copies across the bus have a stream of their own for each way, and launches are queued on the
     caller's: so the next chunk crosses while this one is scattered. Nothing waits on the host: a
     buffer is used again behind an event of its last use, a part of the ring once all its events
-    have passed, and if they have not, there is another part. Safe from any thread.
+    have passed, and if they have not, there is another part. Only a call that fails waits, for what
+    it has queued. Safe from any thread.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -137,36 +143,36 @@ class DeviceStaging:
         """
         turns, ended = iter(passages), None
         with self.lock:
-            while some := [*islice(turns, 1 if ended is None else None)]:
-                ended = self._pass(some, kept, into)
-        return ended
+            try:
+                while some := [*islice(turns, 1 if ended is None else None)]:
+                    ended = self._pass(some, kept, into)
+                return ended  # noqa: TRY300 - an interrupt here would lose the event
+            except BaseException:
+                self._failed(into)
+                raise
 
     def _pass(self, passages: Sequence[Passage], kept: Sequence[Sent], into: bool) -> Event:
         driver, launching, copying = self.driver, self.driver.current(), self._copying[into]
-        buffers = self._taken(max([passage.room for passage in passages]), len(passages), into)
+        room = max([passage.room for passage in passages])
+        buffers = self._ready(room, len(passages), into)
         tables = self._tables(passages, [*buffers], kept, launching)
-        try:
-            for passage in passages:
-                memory, base, size, free = buffers.popleft()
-                buffers.append(_Buffer(memory, base, size, free))
-                if into:
-                    copying.wait_event(free)
-                    driver.copy(passage.pieces, memory, copying, into=True)
-                    launching.wait_event(copying.record_event())
-                    passage.launch(memory, *next(tables))
-                    ended = launching.record_event()
-                else:
-                    launching.wait_event(free)
-                    passage.launch(memory, *next(tables))
-                    copying.wait_event(launching.record_event())
-                    driver.copy(passage.pieces, memory, copying, into=False)
-                    ended = copying.record_event()
-                buffers[-1] = _Buffer(memory, base, size, ended)
-        except BaseException:
-            self._failed((launching, copying), buffers)
-            raise
+        for passage in passages:
+            memory, base, size, free = buffers[0]
+            if into:
+                copying.wait_event(free)
+                driver.copy(passage.pieces, memory, copying, into=True)
+                launching.wait_event(copying.record_event())
+                passage.launch(memory, *next(tables))
+                ended = launching.record_event()
+            else:
+                launching.wait_event(free)
+                passage.launch(memory, *next(tables))
+                copying.wait_event(launching.record_event())
+                driver.copy(passage.pieces, memory, copying, into=False)
+                ended = copying.record_event()
+            buffers[0] = _Buffer(memory, base, size, ended)
+            buffers.rotate(-1)
         self.used(ended)
-        self._buffers[into] += buffers
         return ended
 
     def _tables(
@@ -196,11 +202,11 @@ class DeviceStaging:
                 tables = [sent.on(self, launching) for sent in kept]
                 launch(self.send(rows, launching), *tables)
                 ended = launching.record_event()
+                self.used(ended)
+                return ended  # noqa: TRY300 - as above
             except BaseException:
-                self._failed((launching,))
+                self._failed()
                 raise
-            self.used(ended)
-        return ended
 
     @contextmanager
     def word(self) -> Iterator[torch.Tensor]:
@@ -248,13 +254,21 @@ class DeviceStaging:
         """Note the end of work with the tables written since the last call."""
         self._ring[0].uses.append(event)
 
-    def _failed(self, streams: Sequence[Stream], buffers: Iterable[_Buffer] = ()) -> None:
-        """Keep the memory that work uses which was queued before a failure."""
-        for stream in streams:
-            ended = stream.record_event()
-            self._outgrown += [buffer._replace(free=ended) for buffer in buffers]
-            if self._ring:
-                self.used(ended)
+    def _failed(self, into: bool | None = None) -> None:
+        """Wait for all launches, and copies *into* or out of the device, queued before a failure.
+
+        To the caller a call that raises has nothing under way: the memory of chunks is used again.
+        """
+        ended = self.driver.current().record_event()
+        if into is not None:
+            self._copying[into].wait_event(ended)
+            ended = self._copying[into].record_event()
+            ways = self._buffers
+            ways[into] = deque(buffer._replace(free=ended) for buffer in ways[into])
+        if self._ring:
+            self.used(ended)
+        while not ended.query():
+            sleep(_POLL)
 
     def _turn(self, size: int) -> None:
         """Begin the next part of the ring: one that no work uses, or a new one."""
@@ -268,22 +282,18 @@ class DeviceStaging:
         made = _Segment(self.driver, max(_SEGMENT, size), self.driver.current())
         self._ring.appendleft(made)
 
-    def _taken(self, size: int, count: int, into: bool) -> deque[_Buffer]:
-        """Return up to *count* buffers of a way whose turn it is, or larger ones than these."""
-        found, taken = self._buffers[into], deque[_Buffer]()
+    def _ready(self, size: int, count: int, into: bool) -> deque[_Buffer]:
+        """Return the buffers of a way in turns, of which the next *count* have at least *size*."""
+        found = self._buffers[into]
         if self._outgrown:
             self._outgrown = [old for old in self._outgrown if not old.free.query()]
-        try:
-            while len(taken) < min(_BUFFERS, count):
-                full = len(found) + len(taken) == _BUFFERS
-                if full and found[0].size < size:
-                    self._outgrown.append(found.popleft())
-                    full = False
-                taken.append(found.popleft() if full else self._made(size, self._copying[into]))
-        except BaseException:
-            found += taken
-            raise
-        return taken
+        for turn in range(min(_BUFFERS, count)):
+            if len(found) < _BUFFERS:
+                found.insert(turn, self._made(size, self._copying[into]))
+            elif found[turn].size < size:
+                self._outgrown.append(found[turn])
+                found[turn] = self._made(size, self._copying[into])
+        return found
 
     def _made(self, size: int, stream: Stream) -> _Buffer:
         size = max(size, min(BUFFER, 4 * size))
