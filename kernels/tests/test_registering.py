@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import torch
@@ -92,6 +92,27 @@ def test_the_first_window_on_a_gpu_registers_what_was_mapped_and_will_be(monkeyp
     del before, later
     assert driver.ranges == {}
     assert driver.wrong == []
+
+
+def test_an_interrupt_behind_the_driver_s_call_leaves_nothing_pinned_that_is_unmapped():
+    process, driver = Registrations(), HostRegistrar()
+    real, interrupts = driver.register, [KeyboardInterrupt]
+
+    def interrupted(*given):
+        real(*given)
+        if interrupts:
+            raise interrupts.pop()
+
+    driver.register = interrupted
+    mapped = [RegistrableMapping(-1, PAGE) for _ in range(3)]
+    for mapping in mapped:
+        process.offer(mapping)
+    for wanted in (1, 3):
+        with suppress(KeyboardInterrupt):
+            process.use(driver)
+        assert len(driver.ranges) == wanted
+    del mapping, mapped
+    assert (driver.ranges, driver.wrong) == ({}, [])
 
 
 @each(

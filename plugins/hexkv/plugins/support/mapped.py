@@ -33,8 +33,13 @@ class RegistrableMapping(mmap.mmap):
     def register(self, registrar: Registrar) -> None:
         """See :class:`hexkv.ports.Registrable`."""
         address = self.address
-        registrar.register(address, len(self))
+        # Before: an interrupt may come behind the call, and must not leave unmapped memory pinned.
         self._registered = registrar, address, os.getpid()
+        try:
+            registrar.register(address, len(self))
+        except OSError:
+            self._registered = None
+            raise
 
     def __del__(self) -> None:
         if self._registered is None or sys.is_finalizing():

@@ -78,9 +78,13 @@ class Registrations:
         with self._lock:
             if self._registrar is None:
                 self._registrar = registrar
-                for memory in self._waiting:
-                    _register(memory, registrar)
-                self._waiting.clear()
+                try:
+                    for memory in list(self._waiting):
+                        self._waiting.discard(memory)
+                        _register(memory, registrar)
+                except BaseException:
+                    self._registrar = None  # the next call goes on
+                    raise
 
 
 def _register(memory: Registrable, registrar: Registrar) -> None:
