@@ -138,10 +138,29 @@ def test_a_batch_is_of_pinned_memory_if_its_last_byte_is(monkeypatch, chunks, pi
             taken.append(pinned)
 
     class Stream:
-        cuda_stream = 0
+        cuda_stream = 1
 
     driver = CudaDriver.__new__(CudaDriver)
     driver._runtime = Copies()
     pieces = [Piece(home + chunk, 10 * at, 10) for at, chunk in enumerate(chunks)]
     driver.copy(pieces, memory, Stream(), into=True)
     assert taken == [pinned]
+
+
+@each("handle", [0, 1])
+def test_the_default_stream_is_that_of_the_windows_device(cuda, handle):
+    """Its handle is zero on any: a table would cross beside the launch that reads it."""
+    there = torch.zeros(1, dtype=torch.uint8)
+    devices = []
+
+    class Copies:
+        def copy(self, pieces, base, stream, *, into, pinned):
+            devices.append((cuda.current, stream))
+
+    class Stream:
+        cuda_stream = handle
+
+    driver = CudaDriver.__new__(CudaDriver)
+    driver.device, driver._runtime = GPU, Copies()
+    driver.send(Piece(there.data_ptr(), 0, 1), there, Stream())
+    assert devices == [(None, 1) if handle else (GPU, 0)]

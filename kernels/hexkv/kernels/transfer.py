@@ -222,7 +222,9 @@ class CudaDriver(Driver):
         if self._runtime is not None:
             pinned = len(pieces) < 3 or self._reaches_all(pieces)
             handle = stream.cuda_stream  # type: ignore[attr-defined]  # one of torch's
-            self._runtime.copy(pieces, there.data_ptr(), handle, into=into, pinned=pinned)
+            # Each device's default stream is zero, which the runtime takes for the current one's.
+            with nullcontext() if handle else self.here():
+                self._runtime.copy(pieces, there.data_ptr(), handle, into=into, pinned=pinned)
             return
         # Memory that was made in inference mode may be written only there.
         with torch.cuda.stream(stream), torch.inference_mode():  # type: ignore[arg-type]
