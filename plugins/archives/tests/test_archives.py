@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -342,14 +340,17 @@ def test_what_means_nothing_is_said_in_one_line(tmp_path, here, hexkv, words, sa
 
 def test_a_disk_that_is_full_leaves_an_archive_that_is_gone_on_with(tmp_path, here, hexkv):
     path = tmp_path / "full.hexkv"
-    command = [sys.executable, "-m", "hexkv.plugins", "export", path, "--config", here.config]
     most = PAGE + 5 * FRAME + 100
-
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
-    ended = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=300)
+    # In the command's own process: to fork this one, which may have mapped much, may be refused.
+    limited = f"""
+import os, resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most}))
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+    command = [sys.executable, "-c", limited, "-m", "hexkv.plugins", "export", path]
+    command += ["--config", here.config]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended.stderr
     assert ended.stderr.startswith("error: the archive: ")
     code, told, _ = hexkv("export", path, here)
