@@ -1,4 +1,4 @@
-"""Counting what a call runs: garbage of earlier tests, finalized meanwhile, would count, too."""
+"""Counts of what a call runs, without the finalizers of earlier tests' garbage."""
 
 import gc
 from contextlib import contextmanager

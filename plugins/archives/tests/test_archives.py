@@ -343,13 +343,12 @@ def test_a_disk_that_is_full_leaves_an_archive_that_is_gone_on_with(tmp_path, he
     most = PAGE + 5 * FRAME + 100
     # In the command's own process: to fork this one, which may have mapped much, may be refused.
     limited = f"""
-import os, resource, signal, sys
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+import os, sys, resource  # the interpreter ignores SIGXFSZ
 resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most}))
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-    command = [sys.executable, "-c", limited, "-m", "hexkv.plugins", "export", path]
-    command += ["--config", here.config]
+    command = ["-m", "hexkv.plugins", "export", path, "--config", here.config]
+    command = [sys.executable, "-c", limited, *command]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended.stderr
     assert ended.stderr.startswith("error: the archive: ")

@@ -148,11 +148,10 @@ class _Decoding(Scattering):
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         encoded = [EncodedSpan(*span) for span in spans]
         # By its method: to ask for the protocol anew takes 15 us, for each group of layers.
-        ability, some = "scatter_encoded", []
-        if layers is not None:
-            ability, some = "scatter_encoded_layers", [layers]
-        scatter = getattr(self._device, ability, None)
-        if scatter is None:
+        ability = "scatter_encoded" if layers is None else "scatter_encoded_layers"
+        if not hasattr(self._device, ability):
             raise InvalidRequest("the device decodes nothing")
-        transfer: Transfer = scatter(self._serde, encoded, *some)
-        return transfer
+        if layers is None:
+            return cast("SupportsEncoded", self._device).scatter_encoded(self._serde, encoded)
+        device = cast("SupportsEncodedLayers", self._device)
+        return device.scatter_encoded_layers(self._serde, encoded, layers)
