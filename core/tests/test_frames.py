@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hexkv.contracts.kit.cases import each
@@ -252,6 +252,8 @@ SENT = {
     stale=st.booleans(),
     flip=st.none() | st.integers(0, frame_bytes(4 * PIECE) - 1),
 )
+@example(header=SMALL, told=[1, 32_769], early=True, stale=True, flip=1)
+@example(header=SMALL, told=[1, 42_000], early=True, stale=True, flip=42_500)
 def test_a_frame_verified_while_it_comes_is_opened_as_one_that_has_come(
     header, told, early, stale, flip
 ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from hexkv.ports import (
@@ -30,7 +29,7 @@ DIGESTS_AT = 1024
 DIGEST_BYTES = 8
 
 _MARKED = 16 << 10
-"""The distance of marked bytes, and the size of the smallest part that is verified early."""
+"""The distance of marked bytes."""
 
 _OTHER = bytes(byte ^ 0xFF for byte in range(256))
 
@@ -54,12 +53,12 @@ class Opening:
         frame: the memory of the frame, filled now or later.
     """
 
-    __slots__ = ("_codec", "_digests", "_frame", "_marked", "_page")
+    __slots__ = ("_codec", "_digests", "_frame", "_marks", "_page")
 
     def __init__(self, codec: FrameCodec, frame: memoryview) -> None:
         self._codec = codec
         self._frame = frame
-        self._marked = False
+        self._marks = b""
         self._page: HeaderPage | None = None
         self._digests: list[bytes] = []
 
@@ -68,29 +67,30 @@ class Opening:
 
         A block may hold the very frame that a store is to read, from an earlier read. If the store
         then reported bytes before they arrive, and damaged ones arrived, the old ones would have
-        been verified. In each part that :meth:`filled` verifies, a byte is changed.
+        been verified. Frames arrive in order: a mark that is gone shows that all bytes before it
+        have arrived.
         """
         if len(self._frame) > PAGE + _MARKED:
             marked = self._frame[::_MARKED]
-            marked[:] = marked.tobytes().translate(_OTHER)
-            self._marked = True
+            self._marks = marked.tobytes().translate(_OTHER)
+            marked[:] = self._marks
 
     def filled(self, upto: int) -> None:
-        """Verify the parts that end before byte *upto* of a marked buffer.
+        """Verify the parts before byte *upto* of a marked buffer, as far as its marks are gone.
 
         Only success counts: a part that differs now is verified again when all have arrived.
         """
-        if not self._marked:
+        last = min((upto - 1) // _MARKED, len(self._marks) - 1)
+        while last > 0 and self._frame[last * _MARKED] == self._marks[last]:
+            last -= 1
+        if last <= 0:
             return
         try:
-            if self._page is None and upto >= PAGE:
+            if self._page is None:
                 self._page = self._codec.page(self._frame)
-                sizes = [end - start for start, end in pairwise((0, *self._page.header.parts))]
-                self._marked = min(sizes) >= _MARKED
-            if self._page is not None and self._marked:
-                self._verify(self._page, upto)
+            self._verify(self._page, last * _MARKED)
         except (StoreError, ValueError):
-            self._marked = False
+            self._marks = b""
             self._page = None
             self._digests.clear()
 
