@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hexkv.core.tiers.index.deleting import Deleted
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import TierRuntime
 from hexkv.core.tiers.stores.answers import words
@@ -69,15 +70,23 @@ def described(outcome: object) -> str:
 
 
 def set_aside(
-    runtime: TierRuntime, tier: Tier, damaged: Sequence[ChunkKey], deadline: Deadline
+    runtime: TierRuntime,
+    tier: Tier,
+    damaged: Sequence[ChunkKey],
+    deadline: Deadline,
+    since: Deleted,
 ) -> None:
-    """Count damaged chunks, make them unreadable, and record the reason."""
+    """Count damaged chunks, make them unreadable, and record the reason.
+
+    *since*: those deleted since they were read. So a chunk that several reads found damaged leaves,
+    and counts, once.
+    """
     if damaged:
         tier.calls.set_aside(damaged)
-        runtime.telemetry.count(CounterName.CORRUPT, len(damaged), tier=tier.name)
-        tier.quarantine(damaged, deadline)
+        gone = tier.quarantine(damaged, deadline, since)
+        runtime.telemetry.count(CounterName.CORRUPT, len(gone), tier=tier.name)
         runtime.note(damaged, tier.name, Reason.CORRUPT)
-        runtime.tell(Change.REMOVED, tier.name, damaged)
+        runtime.tell(Change.REMOVED, tier.name, gone)
 
 
 def withdraw(runtime: TierRuntime, tier: Tier, deadline: Deadline) -> None:

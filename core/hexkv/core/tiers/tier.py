@@ -22,7 +22,7 @@ from hexkv.core.keys.bounded import BoundedKeys
 from hexkv.core.memory.pool import per_task
 from hexkv.core.runtime import Pause, no_pause
 from hexkv.core.tiers.batches import Batch
-from hexkv.core.tiers.index.deleting import Deleting
+from hexkv.core.tiers.index.deleting import Deleted, Deleting
 from hexkv.core.tiers.index.indexes import Index, Unindexed
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.runtime import TierRuntime
@@ -51,6 +51,7 @@ _TOGETHER = 8
 """The number of chunks deleted from memory between two pauses for other threads."""
 
 _KEPT = Stored(0)
+_NONE = Deleted((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,15 +275,25 @@ class Tier:
         with self._lock:
             return self.index.discard([key for key in keys if key not in self._replaced])
 
-    def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
-        """Make damaged chunks unreadable, and keep them for inspection where the store can."""
-        free = self.not_replaced(keys)
-        self.let_go(free)
+    def quarantine(
+        self, keys: Sequence[ChunkKey], deadline: Deadline, since: Deleted = _NONE
+    ) -> Sequence[ChunkKey]:
+        """Make damaged chunks unreadable, and keep them for inspection where the store can.
+
+        Except those that were deleted *since* they were read: what is there now is another chunk.
+        Return those that leave the tier.
+        """
+        free = [key for key in self.not_replaced(keys) if key not in since]
+        gone = self.let_go(free)
+        if self.remote:  # also chunks that the index does not know, unless they left just now
+            leaving = {*self.index.leaving(free)}
+            gone = [*gone, *(key for key in free if key not in leaving and key not in since)]
         with self.deleting.now(free) as mine:
             if well := self.calls.quarantine(mine, deadline):
                 self.deleting.done(mine)
         if not well:
             self.delete(mine, deadline)
+        return gone
 
     @property
     def unwritten(self) -> int:

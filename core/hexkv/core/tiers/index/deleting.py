@@ -27,7 +27,8 @@ class Deleted:
         self._prefixes.update(prefixes)
 
     def __contains__(self, key: ChunkKey) -> bool:
-        return key in self._keys or any(key.startswith(prefix) for prefix in self._prefixes)
+        # A copy: another thread may add some meanwhile.
+        return key in self._keys or key.startswith(tuple(self._prefixes))
 
 
 class Deleting:

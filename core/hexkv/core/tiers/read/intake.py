@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.frames.opening import Opening, opened
 from hexkv.core.tiers.evicting import evict_soon
+from hexkv.core.tiers.index.deleting import Deleted
 from hexkv.core.tiers.remembering import (
     GONE,
     announce_returned,
@@ -120,6 +121,20 @@ def read_frames(
             reason why the chunk is unusable, or ``None``.
         deadline: for the store.
     """
+    with tier.deleting.followed() as since:
+        return _read_frames(runtime, tier, keys, frames, judge, deadline, since)
+
+
+def _read_frames(
+    runtime: TierRuntime,
+    tier: Tier,
+    keys: Sequence[ChunkKey],
+    frames: Frames,
+    judge: Callable[[int, FrameHeader], Reason | None],
+    deadline: Deadline,
+    since: Deleted,
+) -> Read:
+    """See :func:`read_frames`; *since*: the chunks deleted since it began."""
     start = runtime.clock.now()
     tier.link.began(start)
     sink = _Verifying(runtime.codec, frames)
@@ -154,9 +169,10 @@ def read_frames(
     read = sum([size for _, size in arrived])
     runtime.telemetry.count(CounterName.READ_BYTES, read, tier=tier.name)
     damaged = [key for key, w in zip(keys, why, strict=True) if w is Reason.CORRUPT]
-    set_aside(runtime, tier, damaged, deadline)
+    set_aside(runtime, tier, damaged, deadline, since)
     stale = [key for key, w in zip(keys, why, strict=True) if w in GONE and tier.index.decides]
-    gone = tier.let_go(stale)
+    # One that was deleted meanwhile may have been written again.
+    gone = tier.let_go([key for key in stale if key not in since])
     # At once: a host that sees the miss may store the prompt again before any worker is free.
     tier.delete(gone, deadline)
     runtime.tell(Change.REMOVED, tier.name, gone)
