@@ -13,6 +13,7 @@ from hexkv.contracts.chunk_cache._base import LAYOUT, SIZE, TOKENS, content, now
 from hexkv.contracts.doubles.heap_kv import HeapKV
 from hexkv.contracts.kit.cases import each
 from hexkv.core.tiers.holds.hold import LocalHold
+from hexkv.plugins.threads import step_aside
 from hexkv.ports import HoldTerms
 from nodes import FRAME, Node
 from processes import until
@@ -207,15 +208,19 @@ def test_a_hold_that_is_given_up_while_the_node_reads_is_no_failure(node, monkey
 
 
 def slow_holds(monkeypatch):
-    """The node's waits for reads begin, which sets the first event, and end after the second."""
+    """The node's waits for reads begin, which sets the first event, and end after the second.
+
+    However fast the disk is: before the first no read is over.
+    """
     reading, going_on = Event(), Event()
     wait = LocalHold.wait
 
     def slow(self, deadline):
         if deadline.remaining():
+            step_aside()  # as a wait does that is not over at once
             reading.set()
             assert going_on.wait(60)
-        return wait(self, deadline)
+        return wait(self, deadline) and reading.is_set()
 
     monkeypatch.setattr(LocalHold, "wait", slow)
     return reading, going_on
