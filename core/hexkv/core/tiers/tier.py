@@ -280,7 +280,7 @@ class Tier:
     ) -> Sequence[ChunkKey]:
         """Make damaged chunks unreadable, and keep them for inspection where the store can.
 
-        Except those that were deleted *since* they were read: what is there now is another chunk.
+        Except those deleted *since* they were read: the store may hold another chunk by now.
         Return those that leave the tier.
         """
         free = [key for key in self.not_replaced(keys) if key not in since]

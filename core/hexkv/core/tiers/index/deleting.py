@@ -27,7 +27,7 @@ class Deleted:
         self._prefixes.update(prefixes)
 
     def __contains__(self, key: ChunkKey) -> bool:
-        # A copy: another thread may add some meanwhile.
+        # A copy: another thread may add some at this time.
         return key in self._keys or key.startswith(tuple(self._prefixes))
 
 

@@ -171,7 +171,7 @@ def _read_frames(
     damaged = [key for key, w in zip(keys, why, strict=True) if w is Reason.CORRUPT]
     set_aside(runtime, tier, damaged, deadline, since)
     stale = [key for key, w in zip(keys, why, strict=True) if w in GONE and tier.index.decides]
-    # One that was deleted meanwhile may have been written again.
+    # A chunk deleted during the read may have been written again.
     gone = tier.let_go([key for key in stale if key not in since])
     # At once: a host that sees the miss may store the prompt again before any worker is free.
     tier.delete(gone, deadline)
