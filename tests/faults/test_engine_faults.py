@@ -71,6 +71,7 @@ class ReadTogether(DiskStore):
         return outcomes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("foreign", [False, True])
 def test_a_damaged_chunk_leaves_its_tier_once_however_many_read_it(rig, tmp_path, foreign):
     first = rig([disk(tmp_path)])

@@ -200,9 +200,19 @@ def one_number(asked, status, body):
 
 
 def blind_holds(session, asked, real):
-    """A held block goes back at once, though its client reads it."""
-    real(session, asked)
-    session.granted.release(asked.head.request)
+    """A held block goes back before its client is told of it, and may read it."""
+    send = session.send
+
+    def late(head, status, body=b""):
+        if status is Status.DONE:
+            session.granted.release(asked.head.request)
+        send(head, status, body)
+
+    session.send = late
+    try:
+        real(session, asked)
+    finally:
+        del session.send
 
 
 def other_lengths(real, body):
