@@ -54,7 +54,7 @@ MODEST = {
 
 
 SLOW = {"announcings.TestHasNoTime", "prefix_caches.TestNamesChunksAlone"}
-SLOW |= {"segment_finders.TestGrows"}
+SLOW |= {"segment_finders.TestGrows", "channels.TestKeepsCorruptFrames"}
 """To catch these takes seconds."""
 
 FEW = [
