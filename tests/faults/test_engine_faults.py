@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from threading import Barrier, Event, Semaphore
+from threading import Event, Semaphore
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +18,6 @@ from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.notices import EVERY
 from hexkv.core.tiers.index.indexes import Unindexed
 from hexkv.ports import (
-    Change,
     CounterName,
     Failed,
     Hit,
@@ -29,7 +28,7 @@ from hexkv.ports import (
     TimedOut,
 )
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
-from rigging import CHUNK, FRAME, LAYOUT, PATIENCE, tier
+from rigging import CHUNK, FRAME, LAYOUT, tier
 
 
 def test_damaged_frames_are_counted_misses_and_set_aside(rig, tmp_path):
@@ -54,43 +53,6 @@ def test_damaged_frames_are_counted_misses_and_set_aside(rig, tmp_path):
     assert total >= 1
     assert r.telemetry.total(CounterName.CORRUPT) == 3
     assert r.at_rest()
-
-
-class ReadTogether(DiskStore):
-    """A disk tier where two reads of a chunk see the same frame before one of them ends."""
-
-    def __init__(self, root, key):
-        super().__init__(root)
-        self.key, self.begun, self.together = key, Event(), Barrier(2)
-
-    def read(self, keys, sink, deadline):
-        outcomes = super().read(keys, sink, deadline)
-        if self.key in keys:
-            self.begun.set()
-            self.together.wait(PATIENCE)
-        return outcomes
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("foreign", [False, True])
-def test_a_damaged_chunk_leaves_its_tier_once_however_many_read_it(rig, tmp_path, foreign):
-    first = rig([disk(tmp_path)])
-    key = first.engine.chunk_keys(PROMPT)[3]
-    store = ReadTogether(tmp_path, key)
-    r = rig([tier("disk", store)]) if foreign else None  # its index knows no chunk then
-    first.engine.store(PROMPT, computed())
-    first.engine.close()
-    (file,) = tmp_path.glob(f"??/{key.hex()}.hexkv")
-    file.write_bytes(bytes(FRAME))
-    r = r or rig([tier("disk", store)])
-    r.engine.prefetch("p", PROMPT)
-    assert store.begun.wait(PATIENCE)
-    r.engine.cancel("p")  # its read goes on, and nobody may join it
-    assert r.engine.retrieve(PROMPT, empty()).misses["corrupt"] == 1
-    assert r.at_rest()
-    assert r.telemetry.total(CounterName.CORRUPT) == 1
-    gone = [key for e in r.events.events if e.change is Change.REMOVED for key in e.keys]
-    assert gone == [key]
 
 
 def test_damaged_frames_are_one_line_with_a_key_and_then_one_a_minute(rig, tmp_path, caplog):

@@ -200,7 +200,7 @@ def one_number(asked, status, body):
 
 
 def blind_holds(session, asked, real):
-    """A held block goes back before its client is told of it, and may read it."""
+    """A held block goes back before the answer that lets its client read it."""
     send = session.send
 
     def late(head, status, body=b""):

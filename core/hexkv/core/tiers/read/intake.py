@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.frames.opening import Opening, opened
 from hexkv.core.tiers.evicting import evict_soon
-from hexkv.core.tiers.index.deleting import Deleted
 from hexkv.core.tiers.remembering import (
     GONE,
     announce_returned,
@@ -122,65 +121,53 @@ def read_frames(
         deadline: for the store.
     """
     with tier.deleting.followed() as since:
-        return _read_frames(runtime, tier, keys, frames, judge, deadline, since)
-
-
-def _read_frames(
-    runtime: TierRuntime,
-    tier: Tier,
-    keys: Sequence[ChunkKey],
-    frames: Frames,
-    judge: Callable[[int, FrameHeader], Reason | None],
-    deadline: Deadline,
-    since: Deleted,
-) -> Read:
-    """See :func:`read_frames`; *since*: the chunks deleted since it began."""
-    start = runtime.clock.now()
-    tier.link.began(start)
-    sink = _Verifying(runtime.codec, frames)
-    turn = tier.deleting.turn
-    outcomes = tier.calls.read(keys, sink, deadline)
-    for _ in range(tier.rules.retries):
-        again = [
-            i
-            for i, (key, outcome) in enumerate(zip(keys, outcomes, strict=True))
-            if isinstance(outcome, Failed) and (may_retry(outcome) or tier.calls.faults.once(key))
-        ]
-        if not again or deadline.expired:
-            break
-        runtime.telemetry.count(CounterName.RETRIES, len(again), tier=tier.name)
-        answers = tier.calls.read([keys[i] for i in again], _Some(sink, again), deadline)
-        for i, outcome in zip(again, answers, strict=True):
-            outcomes[i] = outcome
-    sizes = [outcome.size if isinstance(outcome, Hit) else 0 for outcome in outcomes]
-    tier.link.arrived(runtime.clock.now(), sum(sizes))
-    why: list[Reason | None] = []
-    for i, (key, outcome) in enumerate(zip(keys, outcomes, strict=True)):
-        if isinstance(outcome, Hit):
-            found = opened(sink.openings[i], key)
-            why.append(found if isinstance(found, Reason) else judge(i, found))
-        else:
-            missed = _why(outcome, i in frames.wrong)
-            had = tier.index.decides or tier.calls.wrote(key)
-            why.append(Reason.LOST if missed is Reason.ABSENT and had else missed)
-    arrived = [(key, size) for key, size, w in zip(keys, sizes, why, strict=True) if w is None]
-    evict_soon(runtime, tier, tier.adopt_foreign(arrived, runtime.clock.wall(), turn))
-    runtime.telemetry.observe(HistogramName.READ, runtime.clock.now() - start, tier=tier.name)
-    read = sum([size for _, size in arrived])
-    runtime.telemetry.count(CounterName.READ_BYTES, read, tier=tier.name)
-    damaged = [key for key, w in zip(keys, why, strict=True) if w is Reason.CORRUPT]
-    set_aside(runtime, tier, damaged, deadline, since)
-    stale = [key for key, w in zip(keys, why, strict=True) if w in GONE and tier.index.decides]
-    # A chunk deleted during the read may have been written again.
-    gone = tier.let_go([key for key in stale if key not in since])
-    # At once: a host that sees the miss may store the prompt again before any worker is free.
-    tier.delete(gone, deadline)
-    runtime.tell(Change.REMOVED, tier.name, gone)
-    remember_reads(runtime, tier.name, keys, outcomes, why)
-    well = tier.calls.faults.reads_well(keys, outcomes)
-    withdraw(runtime, tier, deadline)
-    announce_returned(runtime, tier, (key for key, _ in arrived))
-    return Read(why, well, [0 if w else size for size, w in zip(sizes, why, strict=True)])
+        start = runtime.clock.now()
+        tier.link.began(start)
+        sink = _Verifying(runtime.codec, frames)
+        turn = tier.deleting.turn
+        outcomes = tier.calls.read(keys, sink, deadline)
+        for _ in range(tier.rules.retries):
+            again = [
+                i
+                for i, (key, outcome) in enumerate(zip(keys, outcomes, strict=True))
+                if isinstance(outcome, Failed)
+                and (may_retry(outcome) or tier.calls.faults.once(key))
+            ]
+            if not again or deadline.expired:
+                break
+            runtime.telemetry.count(CounterName.RETRIES, len(again), tier=tier.name)
+            answers = tier.calls.read([keys[i] for i in again], _Some(sink, again), deadline)
+            for i, outcome in zip(again, answers, strict=True):
+                outcomes[i] = outcome
+        sizes = [outcome.size if isinstance(outcome, Hit) else 0 for outcome in outcomes]
+        tier.link.arrived(runtime.clock.now(), sum(sizes))
+        why: list[Reason | None] = []
+        for i, (key, outcome) in enumerate(zip(keys, outcomes, strict=True)):
+            if isinstance(outcome, Hit):
+                found = opened(sink.openings[i], key)
+                why.append(found if isinstance(found, Reason) else judge(i, found))
+            else:
+                missed = _why(outcome, i in frames.wrong)
+                had = tier.index.decides or tier.calls.wrote(key)
+                why.append(Reason.LOST if missed is Reason.ABSENT and had else missed)
+        arrived = [(key, size) for key, size, w in zip(keys, sizes, why, strict=True) if w is None]
+        evict_soon(runtime, tier, tier.adopt_foreign(arrived, runtime.clock.wall(), turn))
+        runtime.telemetry.observe(HistogramName.READ, runtime.clock.now() - start, tier=tier.name)
+        read = sum([size for _, size in arrived])
+        runtime.telemetry.count(CounterName.READ_BYTES, read, tier=tier.name)
+        damaged = [key for key, w in zip(keys, why, strict=True) if w is Reason.CORRUPT]
+        set_aside(runtime, tier, damaged, deadline, since)
+        stale = [key for key, w in zip(keys, why, strict=True) if w in GONE and tier.index.decides]
+        # A chunk deleted during the read may have been written again.
+        gone = tier.let_go([key for key in stale if key not in since])
+        # At once: a host that sees the miss may store the prompt again before any worker is free.
+        tier.delete(gone, deadline)
+        runtime.tell(Change.REMOVED, tier.name, gone)
+        remember_reads(runtime, tier.name, keys, outcomes, why)
+        well = tier.calls.faults.reads_well(keys, outcomes)
+        withdraw(runtime, tier, deadline)
+        announce_returned(runtime, tier, (key for key, _ in arrived))
+        return Read(why, well, [0 if w else size for size, w in zip(sizes, why, strict=True)])
 
 
 def _why(outcome: ReadOutcome, wrong: bool) -> Reason:
